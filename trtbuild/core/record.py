@@ -1,0 +1,70 @@
+"""Records: what a finished step left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trtbuild.core.recipe import Recipe
+
+#: Version of the record document. A reader refuses a newer one.
+SCHEMA = "trtbuild.record/1"
+
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: object) -> bool:
+    """Whether `text` is a SHA-256 in lower-case hex."""
+    return isinstance(text, str) and _HEX64.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class Output:
+    """One blob that a step left: its SHA-256 and its size in bytes."""
+
+    sha256: str
+    size: int
+
+    def to_json(self) -> dict[str, object]:
+        return {"sha256": self.sha256, "size": self.size}
+
+
+@dataclass(frozen=True)
+class Record:
+    """The recipe that was followed, the outputs by name, and provenance (who, when, how long: identifies nothing)."""
+
+    recipe: Recipe
+    outputs: Mapping[str, Output]
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The record document: JSON, UTF-8, keys sorted."""
+        document = {
+            "schema": SCHEMA,
+            "key": self.recipe.key,
+            "recipe": self.recipe.to_json(),
+            "outputs": {name: output.to_json() for name, output in self.outputs.items()},
+            "provenance": dict(self.provenance),
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Record:
+        """Raises ValueError when `data` is not a well-formed record whose key is its recipe's."""
+        document = json.loads(data)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError(f"not a {SCHEMA} document")
+        recipe = Recipe.from_json(document.get("recipe"))
+        if document.get("key") != recipe.key:
+            raise ValueError("the record's key is not its recipe's")
+        outputs = {}
+        for name, entry in dict(document.get("outputs", {})).items():
+            if not is_digest(entry.get("sha256")) or not isinstance(entry.get("size"), int) or entry["size"] < 0:
+                raise ValueError(f"output {name!r} has no digest or size")
+            outputs[name] = Output(entry["sha256"], entry["size"])
+        provenance = document.get("provenance", {})
+        if not isinstance(provenance, dict):
+            raise ValueError("provenance is an object")
+        return cls(recipe, outputs, provenance)

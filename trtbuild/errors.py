@@ -1,0 +1,146 @@
+"""Every exception of trtbuild, by whose fault it is.
+
+    TrtbuildError
+    ├── UsageError               exit 2: found before any work
+    │   ├── ManifestErrors       one or more problems of manifests (`problems`)
+    │   └── EnvironmentFault     something that must be installed or allowed on this machine
+    │       ├── ToolchainMissing    a toolchain or torch is not installed
+    │       └── TargetUnsupported   no toolchain here builds for the target
+    ├── FrozenError              exit 3: `--frozen`, and something is missing
+    ├── SourceError              exit 1: the user's model (import, call, export, freezing, weights)
+    ├── ConversionRefused        exit 1: a piece that no converter or parser takes
+    ├── ToolchainError           exit 1: the compiler refused or died
+    └── StoreError               exit 1, or a miss where a miss is right
+        ├── BlobMissing             named, but not there
+        ├── EntryCorrupt            there, but not what its name says
+        └── StoreUnavailable        the place itself cannot be used (permissions, full disk, newer format)
+
+An error says what, where (`file`, `line`, `column`), what is allowed and what to do next (`hint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class TrtbuildError(Exception):
+    """Base of all errors that a user is shown without a traceback."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.file = file
+        self.line = line
+        self.column = column
+        self.hint = hint
+
+    def where(self) -> str:
+        """``file:line:column`` as far as it is known, else the empty string."""
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+    def __str__(self) -> str:
+        place = self.where()
+        message = f"{place}: {self.text}" if place else self.text
+        return f"{message}\n  → {self.hint}" if self.hint else message
+
+
+class UsageError(TrtbuildError):
+    """A wrong command line, manifest or machine; found before any work."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One problem of a manifest, at a place."""
+
+    file: str
+    line: int
+    column: int
+    text: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        message = f"{self.file}:{self.line}:{self.column}: {self.text}"
+        return f"{message}\n  → {self.hint}" if self.hint else message
+
+
+class ManifestErrors(UsageError):
+    """All problems of all manifests that were read, at once (`problems`, in file and line order)."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda p: (p.file, p.line, p.column, p.text)))
+        first = self.problems[0]
+        super().__init__(first.text, file=first.file, line=first.line, column=first.column, hint=first.hint)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class EnvironmentFault(UsageError):
+    """This machine lacks something, or forbids something."""
+
+
+class ToolchainMissing(EnvironmentFault):
+    """A toolchain, or torch, is not installed; the hint is the pip command."""
+
+
+class TargetUnsupported(EnvironmentFault):
+    """No toolchain on this machine builds for a target that was asked for."""
+
+
+class FrozenError(TrtbuildError):
+    """`--frozen`, and something would have to be built."""
+
+    exit_code = 3
+
+
+class SourceError(TrtbuildError):
+    """The user's model cannot be imported, called, exported or trusted. `code` names the rule that it broke."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        code: str = "source",
+        file: str | None = None,
+        line: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(text, file=file, line=line, hint=hint)
+        self.code = code
+
+
+class ConversionRefused(TrtbuildError):
+    """A piece of a graph has no translation, or the toolchain's parser refuses it."""
+
+
+class ToolchainError(TrtbuildError):
+    """The compiler refused a network, or its process died."""
+
+
+class StoreError(TrtbuildError):
+    """Something about the store."""
+
+
+class BlobMissing(StoreError):
+    """A blob that a record names is not in the store."""
+
+
+class EntryCorrupt(StoreError):
+    """An entry is there, but is not what its name says; it was moved to quarantine."""
+
+
+class StoreUnavailable(StoreError):
+    """The store's place cannot be used: permissions, a full disk, a newer format."""

@@ -123,11 +123,22 @@ class SourceError(TrtbuildError):
 
 
 class ConversionRefused(TrtbuildError):
-    """A piece of a graph has no translation, or the toolchain's parser refuses it."""
+    """A piece of a graph has no translation, or the toolchain's parser refuses it.
+
+    `nodes` are the indexes of the refused nodes among the piece's call_function nodes, as far as they are known.
+    """
+
+    def __init__(self, text: str, *, hint: str | None = None, nodes: Sequence[int] = ()) -> None:
+        super().__init__(text, hint=hint)
+        self.nodes = tuple(nodes)
 
 
 class ToolchainError(TrtbuildError):
-    """The compiler refused a network, or its process died."""
+    """The compiler refused a network, or its process died. `log` is all that the library said, line by line."""
+
+    def __init__(self, text: str, *, hint: str | None = None, log: Sequence[str] = ()) -> None:
+        super().__init__(text, hint=hint)
+        self.log = tuple(log)
 
 
 class StoreError(TrtbuildError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from trtbuild.core.encoding import Value
 
@@ -88,6 +88,14 @@ class PartitionSettings:
     @property
     def by_module(self) -> bool:
         return self.granularity != ("model",)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PartitionSettings:
+        """Settings after a trip through JSON, which knows no tuples."""
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        return cls(**plain)
 
 
 @dataclass(frozen=True)

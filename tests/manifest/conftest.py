@@ -1,0 +1,89 @@
+"""A project in a temporary directory, and manifests whose wrong places are marked."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.spec import Model, Project
+from trtbuild.errors import ManifestErrors, Problem
+from trtbuild.manifest import load
+
+#: Stands in a manifest's text right before a place that a problem must name; it is taken out before the file is written.
+MARK = "«"
+
+#: What most tests build on: one target, one profile, one model.
+BASE = """\
+version: 1
+targets:
+  ada: {sm: 89}
+profiles:
+  batch:
+    x: {min: [1, 8], opt: [4, 8], max: [32, 8]}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {dtype: float32}}
+    profiles: [batch]
+    targets: [ada]
+"""
+
+
+class Files:
+    """Writes a project's files and loads it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.marks: set[tuple[str, int, int]] = set()
+
+    def write(self, name: str, text: str = "") -> Files:
+        text = textwrap.dedent(text)
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while (at := text.find(MARK)) >= 0:
+            text = text[:at] + text[at + 1 :]
+            before = text[:at]
+            self.marks.add((name, before.count("\n") + 1, at - before.rfind("\n")))
+        path.write_text(text, encoding="utf-8")
+        return self
+
+    def manifest(self, text: str) -> Files:
+        return self.write("trtbuild.yaml", text)
+
+    def load(self, *files: str) -> Project:
+        return load(self.root, files or None)
+
+    def model(self, text: str | None = None, name: str | None = None) -> Model:
+        """The (only, or named) model of a manifest."""
+        if text is not None:
+            self.manifest(text)
+        models = {model.name: model for model in self.load().models}
+        return models[name] if name else next(iter(models.values()))
+
+    def base_model(self, more: str = "") -> Model:
+        """The model of `BASE` with more fields (indented by dedent and then by four)."""
+        return self.model(BASE + textwrap.indent(textwrap.dedent(more), "    "))
+
+    def refused(self, text: str | None = None, *words: str) -> tuple[Problem, ...]:
+        """The problems; that they stand exactly at the marks, and that together they say all `words`."""
+        if text is not None:
+            self.manifest(text)
+        with pytest.raises(ManifestErrors) as caught:
+            self.load()
+        problems = caught.value.problems
+        assert {(p.file, p.line, p.column) for p in problems} == self.marks, str(caught.value)
+        said = str(caught.value)
+        for word in words:
+            assert word in said, said
+        return problems
+
+    def base_refused(self, more: str, *words: str) -> tuple[Problem, ...]:
+        """As `refused`, for `BASE` with more model fields."""
+        return self.refused(BASE + textwrap.indent(textwrap.dedent(more), "    "), *words)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)

@@ -1,0 +1,79 @@
+"""Scalars mean what YAML 1.2's core schema says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trtbuild.manifest.scalars import ScalarFault, plain_value, tagged_value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None), ("~", None), ("null", None), ("NULL", None), ("nUll", "nUll"),
+        ("true", True), ("True", True), ("FALSE", False), ("tRue", "tRue"),
+        ("yes", "yes"), ("no", "no"), ("on", "on"), ("off", "off"), ("y", "y"), ("N", "N"),
+        ("0", 0), ("12", 12), ("-7", -7), ("+7", 7), ("0x1F", 31), ("0o17", 15), ("0b11", "0b11"), ("1_000", "1_000"),
+        ("1.5", 1.5), ("-.5", -0.5), ("1.", 1.0), ("1e3", 1000.0), ("1E-3", 0.001), ("1.5e+3", 1500.0),
+        (".inf", math.inf), ("-.INF", -math.inf), ("+.Inf", math.inf), ("inf", "inf"), ("nan", "nan"), (".", "."),
+        ("1:30", "1:30"), ("190:20:30", "190:20:30"), ("2026-01-01", "2026-01-01"), ("8.6.0", "8.6.0"), ("-", "-"),
+        ("1GiB", "1GiB"), ("=", "="), ("٣", "٣"),
+    ],
+)  # fmt: skip
+def test_plain_scalars(text: str, value: object) -> None:
+    found = plain_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])
+def test_nan_is_refused(text: str) -> None:
+    with pytest.raises(ScalarFault, match="not a number"):
+        plain_value(text)
+
+
+@pytest.mark.parametrize("text", ["010", "00", "-01", "089"])
+def test_leading_zeros_are_refused_because_yaml_versions_disagree(text: str) -> None:
+    with pytest.raises(ScalarFault, match="leading zero"):
+        plain_value(text)
+
+
+def test_rejects_numbers_that_python_or_ieee_cannot_hold() -> None:
+    with pytest.raises(ScalarFault, match="digits"):
+        plain_value("9" * 5000)
+    with pytest.raises(ScalarFault, match="digits"):
+        plain_value("0x" + "f" * 5000)
+    with pytest.raises(ScalarFault, match="too large"):
+        plain_value("1e999")
+
+
+def test_quotes_and_tags_decide_the_type() -> None:
+    assert tagged_value("1", None, plain=False) == "1"
+    assert tagged_value("1", "!", plain=False) == "1"
+    assert tagged_value("true", "tag:yaml.org,2002:str", plain=True) == "true"
+    value = tagged_value("3", "tag:yaml.org,2002:float", plain=True)
+    assert (value, type(value)) == (3.0, float)
+    assert tagged_value("3", "tag:yaml.org,2002:int", plain=False) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        ("x", "tag:yaml.org,2002:int"),
+        ("1.5", "tag:yaml.org,2002:int"),
+        ("true", "tag:yaml.org,2002:int"),
+        ("1", "tag:yaml.org,2002:bool"),
+        ("os.system", "tag:yaml.org,2002:python/name:os.system"),
+        ("x", "!mine"),
+    ],
+)
+def test_rejects_tags_that_do_not_fit(text: str, tag: str) -> None:
+    with pytest.raises(ScalarFault, match="tag"):
+        tagged_value(text, tag, plain=True)
+
+
+def test_rejects_half_surrogate_pairs() -> None:
+    with pytest.raises(ScalarFault, match="surrogate"):
+        tagged_value("\ud800", None, plain=False)

@@ -1,0 +1,114 @@
+"""`verify` finds everything that is wrong; `stats` counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Record
+from trtbuild.store.action_result import list_key
+from trtbuild.store.check import stats, verify
+from trtbuild.store.local import LocalStore
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def filled(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Record:
+    large = local.put_bytes(payload(1, 3 * MIB))
+    return local.put_record(record_of(1, plan=large, info=local.put_bytes(b"information")))
+
+
+def spoil(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+
+
+def test_a_sound_store(local: LocalStore, filled: Record) -> None:
+    report = verify(local)
+    assert report.damage == ()
+    assert (report.records, report.lists) == (1, 1)
+    assert report.blobs == len(list(local.root.glob("cas/*/*")))
+    assert report.bytes_read >= 3 * MIB
+
+
+def test_reading_everything_is_no_use(local: LocalStore, filled: Record, age: Callable[..., None]) -> None:
+    age(local, 1000)
+    before = {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")}
+    verify(local)
+    assert {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")} == before
+
+
+@pytest.mark.parametrize("quarantine", [True, False])
+def test_damage_spreads_upwards(
+    local: LocalStore, filled: Record, entry_path: Callable[..., Path], quarantine: bool
+) -> None:
+    sha256 = filled.outputs["plan"].sha256
+    chunk = local.parts(sha256)[1]
+    spoil(entry_path(local, "cas", chunk.sha256))
+    report = verify(local, quarantine=quarantine)
+    assert [(damage.kind, damage.name) for damage in report.damage] == [
+        ("blob", chunk.sha256),
+        ("chunk list", list_key(sha256)),
+        ("record", filled.recipe.key),
+    ]
+    assert len(list((local.root / "quarantine").iterdir())) == (3 if quarantine else 0)
+    assert (verify(local).damage == ()) == quarantine
+
+
+def test_each_kind_of_damage(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
+    record = entry_path(local, "ac", filled.recipe.key)
+    content = record.read_bytes()
+
+    def damage_of(data: bytes) -> str:
+        record.chmod(0o644)
+        record.write_bytes(data)
+        (damage,) = verify(local, quarantine=False).damage
+        assert str(damage).startswith(f"record {filled.recipe.key}: ")
+        return damage.text
+
+    assert damage_of(b"{}")
+    info = filled.outputs["info"].sha256
+    assert "not among its output files" in damage_of(content.replace(f"blob/{info}".encode(), b"other/info"))
+    assert "neither" in damage_of(content.replace(b"record.json", b"other.json"))
+    assert "lacks" in damage_of(content.replace(info.encode(), b"ab" * 32))
+
+
+def test_the_list_of_another_blob(
+    local: LocalStore, filled: Record, payload: Callable[..., bytes], entry_path: Callable[..., Path]
+) -> None:
+    sha256, other = filled.outputs["plan"].sha256, local.put_bytes(payload(2, 3 * MIB)).sha256
+    path = entry_path(local, "ac", list_key(sha256))
+    path.chmod(0o644)
+    path.write_text(entry_path(local, "ac", list_key(other)).read_text().replace(other, sha256))
+    report = verify(local)
+    assert [damage.kind for damage in report.damage] == ["chunk list", "record"]
+
+
+def test_a_record_under_another_key(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
+    entry_path(local, "ac", "ab" * 32).parent.mkdir(exist_ok=True)
+    entry_path(local, "ac", "ab" * 32).write_bytes(entry_path(local, "ac", filled.recipe.key).read_bytes())
+    (damage,) = verify(local).damage
+    assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
+
+
+def test_statistics(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> None:
+    large, small = local.put_bytes(payload(1, 3 * MIB)), local.put_bytes(b"12345")
+    for number in range(4):
+        local.put_record(record_of(number, stage="convert" if number else "engine", plan=large, info=small))
+    local.entries.quarantine("ac", record_of(0).recipe.key, "for the test")
+    found = stats(local)
+    assert found.records == {"convert": 3}
+    assert found.blobs == 2
+    assert found.chunks == len(local.parts(large.sha256))
+    assert found.logical_bytes == 3 * (3 * MIB + 5)
+    assert found.stored_bytes == sum(path.stat().st_size for path in local.root.glob("*c*/??/*"))
+    assert found.quarantine_entries == 1 and found.quarantine_bytes > 0
+    assert 2.5 < found.dedup_ratio < 3.0
+
+
+def test_statistics_of_nothing(tmp_path: Path) -> None:
+    found = stats(LocalStore(tmp_path / "store"))
+    assert (found.records, found.stored_bytes, found.dedup_ratio) == ({}, 0, 1.0)

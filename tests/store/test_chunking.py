@@ -1,0 +1,109 @@
+"""Where blobs are cut."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import subprocess
+import sys
+
+import pytest
+
+from trtbuild.store import chunking
+from trtbuild.store.chunking import MAX_SIZE, MIN_SIZE, cut, windows_of_bytes, windows_of_file
+
+MIB = 1 << 20
+
+
+def lengths(data: bytes) -> list[int]:
+    return [length for _, length in cut(memoryview(data))]
+
+
+def test_golden_boundaries() -> None:
+    """Part of the format: a change of these makes every store forget what its blobs share."""
+    data = random.Random(20240229).randbytes(4 * MIB)
+    found = lengths(data)
+    assert sum(found) == len(data)
+    assert hashlib.sha256(repr(found).encode()).hexdigest() == GOLDEN_SHA256
+    assert found == GOLDEN
+
+
+# fmt: off
+GOLDEN = [
+    108544, 78079, 170703, 127961, 95269, 261219,
+    270888, 268965, 510572, 270597, 351161, 133246,
+    238050, 182821, 191606, 208311, 220369, 280784,
+    225159,
+]
+# fmt: on
+GOLDEN_SHA256 = "ac175f3e7566f4363e95963802cb5cac0e45812cd37a124148dff2fbed5f77b0"
+
+
+def test_boundaries_are_the_same_in_another_process() -> None:
+    code = (
+        "import random; from trtbuild.store.chunking import cut;"
+        "print([n for _, n in cut(memoryview(random.Random(5).randbytes(3 << 20)))])"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert other.stdout.strip() == str(lengths(random.Random(5).randbytes(3 * MIB)))
+
+
+def test_the_pure_python_cutter_agrees() -> None:
+    """Where the package has no compiled part, chunks are shared all the same."""
+    from fastcdc.fastcdc_py import fastcdc_py
+
+    data = random.Random(6).randbytes(MIB + 9)
+    slow = fastcdc_py(data, min_size=MIN_SIZE, avg_size=chunking.MEAN_SIZE, max_size=MAX_SIZE)
+    assert [chunk.length for chunk in slow] == lengths(data)
+
+
+def test_sizes_are_within_their_bounds() -> None:
+    found = lengths(random.Random(7).randbytes(8 * MIB))
+    assert all(MIN_SIZE < length <= MAX_SIZE for length in found[:-1])
+
+
+def test_zeros_are_cut_alike() -> None:
+    assert set(lengths(bytes(8 * MIB))) == {MAX_SIZE}
+
+
+def test_an_insertion_changes_few_chunks() -> None:
+    data = random.Random(8).randbytes(16 * MIB)
+    edited = data[: 5 * MIB] + b"inserted" + data[5 * MIB :]
+
+    def chunks(of: bytes) -> set[bytes]:
+        return {of[start : start + length] for start, length in cut(memoryview(of))}
+
+    assert len(chunks(edited) - chunks(data)) <= 3
+
+
+@pytest.mark.parametrize("size", [2 * MIB, 16 * MIB + 1, 21 * MIB + 123])
+@pytest.mark.parametrize("read_size", [None, 700_001])
+def test_windows_do_not_show(size: int, read_size: int | None) -> None:
+    """Cut through windows, from a file that gives less than it is asked for, or as one piece: the same chunks."""
+    data = random.Random(size).randbytes(size)
+    file = Slow(data[MIB + 1 :], read_size) if read_size else io.BytesIO(data[MIB + 1 :])
+    of_file = list(windows_of_file(data[: MIB + 1], file))
+    of_bytes = list(windows_of_bytes(memoryview(data)))
+    assert b"".join(window.data for window in of_file) == b"".join(window.data for window in of_bytes) == data
+    for windows in (of_file, of_bytes):
+        assert [len(chunk) for window in windows for chunk in window.chunks] == lengths(data)
+        assert all(b"".join(window.chunks) == window.data for window in windows)
+
+
+class Slow(io.BytesIO):
+    def __init__(self, data: bytes, most: int) -> None:
+        super().__init__(data)
+        self._most = most
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        return super().readinto(buffer[: self._most])
+
+
+def test_importing_the_cutter_prints_nothing() -> None:
+    code = (
+        "import sys; sys.modules['fastcdc.fastcdc_cy'] = None;"
+        "from trtbuild.store.chunking import cut; list(cut(memoryview(bytes(100))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == ""

@@ -1,0 +1,255 @@
+"""Collection: within bounds, in order, and never what is in use."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtbuild.core.record import Record
+from trtbuild.errors import BlobMissing
+from trtbuild.store.check import stats, verify
+from trtbuild.store.collect import collect
+from trtbuild.store.local import LocalStore
+
+MIB = 1 << 20
+DAY = 86400.0
+
+
+@pytest.fixture
+def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
+    """A record with a plan of 2 MiB of its own, last used some days ago."""
+
+    def make(number: int, *, days: float = 0.0, size: int = 2 * MIB) -> Record:
+        before = {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")}
+        record = local.put_record(record_of(number, plan=local.put_bytes(payload(number, size))))
+        for path in local.root.glob("*c*/??/*"):
+            then = before.get(path, time.time_ns() - int(days * DAY * 1e9))
+            os.utime(path, ns=(then, then))
+        return record
+
+    return make
+
+
+def du(store: LocalStore) -> int:
+    """What `du` counts of entries: allocated, without directories."""
+    return sum(path.stat().st_blocks * 512 for path in store.root.glob("*c*/??/*"))
+
+
+def there(store: LocalStore, *records: Record) -> list[bool]:
+    found = {path.name for path in store.root.glob("ac/??/*")}
+    return [record.recipe.key in found for record in records]
+
+
+def test_nothing_to_do(local: LocalStore, put: Callable[..., Record]) -> None:
+    put(1, days=3)
+    report = collect(local)
+    assert (report.records_removed, report.blobs_removed, report.records_kept) == ((), 0, 1)
+    assert report.kept.allocated == du(local) == stats(local).allocated_bytes
+    assert report.kept.apparent == stats(local).stored_bytes
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    assert collect(LocalStore(tmp_path / "store"), max_size=0).records_kept == 0
+
+
+def test_least_recently_used_goes_first(local: LocalStore, put: Callable[..., Record]) -> None:
+    records = [put(number, days=10 - number) for number in range(5)]
+    before = du(local)
+    local.get_record(records[0].recipe.key)  # which makes it the latest
+    for output in records[0].outputs.values():
+        local.has(output.sha256)
+    report = collect(local, max_size=before * 3 // 5 + 10_000)
+    assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
+    assert there(local, *records) == [True, False, False, True, True]
+    assert before - du(local) == report.freed.allocated
+    assert report.kept.allocated == du(local) <= before * 3 // 5 + 10_000
+    assert verify(local).damage == ()
+    for record in records[3:]:
+        assert len(local.get_bytes(record.outputs["plan"].sha256)) == 2 * MIB
+
+
+def test_age(local: LocalStore, put: Callable[..., Record]) -> None:
+    records = [put(number, days=number) for number in (1, 5, 9)]
+    collect(local, max_age_s=4 * DAY)
+    assert there(local, *records) == [True, False, False]
+    assert verify(local).damage == ()
+
+
+def test_everything_goes_when_nothing_is_used(local: LocalStore, put: Callable[..., Record]) -> None:
+    for number in range(3):
+        put(number, days=1)
+    collect(local, max_size=0)
+    assert list(local.root.glob("*c*/??/*")) == []
+
+
+def test_dry_run_says_the_same_and_does_nothing(local: LocalStore, put: Callable[..., Record]) -> None:
+    for number in range(4):
+        put(number, days=1 + number)
+    bound = du(local) // 2
+    said = collect(local, max_size=bound, dry_run=True)
+    assert len(list(local.root.glob("ac/??/*"))) == 8
+    done = collect(local, max_size=bound)
+    assert (said.records_removed, said.freed, said.kept) == (done.records_removed, done.freed, done.kept)
+
+
+def test_shared_chunks_stay_for_who_needs_them(
+    local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes], age: Callable[..., None]
+) -> None:
+    common = payload(1, 4 * MIB)
+    old = local.put_record(record_of(1, plan=local.put_bytes(common + b"old")))
+    age(local, DAY)
+    new = local.put_record(record_of(2, plan=local.put_bytes(common + b"new")))
+    age(local, DAY)
+    report = collect(local, max_size=du(local) - 1)
+    assert report.records_removed == (old.recipe.key,)
+    assert report.freed.allocated < MIB
+    assert local.get_bytes(new.outputs["plan"].sha256) == common + b"new"
+    assert not local.has(old.outputs["plan"].sha256)
+    assert verify(local).damage == ()
+
+
+def test_pins(local: LocalStore, put: Callable[..., Record]) -> None:
+    records = [put(number, days=5 - number) for number in range(3)]
+    report = collect(local, max_size=0, pinned=[records[0].recipe.key])
+    assert there(local, *records) == [True, False, False]
+    assert report.kept_because["pinned"] == 1
+    assert local.has(records[0].outputs["plan"].sha256)
+
+
+def test_unreferenced_blobs_go_unless_recently_used(local: LocalStore, age: Callable[..., None]) -> None:
+    old = local.put_bytes(bytes(3 * MIB))
+    age(local, DAY)
+    new = local.put_bytes(b"new")
+    report = collect(local)
+    assert (local.has(old.sha256), local.has(new.sha256)) == (False, True)
+    assert (report.lists_removed, report.blobs_removed, report.blobs_kept) == (1, 1, 1)
+    assert report.kept_because == {"in use": 1}
+
+
+def test_unreadable_entries_go_with_the_rest(local: LocalStore, put: Callable[..., Record]) -> None:
+    record = put(1, days=9)
+    path = local.root / "ac" / record.recipe.key[:2] / record.recipe.key
+    path.chmod(0o644)
+    path.write_bytes(b"{")
+    os.utime(path, (0, 0))
+    collect(local, max_age_s=DAY)
+    assert list(local.root.glob("*c*/??/*")) == []
+
+
+def test_quarantine_is_emptied_after_its_time(local: LocalStore) -> None:
+    local.put_bytes(b"x")
+    for name, days in (("old", 8), ("new", 6)):
+        path = local.root / "quarantine" / name
+        path.write_bytes(b"")
+        os.utime(path, (time.time() - days * DAY,) * 2)
+    assert collect(local).leftovers_removed == 1
+    assert [path.name for path in (local.root / "quarantine").iterdir()] == ["new"]
+
+
+USER = """
+import sys
+from trtbuild.store.local import LocalStore
+store = LocalStore(sys.argv[1])
+with store.session():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    assert store.has(sys.argv[2])
+    assert store.get_record(sys.argv[3]) is not None
+    unreferenced = store.put_bytes(b"not yet in a record")
+    print("used", flush=True)
+    sys.stdin.readline()
+    assert len(store.get_bytes(sys.argv[2])) == 2 << 20
+    assert store.get_bytes(unreferenced.sha256)
+    print("read", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_running_process_uses_stays(
+    local: LocalStore, put: Callable[..., Record], age: Callable[..., None], child: Callable[..., Any]
+) -> None:
+    blob_only, whole, unused = (put(number, days=3) for number in range(3))
+    user = child(USER, local.root, blob_only.outputs["plan"].sha256, whole.recipe.key)
+    assert user.line() == "ready"
+    user.tell()
+    assert user.line() == "used"
+    time.sleep(0.05)
+    report = collect(local, max_size=0, slack_s=0)  # no slack: the session alone protects
+    assert there(local, blob_only, whole, unused) == [False, True, False]
+    assert report.kept_because["in use"] > 0
+    assert not local.has(unused.outputs["plan"].sha256)
+    assert verify(local).damage == ()
+    user.tell()
+    assert user.line() == "read"
+    user.tell()
+    user.finish()
+    age(local, 10)
+    collect(local, max_size=0)
+    assert list(local.root.glob("*c*/??/*")) == []
+
+
+def test_a_parents_session_protects_what_its_workers_use(
+    local: LocalStore, put: Callable[..., Record], child: Callable[..., Any]
+) -> None:
+    record = put(1, days=3)
+    code = "import sys; from trtbuild.store.local import LocalStore; assert LocalStore(sys.argv[1]).has(sys.argv[2])"
+    with local.session():
+        child(code, local.root, record.outputs["plan"].sha256).finish()
+        time.sleep(0.05)
+        collect(LocalStore(local.root), max_size=0, slack_s=0)
+        assert there(local, record) == [False]
+        assert len(local.get_bytes(record.outputs["plan"].sha256)) == 2 * MIB
+
+
+BUILDER = """
+import random, sys, time
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.store.local import LocalStore
+store, random = LocalStore(sys.argv[1]), random.Random(int(sys.argv[2]))
+blobs = [b"small %d" % n for n in range(3)] + [bytes([n]) * (1 << 20) + b"tail" for n in range(3)]
+end, rounds, hits = time.time() + float(sys.argv[3]), 0, 0
+while time.time() < end:
+    with store.session():
+        number = random.randrange(4)
+        recipe = Recipe("engine", 1, (("n", number),))
+        record = store.get_record(recipe.key)
+        if record is None or not all(store.has(o.sha256) for o in record.outputs.values()):
+            outputs = {str(i): store.put_bytes(random.choice(blobs)) for i in range(3)}
+            record = store.put_record(Record(recipe, outputs))
+        else:
+            hits += 1
+        assert store.get_record(recipe.key) is not None
+        for output in record.outputs.values():
+            assert store.has(output.sha256)
+            store.get_bytes(output.sha256)  # BlobMissing here is the bug that this test is for
+    rounds += 1
+print(rounds, hits)
+"""
+
+
+def test_builds_beside_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """Builders that use few blobs over and over, and collections that leave nothing that they may take."""
+    builders = [child(BUILDER, tmp_path, seed, 2.0) for seed in range(2)]
+    store, removed = LocalStore(tmp_path), 0
+    while any(builder.process.poll() is None for builder in builders):
+        report = collect(store, max_size=0, slack_s=0)
+        removed += len(report.records_removed) + report.blobs_removed
+    for builder in builders:
+        rounds, _ = map(int, builder.finish().split())
+        assert rounds > 5
+    assert removed > 5
+    assert verify(store).damage == ()
+
+
+def test_a_record_without_its_blobs_is_never_published(local: LocalStore, record_of: Callable[..., Record]) -> None:
+    output = local.put_bytes(b"outside of a session")
+    os.utime(local.root / "cas" / output.sha256[:2] / output.sha256, (0, 0))
+    collect(local)
+    with pytest.raises(BlobMissing):
+        local.put_record(record_of(1, plan=output))

@@ -1,0 +1,193 @@
+"""What every store does, whatever it is made of. A new kind of store is one more line in `STORES`."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.ports import Store
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output, Record
+from trtbuild.errors import BlobMissing
+from trtbuild.store.local import LocalStore
+from trtbuild.store.memory import MemoryStore
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "local": lambda folder: LocalStore(folder / "store"),
+    "memory": lambda folder: MemoryStore(),
+}
+
+MIB = 1 << 20
+ABSENT = "ab" * 32
+# Below, at and above the size from which blobs are cut; zeros, whose chunks are all alike; random bytes.
+SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 9 * MIB]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return STORES[request.param](tmp_path)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "random"])
+def test_bytes_come_back(store: Store, payload: Callable[[int, int], bytes], size: int, zeros: bool) -> None:
+    data = bytes(size) if zeros else payload(1, size)
+    output = store.put_bytes(data)
+    assert output == Output(hashlib.sha256(data).hexdigest(), size)
+    assert store.has(output.sha256)
+    assert store.get_bytes(output.sha256) == data
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_and_its_bytes_are_one_blob(
+    store: Store, payload: Callable[..., bytes], size: int, tmp_path: Path
+) -> None:
+    data = payload(2, size)
+    (tmp_path / "in").write_bytes(data)
+    output = store.put_file(str(tmp_path / "in"))
+    assert output == store.put_bytes(data)
+    store.copy_to(output.sha256, str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == data
+
+
+def test_put_takes_views(store: Store) -> None:
+    output = store.put_bytes(memoryview(b"--payload--")[2:-2])
+    assert store.get_bytes(output.sha256) == b"payload"
+
+
+def test_copy_to_replaces_and_leaves_nothing_else(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "out" / "plan"
+    target.parent.mkdir()
+    target.write_bytes(b"old")
+    store.copy_to(store.put_bytes(b"new").sha256, str(target))
+    assert target.read_bytes() == b"new"
+    with pytest.raises(BlobMissing):
+        store.copy_to(ABSENT, str(target))
+    assert target.read_bytes() == b"new"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_copy_to_a_place_that_is_not_there(store: Store, tmp_path: Path) -> None:
+    output = store.put_bytes(b"x")
+    with pytest.raises(OSError):
+        store.copy_to(output.sha256, str(tmp_path / "absent" / "plan"))
+
+
+def test_a_file_that_is_not_there(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.put_file(str(tmp_path / "absent"))
+
+
+def test_missing(store: Store) -> None:
+    assert not store.has(ABSENT)
+    assert store.get_record(ABSENT) is None
+    with pytest.raises(BlobMissing):
+        store.get_bytes(ABSENT)
+
+
+def test_a_record_comes_back(store: Store, record_of: Callable[..., Record]) -> None:
+    record = record_of(1, plan=store.put_bytes(b"plan"), info=store.put_bytes(bytes(3 * MIB)))
+    assert store.put_record(record) == record
+    assert store.get_record(record.recipe.key) == record
+
+
+def test_a_record_without_outputs(store: Store, record_of: Callable[..., Record]) -> None:
+    record = record_of(1)
+    store.put_record(record)
+    assert store.get_record(record.recipe.key) == record
+
+
+def test_outputs_that_are_one_blob(store: Store, record_of: Callable[..., Record]) -> None:
+    output = store.put_bytes(bytes(3 * MIB))
+    record = record_of(1, plan=output, copy=output)
+    store.put_record(record)
+    assert store.get_record(record.recipe.key) == record
+
+
+def test_a_record_needs_its_blobs(store: Store, record_of: Callable[..., Record]) -> None:
+    record = record_of(1, plan=Output(ABSENT, 4))
+    with pytest.raises(BlobMissing):
+        store.put_record(record)
+    assert store.get_record(record.recipe.key) is None
+
+
+def test_records_are_write_once(store: Store, record_of: Callable[..., Record]) -> None:
+    first = record_of(1, plan=store.put_bytes(b"first"), who="winner")
+    second = record_of(1, plan=store.put_bytes(b"second"), who="loser")
+    store.put_record(first)
+    assert store.put_record(second) == first
+    assert store.get_record(first.recipe.key) == first
+    assert store.put_record(second, replace=True) == second
+    assert store.get_record(first.recipe.key) == second
+
+
+def test_one_of_many_writers_wins(store: Store, record_of: Callable[..., Record]) -> None:
+    plans = [store.put_bytes(f"plan {number}".encode()) for number in range(8)]
+    results: list[Record] = []
+    barrier = threading.Barrier(len(plans))
+
+    def publish(plan: Output) -> None:
+        barrier.wait()
+        results.append(store.put_record(record_of(1, plan=plan)))
+
+    threads = [threading.Thread(target=publish, args=(plan,)) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [store.get_record(results[0].recipe.key)] * len(plans)
+
+
+def test_another_recipe_under_one_key_is_not_returned(
+    store: Store, record_of: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = record_of(1), record_of(2)
+    monkeypatch.setattr(Recipe, "key", property(lambda self: "cd" * 32))
+    store.put_record(first)
+    assert store.put_record(second) == second
+    assert store.get_record("cd" * 32) == second
+
+
+def test_sessions_nest(store: Store) -> None:
+    with store.session(), store.session():
+        output = store.put_bytes(b"x")
+    assert store.get_bytes(output.sha256) == b"x"
+
+
+def test_building_excludes_threads(store: Store) -> None:
+    inside, most = 0, 0
+    guard = threading.Lock()
+
+    def build() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with store.building(ABSENT):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+
+    threads = [threading.Thread(target=build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def test_building_different_keys_at_once(store: Store) -> None:
+    with store.building("01" * 32), store.building("02" * 32):
+        pass
+
+
+def test_an_error_while_building_passes_through(store: Store) -> None:
+    for error in (OSError("mine"), ValueError("mine")):
+        with pytest.raises(type(error), match="mine"), store.building(ABSENT):
+            raise error
+    with store.building(ABSENT):
+        pass

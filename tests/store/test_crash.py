@@ -1,0 +1,99 @@
+"""Real processes that are killed, and that write the same things at once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trtbuild.store.check import verify
+from trtbuild.store.collect import collect
+from trtbuild.store.local import LocalStore
+
+WRITER = """
+import random, sys
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.store.local import LocalStore
+store, seed = LocalStore(sys.argv[1]), int(sys.argv[2])
+shared = random.Random(0).randbytes(1_500_000)
+print("ready", flush=True)
+for number in range(int(sys.argv[3])):
+    with store.session():
+        small = store.put_bytes(b"%d %d" % (seed, number))
+        large = store.put_bytes(shared + b"%d" % number + shared)
+        record = Record(Recipe("engine", 1, (("n", number), ("seed", seed))), {"info": small, "plan": large})
+        store.put_record(record)
+    print(record.recipe.key, flush=True)
+"""
+
+
+def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """Whatever was announced is there, whatever is there is whole, and the rest is in tmp/."""
+    moments = random.Random(11)
+    killed, unfinished, announced = 0, 0, 0
+    for seed in range(14):
+        root = tmp_path / f"store{seed % 2}"
+        writer = child(WRITER, root, seed, 1000)
+        assert writer.line() == "ready"
+        time.sleep(moments.uniform(0.0, 0.12))
+        keys = writer.kill()
+        assert writer.process.returncode == -signal.SIGKILL
+        killed += 1
+        store = LocalStore(root)
+        assert verify(store).damage == ()
+        for key in keys:
+            record = store.get_record(key)
+            assert record is not None
+            for output in record.outputs.values():
+                assert len(store.get_bytes(output.sha256)) == output.size
+        announced += len(keys)
+        unfinished += len(list((root / "tmp").glob("*")))
+    # The faults were delivered, and in the middle of work.
+    assert killed == 14 and announced > 0 and unfinished > 0
+
+
+def test_leftovers_of_the_killed_are_collected(tmp_path: Path, child: Callable[..., Any]) -> None:
+    import os
+
+    holder = child(
+        """
+        import fcntl, os, sys
+        from trtbuild.store.local import LocalStore
+        store = LocalStore(sys.argv[1])
+        store.put_bytes(b"x")
+        unfinished = open(sys.argv[1] + "/tmp/unfinished", "wb")
+        fcntl.flock(unfinished, fcntl.LOCK_EX)
+        session, building = store.session(), store.building("ab" * 32)
+        session.__enter__(), building.__enter__()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        """,
+        tmp_path,
+    )
+    assert holder.line() == "ready"
+    store = LocalStore(tmp_path)
+    os.utime(tmp_path / "tmp" / "unfinished", (0, 0))
+    places = [*tmp_path.glob("tmp/*"), *tmp_path.glob("sessions/*"), tmp_path / "locks" / ("ab" * 32)]
+    assert len(places) == 3
+
+    assert collect(store).leftovers_removed == 0  # all of them are held
+    holder.kill()
+    (tmp_path / "tmp" / "fresh").write_bytes(b"")  # not held, but young
+    assert collect(store).leftovers_removed == 3
+    assert not any(place.exists() for place in places)
+    assert (tmp_path / "tmp" / "fresh").exists()
+
+
+def test_two_processes_put_the_same_at_once(tmp_path: Path, child: Callable[..., Any]) -> None:
+    writers = [child(WRITER, tmp_path, 1, 12) for _ in range(3)]
+    keys = {tuple(writer.finish().splitlines()) for writer in writers}
+    assert len(keys) == 1
+    store = LocalStore(tmp_path)
+    report = verify(store)
+    assert report.damage == ()
+    assert (report.records, report.lists) == (12, 12)
+    assert list((tmp_path / "tmp").iterdir()) == []

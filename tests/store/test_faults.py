@@ -1,0 +1,133 @@
+"""Full disks, limits and failing syncs: an error with a hint, and nothing half-written to be seen."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Record
+from trtbuild.errors import StoreUnavailable
+from trtbuild.store.check import verify
+from trtbuild.store.local import LocalStore
+
+MIB = 1 << 20
+
+
+class Fault:
+    """Lets some calls of an `os` function pass, then fails each one, and counts the failures that it delivered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, function: str, number: int, passing: int) -> None:
+        self.delivered = 0
+        real = getattr(os, function)
+
+        def faulty(*arguments: object) -> object:
+            nonlocal passing
+            if passing:
+                passing -= 1
+                return real(*arguments)
+            if function == "write":
+                descriptor, view = arguments
+                real(descriptor, view[: len(view) // 2])  # type: ignore[index]
+            self.delivered += 1
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, function, faulty)
+
+
+@pytest.mark.parametrize("function", ["write", "fsync", "rename"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("passing", [0, 2])
+def test_a_fault_while_publishing(
+    local: LocalStore,
+    payload: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    number: int,
+    passing: int,
+) -> None:
+    local.put_bytes(b"before")
+    data = payload(1, 2 * MIB)
+    with monkeypatch.context() as patch:
+        fault = Fault(patch, function, number, passing)
+        with pytest.raises(StoreUnavailable) as caught:
+            local.put_bytes(data)
+        assert fault.delivered >= 1
+    assert caught.value.hint and str(local.root) in caught.value.text
+    assert list((local.root / "tmp").iterdir()) == []
+    assert verify(local).damage == ()
+    output = local.put_bytes(data)
+    assert local.get_bytes(output.sha256) == data
+
+
+@pytest.mark.parametrize("passing", range(4))
+def test_a_fault_while_publishing_a_record(
+    local: LocalStore, record_of: Callable[..., Record], monkeypatch: pytest.MonkeyPatch, passing: int
+) -> None:
+    record = record_of(1, plan=local.put_bytes(b"plan"))
+    with monkeypatch.context() as patch:
+        fault = Fault(patch, "fsync", errno.ENOSPC, passing)
+        try:
+            local.put_record(record)
+        except StoreUnavailable:
+            assert fault.delivered
+        else:
+            assert not fault.delivered
+    assert verify(local).damage == ()
+    assert local.put_record(record) == record
+
+
+LIMITED = """
+import resource, signal, sys
+from trtbuild.errors import StoreUnavailable
+from trtbuild.store.local import LocalStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = LocalStore(sys.argv[1])
+store.put_bytes(b"small")
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    store.put_bytes(bytes(5 << 20))
+except StoreUnavailable as error:
+    print(error.__cause__.errno, error.hint)
+"""
+
+
+def test_the_kernels_own_refusal(child: Callable[..., object], tmp_path: Path) -> None:
+    said = child(LIMITED, tmp_path / "store").finish()  # type: ignore[attr-defined]
+    assert said.startswith(f"{errno.EFBIG} ") and "ulimit -f" in said
+    store = LocalStore(tmp_path / "store")
+    assert list((store.root / "tmp").iterdir()) == []
+    assert len(list(store.root.glob("cas/*/*"))) == 1
+    assert verify(store).damage == ()
+
+
+def test_a_source_that_cannot_be_read_is_not_the_stores_fault(
+    local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trtbuild.store import chunking
+
+    (tmp_path / "in").write_bytes(bytes(40 * MIB))
+
+    class Failing:
+        def readinto(self, buffer: memoryview) -> int:
+            raise OSError(errno.EIO, "the disk of the source")
+
+    windows_of_file = chunking.windows_of_file
+    monkeypatch.setattr("trtbuild.store.blobs.windows_of_file", lambda head, rest: windows_of_file(head, Failing()))  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="the disk of the source"):
+        local.put_file(str(tmp_path / "in"))
+    assert not local.root.exists()
+
+
+def test_a_target_that_is_full(local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = local.put_bytes(bytes(5 * MIB))
+    (tmp_path / "out").mkdir()
+    with monkeypatch.context() as patch:
+        fault = Fault(patch, "write", errno.ENOSPC, 1)
+        with pytest.raises(OSError) as caught:
+            local.copy_to(output.sha256, str(tmp_path / "out" / "plan"))
+        assert fault.delivered and caught.value.errno == errno.ENOSPC
+    assert list((tmp_path / "out").iterdir()) == []

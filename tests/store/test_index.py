@@ -1,0 +1,232 @@
+"""The index: it remembers, it forgets, and it never believes a row that it did not write."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from trtbuild.store.index import Index
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def index(folder: Path) -> Iterator[Index]:
+    opened = Index(folder)
+    yield opened
+    opened.close()
+
+
+class Bomb:
+    """Unpickling this leaves a file behind."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture
+def nothing_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that stays absent, and a pickle module that says when it is used."""
+    mark = tmp_path / "unpickled"
+    calls: list[object] = []
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, lambda *arguments: calls.append(arguments))
+    yield mark
+    assert not mark.exists()
+    assert calls == []
+
+
+def forge(folder: Path, **columns: object) -> None:
+    row = {"key": "forged", "raw": 1, "store_time": 1.0, "access_time": 1.0, "mode": 1, "size": 0, **columns}
+    names, marks = ", ".join(row), ", ".join("?" * len(row))
+    with closing(sqlite3.connect(folder / "cache.db")) as database, database:
+        database.execute(f"INSERT OR REPLACE INTO Cache ({names}) VALUES ({marks})", list(row.values()))
+
+
+@pytest.mark.parametrize("fact", ["", "text", "a" * 100_000, 0, -(2**63), 2**63 - 1, 1.5, float("inf")])
+def test_facts_come_back(index: Index, folder: Path, fact: str | int | float) -> None:
+    index.set("name", fact)
+    assert index.get("name") == fact
+    again = Index(folder)
+    assert (again.get("name"), type(again.get("name"))) == (fact, type(fact))
+    again.close()
+
+
+def test_unknown_and_forgotten(index: Index) -> None:
+    assert index.get("name") is None
+    index.set("name", 1)
+    index.forget("name")
+    assert index.get("name") is None
+
+
+def test_no_file_is_made_beside_the_database(index: Index, folder: Path) -> None:
+    index.set("name", "x" * 1_000_000)
+    assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"cache.db"}
+
+
+@pytest.mark.parametrize("fact", [None, True, b"bytes", [1], 2**63, object()])
+def test_rejects_what_is_no_fact(index: Index, fact: object) -> None:
+    with pytest.raises(TypeError):
+        index.set("name", fact)  # type: ignore[arg-type]
+    assert index.get("name") is None
+
+
+def test_a_forged_row_is_refused(index: Index, folder: Path, nothing_unpickled: Path, tmp_path: Path) -> None:
+    index.set("name", 1)
+    secret = tmp_path / "secret"
+    secret.write_bytes(pickle.dumps(Bomb(nothing_unpickled)))
+    pickled = pickle.dumps(Bomb(nothing_unpickled))
+    rows: list[dict[str, object]] = [
+        {"mode": 4, "value": pickled},
+        {"mode": 1, "value": pickled},
+        {"mode": 4, "filename": "../secret"},
+        {"mode": 3, "filename": "../secret"},
+        {"mode": 2, "filename": str(secret)},
+        {"mode": 1, "filename": "../secret", "value": "text"},
+        {"mode": 1, "value": None},
+        {"mode": None, "value": "text"},
+        {"mode": "1; DROP TABLE Cache", "value": "text"},
+    ]
+    for row in rows:
+        forge(folder, **row)
+        assert index.get("forged") is None, row
+        forge(folder, **row)
+        index.set("forged", "new")  # which removes what the row had
+        assert index.get("forged") == "new", row
+        assert secret.exists(), row
+    assert index.get("name") == 1
+
+
+def test_a_forged_row_that_is_old_is_dropped_without_its_file(
+    index: Index, folder: Path, nothing_unpickled: Path, tmp_path: Path
+) -> None:
+    index.set("name", 1)
+    (tmp_path / "precious").write_bytes(b"")
+    forge(folder, filename="../precious", expire_time=1.0)
+    index.set("other", 2)  # diskcache removes expired rows and their files when it writes
+    assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO Settings VALUES ('_directory', '/')",
+        "INSERT INTO Settings VALUES ('get', 'x')",
+        "INSERT INTO Settings VALUES ('disk_filename', 'x')",
+        "INSERT INTO Settings VALUES ('sqlite_writable_schema', 1)",
+        "UPDATE Settings SET value = 'delete; x' WHERE key = 'sqlite_journal_mode'",
+        "UPDATE Settings SET value = 'x' WHERE key = 'count'",
+        "CREATE TABLE other (x)",
+        "CREATE TRIGGER t AFTER INSERT ON Cache BEGIN DELETE FROM Cache; END",
+    ],
+)
+def test_a_forged_database_is_replaced(folder: Path, statement: str, nothing_unpickled: Path) -> None:
+    first = Index(folder)
+    first.set("name", 1)
+    first.close()
+    with closing(sqlite3.connect(folder / "cache.db")) as database, database:
+        database.execute(statement)
+    index = Index(folder)
+    assert index.get("name") is None
+    index.set("name", 2)
+    assert index.get("name") == 2
+    index.close()
+
+
+def test_the_database_is_what_rule_2_expects(folder: Path) -> None:
+    """If diskcache makes another schema one day, the index would be replaced at each start: say so here."""
+    first = Index(folder)
+    first.set("name", 1)
+    first.close()
+    second = Index(folder)
+    assert second.get("name") == 1
+    second.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_broken_database_is_replaced(folder: Path, content: bytes) -> None:
+    folder.mkdir()
+    (folder / "cache.db").write_bytes(content)
+    index = Index(folder)
+    assert index.get("name") is None
+    index.set("name", 1)
+    assert index.get("name") == 1
+    index.close()
+
+
+def test_broken_while_in_use(index: Index, folder: Path) -> None:
+    index.set("name", 1)
+    for path in folder.iterdir():
+        path.write_bytes(b"\xff" * 20_000)
+    index.get("name")
+    index.set("name", 2)
+    assert index.get("name") in (None, 2)
+    index.set("other", 3)
+    assert index.get("other") == 3
+
+
+def test_deleted_while_in_use(index: Index, folder: Path) -> None:
+    index.set("name", 1)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    index.set("name", 2)
+    assert index.get("name") in (None, 1, 2)
+
+
+def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "$HOME"):
+        index = Index(place)
+        index.set("name", 1)
+        assert index.get("name") is None
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_a_busy_database_is_not_replaced(index: Index, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.set("name", 1)
+    index._cache._timeout = 0
+    index.close()
+    with closing(sqlite3.connect(folder / "cache.db", isolation_level=None)) as other:
+        reader = Index(folder)
+        assert reader.get("name") == 1
+        reader._cache.close()
+        reader._cache._timeout = 0.05
+        other.execute("BEGIN IMMEDIATE")
+        reader.set("name", 2)  # forgotten
+        other.execute("ROLLBACK")
+        assert reader.get("name") == 1
+        reader.close()
+
+
+def test_threads(index: Index) -> None:
+    def work(number: int) -> None:
+        for step in range(20):
+            index.set(f"{number} {step}", step)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [index.get(f"{number} 19") for number in range(4)] == [19] * 4
+
+
+def test_diskcache_is_imported_late() -> None:
+    code = "import sys, trtbuild.store.index, trtbuild.store.fingerprint; print('diskcache' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"

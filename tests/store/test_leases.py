@@ -1,0 +1,136 @@
+"""Locks and sessions, between processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trtbuild.store import leases
+from trtbuild.store.local import LocalStore
+
+KEY = "ab" * 32
+
+BUILDER = """
+import sys
+from trtbuild.store.local import LocalStore
+store = LocalStore(sys.argv[1])
+print("ready", flush=True)
+with store.building("ab" * 32):
+    print("building", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
+    lines: list[str] = []
+    thread = threading.Thread(target=lambda: lines.append(child.line()), daemon=True)
+    thread.start()
+    return thread, lines
+
+
+def test_building_excludes_processes_and_ends_with_them(tmp_path: Path, child: Callable[..., Any]) -> None:
+    first = child(BUILDER, tmp_path)
+    assert [first.line(), first.line()] == ["ready", "building"]
+    second = child(BUILDER, tmp_path)
+    assert second.line() == "ready"
+    thread, lines = read_line_in_background(second)
+    thread.join(0.2)
+    assert lines == []
+    first.kill()
+    thread.join(10)
+    assert lines == ["building"]
+    second.tell()
+    second.finish()
+    assert not (tmp_path / "locks" / KEY).exists()
+
+
+def test_many_processes_build_one_after_the_other(tmp_path: Path, child: Callable[..., Any]) -> None:
+    code = """
+    import os, sys
+    from trtbuild.store.local import LocalStore
+    store, inside = LocalStore(sys.argv[1]), sys.argv[1] + "/inside"
+    for _ in range(60):
+        with store.building("ab" * 32):
+            os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
+            os.unlink(inside)
+    """
+    for builder in [child(code, tmp_path) for _ in range(3)]:
+        builder.finish()
+
+
+def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
+    path = local.root / "locks" / KEY
+    with local.session(), local.building(KEY):
+        kept = path.with_name("kept")
+        os.link(path, kept)  # the file is unlinked at the end: keep it to look at its lock
+        sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
+        assert leases.abandoned(str(kept)) is None
+    try:
+        held = leases.abandoned(str(kept))
+        assert held is not None
+        os.close(held)
+    finally:
+        sleeper.communicate(b"\n")
+
+
+def _sleep_until_told(told: Any) -> None:
+    told.wait(30)
+
+
+def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
+    context = multiprocessing.get_context("fork")
+    told = context.Event()
+    path = local.root / "locks" / KEY
+    with local.building(KEY):
+        kept = path.with_name("kept")
+        os.link(path, kept)
+        worker = context.Process(target=_sleep_until_told, args=(told,))
+        worker.start()
+        assert leases.abandoned(str(kept)) is None
+    try:
+        held = leases.abandoned(str(kept))
+        assert held is not None
+        os.close(held)
+    finally:
+        told.set()
+        worker.join()
+
+
+def test_touching_happens_once_in_a_session(local: LocalStore, age: Callable[..., None], entry_path: Any) -> None:
+    output = local.put_bytes(b"x")
+    path = entry_path(local, "cas", output.sha256)
+    age(local, 1000)
+    with local.session():
+        local.has(output.sha256)
+        first = path.stat().st_mtime_ns
+        assert first > time.time_ns() - 100 * 10**9
+        time.sleep(0.02)
+        local.has(output.sha256)
+        local.get_bytes(output.sha256)
+        assert path.stat().st_mtime_ns == first
+    local.has(output.sha256)  # without a session: each time
+    assert path.stat().st_mtime_ns > first
+
+
+def test_an_exclusive_hold_waits_for_shared_ones(local: LocalStore) -> None:
+    local.put_bytes(b"x")
+    order: list[str] = []
+
+    def collector() -> None:
+        with local.entries.lock.exclusive():
+            order.append("exclusive")
+
+    with local.entries.lock.shared(), local.entries.lock.shared():
+        thread = threading.Thread(target=collector)
+        thread.start()
+        thread.join(0.1)
+        order.append("shared")
+    thread.join()
+    assert order == ["shared", "exclusive"]

@@ -1,0 +1,70 @@
+"""The common flags. They are accepted before and after every command; what is said later wins."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trtbuild.driver.build import Request
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("-C", "directory"), {"metavar": "DIR", "help": "The project: work in DIR."}),
+    (
+        ("-f", "--file", "files"),
+        {"metavar": "FILE", "multiple": True, "help": "A manifest. Default: trtbuild.yaml, else manifests/*.yaml."},
+    ),
+    (("--target", "targets"), {"metavar": "NAME", "multiple": True, "help": "Only this target."}),
+    (
+        ("-j", "--jobs", "jobs"),
+        {"type": click.IntRange(min=1), "metavar": "N", "help": "Steps at once. Default: the number of cores."},
+    ),
+    (
+        ("--keep-going", "keep_going"),
+        {"is_flag": True, "default": None, "help": "After a failure, build what does not depend on it."},
+    ),
+    (("--force", "force"), {"is_flag": True, "default": None, "help": "Run every step, whatever the cache holds."}),
+    (
+        ("--frozen", "frozen"),
+        {"is_flag": True, "default": None, "help": "Exit with status 3 if anything would have to be built."},
+    ),
+    (("--json", "as_json"), {"is_flag": True, "default": None, "help": "One JSON document on standard output."}),
+    (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Only errors."}),
+)
+
+
+def common(command: Command) -> Command:
+    """Add the common flags to a command or group, and hand the merged ones to it as `flags`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        inherited = (context.parent.obj if context.parent is not None else None) or {}
+        own = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
+        flags = {**inherited, **{name: value for name, value in own.items() if value not in (None, ())}}
+        context.obj = flags
+        return command(*args, flags=flags, **kwargs)
+
+    wrapped: Any = wrapper
+    for names, settings in reversed(_OPTIONS):
+        wrapped = click.option(*names, **settings)(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
+    """What the flags ask for."""
+    return Request(
+        project=Path(flags.get("directory") or "."),
+        files=tuple(flags.get("files", ())),
+        models=models,
+        targets=tuple(flags.get("targets", ())),
+        jobs=flags.get("jobs"),
+        keep_going=bool(flags.get("keep_going")),
+        force=bool(flags.get("force")),
+        frozen=bool(flags.get("frozen")),
+    )

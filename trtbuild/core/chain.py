@@ -1,0 +1,89 @@
+"""Looking up a step whose dependencies are discovered only by running it.
+
+Rules
+1. What is declared leads to the first paths to look at; what is seen there leads to further paths, or to the record.
+   A link is a record of stage ``trace-link``: its recipe is the declared parts and the observations so far, its one
+   output (`next`) names the dependencies to observe next.
+2. Running user code is taken to be a function of what it has read so far. So the first links hold one dependency each,
+   in the order in which they were met, and no link is ever stale: another content is another link. After
+   `SINGLE` links they grow by doubling, so that thousands of files are a few dozen look-ups.
+3. Links are write-once. A trace that met its dependencies in another order follows the links that are there, adding
+   what they ask for (a superset is sound: at worst something is built again), and extends their end.
+4. A link at a place wins over a record there: the longer chain knows more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from trtbuild.core import keys
+from trtbuild.core.dependency import Dependency, Observation
+from trtbuild.core.encoding import Value
+from trtbuild.core.recipe import Recipe
+
+#: How many links hold a single dependency.
+SINGLE = 48
+
+Declared = Sequence[tuple[str, Value]]
+
+#: Gives the dependencies that the link with this recipe names, or None.
+ReadLink = Callable[[Recipe], "Sequence[Dependency] | None"]
+Observe = Callable[[Dependency], str]
+
+
+def link_recipe(declared: Declared, seen: Sequence[Observation]) -> Recipe:
+    """The recipe of the link that follows after `seen`."""
+    parts = keys.trace(declared, seen)
+    return Recipe("trace-link", parts.version, parts.parts)
+
+
+def follow(declared: Declared, read_link: ReadLink, observe: Observe) -> tuple[Observation, ...]:
+    """What the chain says has to be looked at, with what is there now. The trace's key is made of it."""
+    seen: list[Observation] = []
+    while (named := read_link(link_recipe(declared, seen))) is not None:
+        seen.extend(_new(named, seen, observe))
+    return tuple(seen)
+
+
+def extend(
+    declared: Declared,
+    found: Sequence[Observation],
+    read_link: ReadLink,
+    write_link: Callable[[Recipe, Sequence[Dependency]], None],
+    observe: Observe,
+) -> tuple[Observation, ...]:
+    """Make the chain lead to what a trace has `found` (in order of discovery). Returns what its key is made of."""
+    known = {observation.dependency: observation.seen for observation in found}
+    seen: list[Observation] = []
+    links = 0
+    while True:
+        here = link_recipe(declared, seen)
+        named = read_link(here)
+        if named is None:
+            have = {observation.dependency for observation in seen}
+            missing = [observation.dependency for observation in found if observation.dependency not in have]
+            if not missing:
+                return tuple(seen)
+            named = missing[: 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)]
+            write_link(here, named)
+        links += 1
+        seen.extend(_new(named, seen, lambda dependency: known.get(dependency) or observe(dependency)))
+
+
+def _new(named: Sequence[Dependency], seen: Sequence[Observation], observe: Observe) -> list[Observation]:
+    have = {observation.dependency for observation in seen}
+    return [Observation(dependency, observe(dependency)) for dependency in named if dependency not in have]
+
+
+def link_bytes(named: Sequence[Dependency]) -> bytes:
+    """The `next` output of a link."""
+    return json.dumps([dependency.part for dependency in named]).encode()
+
+
+def parse_link(data: bytes) -> tuple[Dependency, ...]:
+    """Raises ValueError when `data` is no link."""
+    names = json.loads(data)
+    if not isinstance(names, list) or not names:
+        raise ValueError("a link names at least one dependency")
+    return tuple(Dependency.from_part(str(name)) for name in names)

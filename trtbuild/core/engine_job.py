@@ -1,0 +1,56 @@
+"""What an engine step is told: plain values and digests, so that any worker that reaches the store can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight: logical row-major bytes, named by their SHA-256, of a dtype and shape. Numpy/torch dtype names."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class EngineJob:
+    """Compile the ONNX model `onnx` (a blob's SHA-256) with its weights into one plan.
+
+    The ONNX model's inputs are ``i0…``, its outputs ``o0…``, its weights external initializers ``w0…``, filled with
+    `weights` in order. `profiles` hold, per optimization profile, a shape range for each input in order.
+    """
+
+    onnx: str
+    weights: tuple[Weight, ...]
+    profiles: tuple[tuple[ShapeRange, ...], ...]
+    settings: BuilderSettings
+    target: Target
+    toolchain_version: str
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> EngineJob:
+        """The inverse of `to_json` (after a trip through JSON). Raises KeyError or TypeError on anything else."""
+        weights = tuple(
+            Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"])
+            for entry in data["weights"]  # type: ignore[attr-defined]
+        )
+        profiles = tuple(
+            tuple(ShapeRange(tuple(r["min"]), tuple(r["opt"]), tuple(r["max"])) for r in profile)
+            for profile in data["profiles"]  # type: ignore[attr-defined]
+        )
+        return cls(
+            onnx=str(data["onnx"]),
+            weights=weights,
+            profiles=profiles,
+            settings=BuilderSettings(**data["settings"]),  # type: ignore[arg-type]
+            target=Target(**data["target"]),  # type: ignore[arg-type]
+            toolchain_version=str(data["toolchain_version"]),
+        )

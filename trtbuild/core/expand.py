@@ -1,0 +1,57 @@
+"""From partitions to engine jobs: a pure function, so a plan is whole as soon as the partitions are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.expressions import Expression, Interval, evaluate, interval
+from trtbuild.core.partitions import Partition
+from trtbuild.core.shapes import ShapePlan, symbol_values
+from trtbuild.core.spec import BuilderSettings, Model, Profile, ShapeRange, Target
+
+
+def units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of symbols as the graph counts them: a dim with ``multiple_of: k`` is k times its symbol."""
+    return tuple(value // symbol.multiple_of for value, symbol in zip(values, shapes.symbols, strict=True))
+
+
+def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile) -> ShapeRange:
+    """The min, opt and max of a tensor inside the model under one profile.
+
+    min and max are interval bounds of each size's expression, not its value at the profile's min and max: ``10 - s``
+    falls where s grows. Opt is the value at opt.
+    """
+    low, mid, high = (units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max"))
+    bounds: list[Interval] = list(zip(low, high, strict=True))
+    found = [(*interval(size, bounds), evaluate(size, mid)) for size in shape]
+    return ShapeRange(
+        min=tuple(max(0, entry[0]) for entry in found),
+        opt=tuple(entry[2] for entry in found),
+        max=tuple(entry[1] for entry in found),
+    )
+
+
+def engine_job(
+    model: Model,
+    shapes: ShapePlan,
+    partition: Partition,
+    onnx: str,
+    weights: Sequence[Weight],
+    settings: BuilderSettings,
+    target: Target,
+    toolchain_version: str,
+) -> EngineJob:
+    """The job that compiles `partition` for `target`. `weights` are the model's, by slot; `settings` have all defaults
+    written out."""
+    return EngineJob(
+        onnx=onnx,
+        weights=tuple(weights[slot] for slot in partition.weights),
+        profiles=tuple(
+            tuple(input_range(type_.shape, shapes, profile) for _, type_ in partition.inputs)
+            for profile in model.profiles
+        ),
+        settings=settings,
+        target=target,
+        toolchain_version=toolchain_version,
+    )

@@ -1,0 +1,131 @@
+"""Size expressions: how the length of an axis follows from the model's symbols.
+
+An expression is an int, ``["sym", k]`` (symbol number k), ``["data", k]`` (a size that only running tells), or an
+operator and its operands: ``add mul floordiv mod max min pow ceildiv`` - all over integers, as sympy's integer
+functions mean them (floor division and Python's modulo). It is plain JSON, so records can hold it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+Expression: TypeAlias = "int | Sequence[str | int | Expression]"
+
+#: An interval whose upper end is unknown ends here (TensorRT's dimensions are 64-bit, its sizes 31-bit).
+UNBOUNDED = 2**31 - 1
+
+Interval = tuple[int, int]
+
+
+def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
+    """The size where symbol k is `symbols[k]`. Raises ValueError for a size that depends on data."""
+    if isinstance(expression, int):
+        return expression
+    operator, *operands = expression
+    if operator == "sym":
+        return symbols[_index(operands[0])]
+    if operator == "data":
+        raise ValueError("the size depends on data")
+    values = [evaluate(_operand(operand), symbols) for operand in operands]
+    return _point(str(operator), values)
+
+
+def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
+    """Bounds of the size where each symbol lies in its interval (both ends included).
+
+    Sound, not tight: each occurrence of a symbol is bounded by itself, so ``s - s`` is wider than 0. (A range from
+    evaluating at min, opt and max would be tight and wrong: a modulo is not monotonic.)
+    """
+    if isinstance(expression, int):
+        return expression, expression
+    operator, *operands = expression
+    if operator == "sym":
+        return symbols[_index(operands[0])]
+    if operator == "data":
+        return 0, UNBOUNDED
+    bounds = [interval(_operand(operand), symbols) for operand in operands]
+    return _bounds(str(operator), bounds)
+
+
+def symbols_of(expression: Expression) -> frozenset[int]:
+    """The numbers of the symbols that occur in it."""
+    if isinstance(expression, int):
+        return frozenset()
+    operator, *operands = expression
+    if operator == "sym":
+        return frozenset({_index(operands[0])})
+    if operator == "data":
+        return frozenset()
+    return frozenset().union(*(symbols_of(_operand(operand)) for operand in operands))
+
+
+def depends_on_data(expression: Expression) -> bool:
+    """Whether only running tells the size."""
+    if isinstance(expression, int):
+        return False
+    operator, *operands = expression
+    return operator == "data" or (operator != "sym" and any(depends_on_data(_operand(o)) for o in operands))
+
+
+def _index(operand: object) -> int:
+    if not isinstance(operand, int):
+        raise ValueError(f"a symbol is named by its number, not {operand!r}")
+    return operand
+
+
+def _operand(operand: str | int | Expression) -> Expression:
+    if isinstance(operand, str):
+        raise ValueError(f"{operand!r} is no operand")
+    return operand
+
+
+def _point(operator: str, values: Sequence[int]) -> int:
+    if operator == "add":
+        return sum(values)
+    if operator == "mul":
+        return math.prod(values)
+    if operator == "max":
+        return max(values)
+    if operator == "min":
+        return min(values)
+    left, right = values
+    if operator == "floordiv":
+        return left // right
+    if operator == "ceildiv":
+        return -(-left // right)
+    if operator == "mod":
+        return left % right
+    if operator == "pow":
+        return int(left**right)
+    raise ValueError(f"no operator {operator!r}")
+
+
+def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
+    if operator == "add":
+        return sum(low for low, _ in bounds), sum(high for _, high in bounds)
+    if operator in ("max", "min"):
+        choose = max if operator == "max" else min
+        return choose(low for low, _ in bounds), choose(high for _, high in bounds)
+    if operator == "mul":
+        low, high = bounds[0]
+        for other in bounds[1:]:
+            corners = [a * b for a in (low, high) for b in other]
+            low, high = min(corners), max(corners)
+        return low, high
+    left, right = bounds
+    if operator == "mod":
+        if right[0] <= 0:
+            return -UNBOUNDED, UNBOUNDED
+        if left[0] >= 0 and left[1] < right[0]:
+            return left
+        return 0, right[1] - 1
+    if operator in ("floordiv", "ceildiv", "pow"):
+        if operator != "pow" and right[0] <= 0 <= right[1]:
+            return -UNBOUNDED, UNBOUNDED
+        if operator == "pow" and (right[0] < 0 or left[0] < 0):
+            return -UNBOUNDED, UNBOUNDED
+        corners = [_point(operator, (a, b)) for a in left for b in right]
+        return min(corners), max(corners)
+    raise ValueError(f"no operator {operator!r}")

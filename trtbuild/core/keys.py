@@ -1,0 +1,182 @@
+"""The recipe of every step. This is the heart: a wrong hit is the worst bug this product can have.
+
+Rules (DESIGN section 4)
+1. A recipe holds named parts in a fixed order; `core.recipe` makes the key of them.
+2. In by default: settings enter through `fields_of`, which takes every field of a dataclass but those in `EXCLUDED`.
+   A new field is in the key without anybody remembering it; leaving one out takes a line and a reason here.
+3. A step's recipe holds the digests of what it consumes, never who made it or when: early cut-off.
+4. Below an engine its key stands for it, because engine bytes are not reproducible with every toolchain.
+5. trtbuild's own steps enter by `STEP_VERSIONS`, bumped when that step's output changes, not by the package's version.
+6. Versions of torch, onnx and onnxscript are in trace, lower, partition and convert, and in no engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtbuild.core.dependency import Observation
+from trtbuild.core.encoding import Value
+from trtbuild.core.engine_job import EngineJob
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.shapes import ShapePlan, symbol_values
+from trtbuild.core.spec import Model, PartitionSettings
+
+STEP_VERSIONS: Mapping[str, int] = {
+    "trace": 1,
+    "lower": 1,
+    "partition": 1,
+    "convert": 1,
+    "engine": 1,
+    "package": 1,
+    "weights": 1,
+}
+
+#: (type, field) → why it is in no key. Every other field of every type named here is in one.
+EXCLUDED: Mapping[tuple[str, str], str] = {
+    ("Model", "name"): "names the steps, not their results",
+    ("Model", "origin"): "where it was written down",
+    ("Model", "places"): "where its fields were written down",
+    ("Model", "outputs"): "where results are put; the results are the same",
+    ("Model", "targets"): "each engine has its own target in its key",
+    ("Model", "dims"): "names and relations; what follows from them (ShapePlan) is in the key",
+    ("Model", "profiles"): "their names; the shapes are in the key",
+    ("Model", "weights"): "the file's path; its content is in the key",
+    ("Profile", "name"): "a label; its order and shapes are in the key",
+    ("Target", "name"): "a label; what it stands for is in the key",
+    ("Target", "version"): "a pin; the resolved toolchain version is in the key",
+    ("Source", "cacheable"): "decides whether the result is kept, not what it is",
+    ("Source", "deps"): "patterns; the files that they match are observations, which are in the key",
+    ("Source", "env"): "names; the values are observations, which are in the key",
+    ("Source", "roots"): "directories; the files found in them are observations, which are in the key",
+    ("Symbol", "name"): "a label; symbols are numbered",
+    ("Input", "name"): "binding names belong to the package; a keyword input's name is in the key by itself",
+}
+
+
+def fields_of(value: Any) -> dict[str, Value]:
+    """Every field of a dataclass that is not in `EXCLUDED`, nested dataclasses too, as encodable values."""
+    owner = type(value).__name__
+    return {
+        entry.name: _plain(getattr(value, entry.name))
+        for entry in dataclasses.fields(value)
+        if (owner, entry.name) not in EXCLUDED
+    }
+
+
+def _plain(value: Any) -> Value:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return fields_of(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value  # type: ignore[no-any-return]  # the encoder refuses what it does not know
+
+
+def trace_declared(
+    model: Model,
+    shapes: ShapePlan,
+    weights: Sequence[tuple[str, str, Sequence[int]]] | None,
+    platform: str,
+    versions: Mapping[str, str] | None,
+) -> tuple[tuple[str, Value], ...]:
+    """The declared parts of a trace: all that is known before user code runs.
+
+    `weights` are names, dtypes and shapes of the weights file. Without `versions` these are the parts by which a
+    machine that has no torch looks for a trace that somebody else made.
+    """
+    inputs: list[Value] = []
+    for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
+        described = fields_of(entry)
+        if entry.keyword:
+            described["keyword"] = entry.name
+        described["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
+        inputs.append(described)
+    parts: list[tuple[str, Value]] = [
+        ("source", fields_of(model.source)),
+        ("inputs", inputs),
+        ("dims", [fields_of(symbol) for symbol in shapes.symbols]),
+        ("proven at", [list(point) for point in proof_points(model, shapes)]),
+        ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
+        ("platform", platform),
+    ]
+    if versions is not None:
+        parts.append(("versions", dict(versions)))
+    return tuple(parts)
+
+
+def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
+    """The symbol sizes at which a trace is compared with eager: min and max of every profile, once each."""
+    points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
+    return tuple(dict.fromkeys(points))
+
+
+def _step(stage: str, *parts: tuple[str, Value]) -> Recipe:
+    return Recipe(stage, STEP_VERSIONS[stage], tuple(parts))
+
+
+def trace(declared: Sequence[tuple[str, Value]], observations: Sequence[Observation]) -> Recipe:
+    """A trace: what was declared, and everything that it was seen to depend on."""
+    return _step("trace", *declared, *((seen.dependency.part, seen.seen) for seen in observations))
+
+
+def lower(graph: str, precision: str, versions: Mapping[str, str]) -> Recipe:
+    """`graph` is the digest of the traced program's canonical text."""
+    return _step("lower", ("graph", graph), ("precision", precision), ("versions", dict(versions)))
+
+
+def partition(
+    graph: str,
+    modules: str,
+    settings: PartitionSettings,
+    toolchain: str,
+    toolchain_version: str,
+    opset: int,
+    versions: Mapping[str, str],
+) -> Recipe:
+    """`modules` is the digest of the module paths: a part only where granularity asks for them."""
+    return _step(
+        "partition",
+        ("graph", graph),
+        ("modules", modules if settings.by_module else None),
+        ("settings", fields_of(settings)),
+        ("parser", [toolchain, toolchain_version]),
+        ("opset", opset),
+        ("versions", dict(versions)),
+    )
+
+
+def convert(graph: str, opset: int, versions: Mapping[str, str]) -> Recipe:
+    """`graph` is the digest of one partition's canonical text. No weights, no names, no toolchain."""
+    return _step("convert", ("graph", graph), ("opset", opset), ("versions", dict(versions)))
+
+
+def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
+    """Everything that an engine worker is told, and the environment that it is given."""
+    weights: Value = {f"w{number}": fields_of(weight) for number, weight in enumerate(job.weights)}
+    profiles: Value = {
+        str(number): {f"i{k}": fields_of(shape) for k, shape in enumerate(profile)}
+        for number, profile in enumerate(job.profiles)
+    }
+    return _step(
+        "engine",
+        ("onnx", job.onnx),
+        ("weights", weights),
+        ("profiles", profiles),
+        ("settings", fields_of(job.settings)),
+        ("target", fields_of(job.target)),
+        ("toolchain", [job.target.toolchain, job.toolchain_version]),
+        ("environment", dict(environment)),
+    )
+
+
+def weights_file(sha256: str, form: str) -> Recipe:
+    """The tensors of one weights file, by the digest of its bytes."""
+    return _step("weights", ("file", sha256), ("format", form))
+
+
+def any_trace(recipe: Recipe) -> Recipe:
+    """Where a machine without torch looks for a trace: the same parts but the versions that it was made with."""
+    return Recipe("trace-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))

@@ -1,0 +1,28 @@
+"""Which known name somebody probably meant, for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+#: A message lists at most this many allowed names: a project may have thousands.
+LISTED = 16
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, or None where none is like it. Case does not count."""
+    import difflib  # only a message needs it
+
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None
+
+
+def suggestion(name: str, known: Iterable[str], what: str) -> str:
+    """A hint such as ``did you mean 'ada'? the targets are: ada, hopper``. `what` is the plural of what is named."""
+    names = list(known)
+    if not names:
+        return f"there are no {what}"
+    like = nearest(name, names)
+    listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    allowed = f"the {what} are: {listed}"
+    return f"did you mean {like!r}? {allowed}" if like is not None else allowed

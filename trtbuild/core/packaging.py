@@ -1,0 +1,200 @@
+"""What a package holds: pure functions from what is known of a model to the package's contents and its index.
+
+Rules
+1. Names of inputs, outputs, dims and profiles are the manifest's (they belong to the package, not to any engine).
+2. The recipe of a package is its contents; engines are in it by their keys.
+3. The index lists every file with size and SHA-256, so a loader verifies all before it uses any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trtbuild.core.binding import Interface
+from trtbuild.core.encoding import Value
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.keys import STEP_VERSIONS, fields_of
+from trtbuild.core.partitions import Partitions
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output
+from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.spec import Model, Target
+
+SCHEMA = "trtbuild.package/1"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The partitions that one toolchain's targets share, and the program blob of each Torch partition by its graph."""
+
+    partitions: Partitions
+    programs: Mapping[str, Output]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine of a package: its key, and its plan once that is known."""
+
+    partition: str
+    target: str
+    key: str
+    plan: Output | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that a package is made of."""
+
+    model: Model
+    shapes: ShapePlan
+    interface: Interface
+    weights: Sequence[Weight]
+    modules: Output
+    cuts: Mapping[str, Cut]  # target name → cut
+    engines: Sequence[Engine]
+    toolchains: Mapping[str, str]  # target name → exact version
+    origins: Mapping[str, str]  # graph digest → digest of the conversion's origins
+
+    def recipe(self) -> Recipe:
+        """The package step's recipe."""
+        parts: list[tuple[str, Value]] = [
+            ("model", self.model.name),
+            ("inputs", [dict(entry) for entry in self._inputs()]),
+            ("outputs", [dict(entry) for entry in self.interface.outputs]),
+            ("output tree", self.interface.output_tree),
+            ("dims", self._dims()),
+            ("profiles", self._profiles()),
+            ("targets", self._targets()),
+            ("partitions", {name: self._cut(cut) for name, cut in self.cuts.items()}),
+            ("engines", {f"{engine.partition}@{engine.target}": engine.key for engine in self.engines}),
+            ("weights", self._torch_weights()),
+            ("modules", self.modules.sha256),
+            ("origins", dict(self.origins)),
+        ]
+        return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
+
+    def blobs(self) -> dict[str, str]:
+        """Digests of all blobs that the package's files hold, but plans: digest → what it is."""
+        found = {output.sha256: "program" for cut in self.cuts.values() for output in cut.programs.values()}
+        for entry in self._torch_weights().values():
+            found[entry["sha256"]] = "weight"
+        return found
+
+    def index(self) -> dict[str, Any]:
+        """The package's index. Every engine has its plan by now."""
+        files: dict[str, dict[str, object]] = {}
+        plans: dict[str, dict[str, str]] = {}
+        for engine in self.engines:
+            if engine.plan is None:
+                raise AssertionError("a package is put together after its engines")
+            path = f"engines/{engine.target}/{engine.partition}.plan"
+            files[path] = engine.plan.to_json()
+            plans.setdefault(engine.target, {})[engine.partition] = path
+        for cut in self.cuts.values():
+            for graph, output in cut.programs.items():
+                files[f"torch/{graph[:16]}.pt2"] = output.to_json()
+        weights = self._torch_weights()
+        for entry in weights.values():
+            files[f"weights/{entry['sha256'][:32]}"] = {"sha256": entry["sha256"], "size": _size(entry)}
+        return {
+            "schema": SCHEMA,
+            "model": self.model.name,
+            "inputs": self._inputs(),
+            "outputs": [dict(entry) for entry in self.interface.outputs],
+            "output_tree": self.interface.output_tree,
+            "dims": self._dims(),
+            "profiles": self._profiles(),
+            "precision": self.model.precision,
+            "targets": {
+                name: {**entry, "partitions": self._cut(self.cuts[name]), "engines": plans.get(name, {})}
+                for name, entry in self._targets().items()
+            },
+            "weights": weights,
+            "files": files,
+        }
+
+    def _inputs(self) -> list[dict[str, Any]]:
+        return [
+            {**dict(traced), "name": declared.name, "keyword": declared.keyword}
+            for declared, traced in zip(self.model.inputs, self.interface.inputs, strict=True)
+        ]
+
+    def _dims(self) -> list[dict[str, Any]]:
+        return [
+            {"name": symbol.name, "min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
+            for symbol in self.shapes.symbols
+        ]
+
+    def _profiles(self) -> list[dict[str, Any]]:
+        return [
+            {"name": profile.name, "shapes": {name: _lists(asdict(shape)) for name, shape in profile.shapes}}
+            for profile in self.model.profiles
+        ]
+
+    def _targets(self) -> dict[str, dict[str, Any]]:
+        return {
+            target.name: {**_target(target), "version": self.toolchains[target.name]} for target in self.model.targets
+        }
+
+    def _cut(self, cut: Cut) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(cut.partitions.to_bytes())
+        document["programs"] = {graph: output.sha256 for graph, output in cut.programs.items()}
+        return document
+
+    def _torch_weights(self) -> dict[str, dict[str, Any]]:
+        """slot → name, dtype, shape, digest of each weight that a Torch partition, or an output, needs."""
+        slots: set[int] = set()
+        for cut in self.cuts.values():
+            for partition in cut.partitions.partitions:
+                if partition.kind == "torch":
+                    slots.update(partition.weights)
+                references = [source for source, _ in partition.inputs]
+                slots.update(int(ref[7:]) for ref in references if ref.startswith("weight:"))
+            slots.update(int(ref[7:]) for ref in cut.partitions.outputs if ref.startswith("weight:"))
+        return {
+            str(slot): {
+                "name": self.interface.slots[slot].name,
+                "dtype": self.weights[slot].dtype,
+                "shape": list(self.weights[slot].shape),
+                "sha256": self.weights[slot].sha256,
+            }
+            for slot in sorted(slots)
+        }
+
+
+def name_table(
+    cut: Cut, modules: Sequence[Sequence[str]], origins: Mapping[str, Sequence[Sequence[Any]]]
+) -> dict[str, dict[str, list[str]]]:
+    """Per TensorRT partition: ONNX node name → module path and operator. `origins` is by graph digest."""
+    table = {}
+    for partition in cut.partitions.partitions:
+        if partition.kind != "tensorrt":
+            continue
+        names = {}
+        for node, call in origins.get(partition.graph, ()):
+            whole = partition.calls[call]
+            if whole >= 0:
+                names[node] = list(modules[whole])
+        table[partition.name] = names
+    return table
+
+
+def _target(target: Target) -> dict[str, Any]:
+    return dict(fields_of(target))
+
+
+def _lists(shape: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {which: list(sizes) for which, sizes in shape.items()}
+
+
+_BYTES = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4}
+
+
+def _size(entry: Mapping[str, Any]) -> int:
+    size = _BYTES.get(entry["dtype"], 8)
+    for length in entry["shape"]:
+        size *= length
+    return size

@@ -1,0 +1,126 @@
+"""Cutting a graph into partitions: which nodes go together.
+
+Rules
+1. A partition holds nodes of one label.
+2. The graph of partitions has no cycle: partitions can run one after the other.
+3. Maximal: no two partitions of one label could be merged without breaking rule 2. Nodes that are joined by an edge
+   are tried first, in graph order; then any two, so a graph with one label is one partition even if it falls apart.
+4. Deterministic: the same graph and labels give the same partitions, in an order in which they can run.
+
+Contraction is checked against reachability kept as bit sets (Python integers), one bit per partition.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Sequence
+
+
+def cut(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> list[list[int]]:
+    """Partition nodes 0..n-1. `producers[i]` are the nodes that node i needs; all of them are smaller than i.
+
+    Returns the partitions, each a sorted list of nodes, in an order in which they can run: ties go to the partition
+    with the smallest node.
+    """
+    graph = _Quotient()
+    for node, needs in enumerate(producers):
+        if any(not 0 <= need < node for need in needs):
+            raise ValueError(f"node {node} needs {sorted(needs)}: nodes must be in topological order")
+        graph.add(node, {graph.group_of(need) for need in needs})
+        for need in needs:
+            other = graph.group_of(need)
+            mine = graph.group_of(node)
+            if labels[need] == labels[node] and other != mine and graph.can_merge(other, mine):
+                graph.merge(other, mine)
+    _merge_the_rest(graph, labels)
+    return graph.in_order()
+
+
+def _merge_the_rest(graph: _Quotient, labels: Sequence[Hashable]) -> None:
+    by_label: dict[Hashable, list[int]] = {}
+    for group in sorted(graph.members):
+        by_label.setdefault(labels[group], []).append(group)
+    merged = True
+    while merged:
+        merged = False
+        for groups in by_label.values():
+            position = 0
+            while position < len(groups):
+                keep = groups[position]
+                for other in groups[position + 1 :]:
+                    if graph.can_merge(keep, other):
+                        graph.merge(keep, other)
+                        groups.remove(other)
+                        merged = True
+                position += 1
+
+
+class _Quotient:
+    """Groups of nodes and the edges between them. A group is named by its smallest node."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, list[int]] = {}
+        self._group: list[int] = []
+        self._after: dict[int, set[int]] = {}
+        self._before: dict[int, set[int]] = {}
+        #: bit g is set when group g can be reached over at least one edge.
+        self._reach: dict[int, int] = {}
+
+    def group_of(self, node: int) -> int:
+        return self._group[node]
+
+    def add(self, node: int, before: set[int]) -> None:
+        self._group.append(node)
+        self.members[node] = [node]
+        self._after[node] = set()
+        self._before[node] = set(before)
+        self._reach[node] = 0
+        for group in before:
+            self._after[group].add(node)
+        bit, sources = 1 << node, sum(1 << group for group in before)
+        for group in self.members:
+            if group != node and (sources >> group & 1 or self._reach[group] & sources):
+                self._reach[group] |= bit
+
+    def can_merge(self, one: int, other: int) -> bool:
+        """Whether no path leads from one to the other through a third group."""
+        return not (self._path_around(one, other) or self._path_around(other, one))
+
+    def _path_around(self, start: int, end: int) -> bool:
+        if not self._reach[start] >> end & 1:
+            return False
+        return any(step != end and self._reach[step] >> end & 1 for step in self._after[start])
+
+    def merge(self, one: int, other: int) -> None:
+        keep, gone = min(one, other), max(one, other)
+        bits = 1 << keep | 1 << gone
+        reach = (self._reach[keep] | self._reach.pop(gone)) & ~bits
+        self._reach[keep] = reach
+        for group in self.members:
+            if group not in (keep, gone) and self._reach[group] & bits:
+                self._reach[group] = (self._reach[group] | reach | 1 << keep) & ~(1 << gone)
+        for table, mirror in ((self._after, self._before), (self._before, self._after)):
+            neighbours = (table[keep] | table.pop(gone)) - {keep, gone}
+            table[keep] = neighbours
+            for group in neighbours:
+                mirror[group].discard(gone)
+                mirror[group].add(keep)
+        self.members[keep] = sorted(self.members[keep] + self.members.pop(gone))
+        for node in self.members[keep]:
+            self._group[node] = keep
+
+    def in_order(self) -> list[list[int]]:
+        waiting = {group: len(before) for group, before in self._before.items()}
+        ready = [group for group, count in waiting.items() if count == 0]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            group = heapq.heappop(ready)
+            order.append(self.members[group])
+            for after in self._after[group]:
+                waiting[after] -= 1
+                if waiting[after] == 0:
+                    heapq.heappush(ready, after)
+        if len(order) != len(self.members):
+            raise AssertionError("a cycle between partitions")
+        return order

@@ -1,0 +1,185 @@
+"""What each kind of worker does with a job: read blobs, run the stage, keep what it leaves.
+
+Each function returns ``{"outputs": {name: {"sha256", "size"}}, …}``. The driver publishes the record; a worker only
+puts blobs, but for conversions that the partition step makes on the way (see `Conversions`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core import keys
+from trtbuild.core.binding import weights_to_json
+from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.ports import Store
+from trtbuild.core.record import Output, Record
+from trtbuild.core.spec import PartitionSettings
+from trtbuild.errors import ConversionRefused
+
+Job = Mapping[str, Any]
+
+
+def trace_handler(store: Store, project: Path) -> Callable[[Job], dict[str, Any]]:
+    """Runs user code; used for one job only."""
+
+    def handle(job: Job) -> dict[str, Any]:
+        from trtbuild.stages.trace.job import TraceJob
+        from trtbuild.stages.trace.run import trace
+
+        traced = trace(TraceJob.from_json(job["trace"]), project)
+        outputs = {
+            "program": store.put_bytes(traced.program),
+            "graph": store.put_bytes(traced.graph.encode()),
+            "modules": store.put_bytes(json.dumps(traced.modules).encode()),
+            "interface": store.put_bytes(json.dumps(traced.interface).encode()),
+        }
+        table: dict[str, Weight] = {}
+        for slot, tensor in traced.weights:
+            dtype, shape, data = _tensor_bytes(tensor)
+            output = store.put_bytes(data)
+            outputs[f"weight:{slot}"] = output
+            table[str(slot)] = Weight(dtype, shape, output.sha256)
+        outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(table)).encode())
+        return {
+            "outputs": _json(outputs),
+            "observations": [[seen.dependency.part, seen.seen] for seen in traced.observations],
+            "uncacheable": traced.uncacheable,
+        }
+
+    return handle
+
+
+def _tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
+    """dtype, shape and logical row-major bytes of a CPU tensor."""
+    import torch
+
+    value = tensor.detach().contiguous()
+    raw = value.reshape(-1).view(torch.uint8) if value.numel() else torch.empty(0, dtype=torch.uint8)
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape), memoryview(raw.numpy())
+
+
+def torch_handler(store: Store) -> Callable[[Job], dict[str, Any]]:
+    """Lower, partition and convert: trtbuild's own code on programs, no user code."""
+
+    def handle(job: Job) -> dict[str, Any]:
+        if job["kind"] == "lower":
+            return _lower(job, store)
+        if job["kind"] == "partition":
+            return _partition(job, store)
+        return _convert(job, store)
+
+    return handle
+
+
+def _lower(job: Job, store: Store) -> dict[str, Any]:
+    from trtbuild.stages.lower.run import lower
+    from trtbuild.stages.program.functional import Program
+    from trtbuild.stages.program.text import module_paths, program_text
+    from trtbuild.stages.program.translations import decomposition_table
+
+    program = lower(Program.from_bytes(store.get_bytes(job["program"])), job["precision"], decomposition_table())
+    outputs = {
+        "program": store.put_bytes(program.to_bytes()),
+        "graph": store.put_bytes(program_text(program).encode()),
+        "modules": store.put_bytes(json.dumps(module_paths(program)).encode()),
+    }
+    return {"outputs": _json(outputs)}
+
+
+def _partition(job: Job, store: Store) -> dict[str, Any]:
+    from trtbuild.stages.partition.run import partition
+    from trtbuild.stages.program.functional import Program
+
+    program = Program.from_bytes(store.get_bytes(job["program"]))
+    settings = PartitionSettings.from_json(job["settings"])
+    judge = Judge(store, job)
+    found = partition(program, settings, judge)
+    outputs = {"partitions": store.put_bytes(found.document.to_bytes())}
+    for graph, piece in found.programs.items():
+        outputs[f"program:{graph}"] = store.put_bytes(piece.to_bytes())
+    return {"outputs": _json(outputs), "conversions": judge.made}
+
+
+class Judge:
+    """Converts candidates (looking in the store first, keeping what it makes there) and asks the parser."""
+
+    def __init__(self, store: Store, job: Job) -> None:
+        from trtbuild.toolchain.parsing import Parser
+
+        self._store = store
+        self._opset: int = job["opset"]
+        self._versions: dict[str, str] = job["versions"]
+        self._parser = Parser(job["toolchain"], job["toolchain_version"])
+        #: Key of each conversion made here → seconds.
+        self.made: dict[str, float] = {}
+
+    def untranslatable(self, program: Any) -> dict[int, str]:
+        from trtbuild.stages.convert.conversion import untranslatable
+
+        return {index: f"{name} has no ONNX translation" for index, name in untranslatable(program)}
+
+    def refusal(self, program: Any, text: str) -> Any:
+        from trtbuild.stages.partition.run import Refusal
+
+        try:
+            model, origins = self._converted(program, text)
+        except ConversionRefused as refused:
+            return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
+        answer = self._parser.refused(model)
+        if answer is None:
+            return None
+        calls = dict(origins)
+        said = "; ".join(answer.messages) or "the parser does not take it"
+        return Refusal(said, {calls[node]: said for node in answer.nodes if node in calls})
+
+    def _converted(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
+        import hashlib
+
+        from trtbuild.stages.convert.conversion import convert
+
+        recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
+        record = self._store.get_record(recipe.key)
+        if record is not None and self._store.has(record.outputs["onnx"].sha256):
+            origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
+            return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
+        started = time.monotonic()
+        converted = convert(program, self._opset)
+        outputs = _conversion_outputs(converted, self._store)
+        duration = time.monotonic() - started
+        self._store.put_record(Record(recipe, outputs, {"duration_s": duration}))
+        self.made[recipe.key] = duration
+        return converted.model, list(converted.origins)
+
+
+def _convert(job: Job, store: Store) -> dict[str, Any]:
+    from trtbuild.stages.convert.conversion import convert
+    from trtbuild.stages.program.functional import Program
+
+    converted = convert(Program.from_bytes(store.get_bytes(job["program"])), job["opset"])
+    return {"outputs": _json(_conversion_outputs(converted, store))}
+
+
+def _conversion_outputs(converted: Any, store: Store) -> dict[str, Output]:
+    origins = json.dumps([[name, call] for name, call in converted.origins]).encode()
+    return {"onnx": store.put_bytes(converted.model), "origins": store.put_bytes(origins)}
+
+
+def engine_handler(store: Store) -> Callable[[Job], dict[str, Any]]:
+    """Compiles engines. Imports core, toolchain and store only: no torch."""
+
+    def handle(job: Job) -> dict[str, Any]:
+        from trtbuild.toolchain.compiler import compile_engine
+
+        compiled = compile_engine(EngineJob.from_json(job), store.get_bytes)
+        outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
+        return {"outputs": _json(outputs), "statistics": compiled.statistics}
+
+    return handle
+
+
+def _json(outputs: Mapping[str, Output]) -> dict[str, Any]:
+    return {name: output.to_json() for name, output in outputs.items()}

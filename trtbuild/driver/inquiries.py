@@ -1,0 +1,117 @@
+"""Commands that only ask: plan, why, graph, status, inspect. They run no step and import neither torch nor TensorRT."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.graph import Step
+from trtbuild.core.nearest import suggestion
+from trtbuild.core.packaging import SCHEMA
+from trtbuild.core.planning import ModelPlan
+from trtbuild.driver import report
+from trtbuild.driver.build import Request, Workspace
+from trtbuild.errors import UsageError
+
+Document = dict[str, Any]
+
+
+def plan(request: Request) -> Document:
+    """``trtbuild.plan/1``. What this machine could not build is in `errors`; the plan is there all the same."""
+    started = time.monotonic()
+    workspace = Workspace(request)
+    plans = workspace.plans()
+    error = workspace.environment_error(plans)
+    return report.plan_document(plans, [error] if error else [], time.monotonic() - started)
+
+
+def why(request: Request, name: str) -> Document:
+    """``trtbuild.why/1``: the reason of each step that is meant, now, and that of its last run."""
+    workspace = Workspace(request)
+    plans = workspace.plans()
+    if name in plans:
+        steps = list(plans[name].steps.values())
+    else:
+        steps = [step for plan in plans.values() for step in plan.steps.values() if _is_meant(step, name)]
+    if not steps:
+        known = [*plans, *(step.id for plan in plans.values() for step in plan.steps.values())]
+        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, known, "steps"))
+    return {
+        "schema": "trtbuild.why/1",
+        "steps": [
+            {
+                "id": step.id,
+                "key": step.key,
+                "verdict": step.verdict,
+                "reason": step.reason.to_json(),
+                "last_run": workspace.history.last_run(step.id),
+            }
+            for step in steps
+        ],
+    }
+
+
+def _is_meant(step: Step, name: str) -> bool:
+    """``vit/engine`` means all engine steps of vit; ``vit/engine/encoder.layers.3`` those for all targets."""
+    return step.id == name or step.id.startswith((f"{name}/", f"{name}@"))
+
+
+def graph(request: Request) -> Document:
+    """``trtbuild.graph/1``: nodes and edges, as far as they are known."""
+    plans = Workspace(request).plans()
+    nodes = [
+        {"id": step.id, "model": step.model, "stage": step.stage, "target": step.target, "verdict": step.verdict}
+        for plan in plans.values()
+        for step in plan.steps.values()
+    ]
+    edges = [[before, step.id] for plan in plans.values() for step in plan.steps.values() for before in step.after]
+    return {"schema": "trtbuild.graph/1", "nodes": nodes, "edges": edges}
+
+
+def status(request: Request) -> Document:
+    """``trtbuild.status/1``: per model, what would run, and whether its outputs are in place."""
+    workspace = Workspace(request)
+    return {
+        "schema": "trtbuild.status/1",
+        "models": [_model_status(workspace, plan) for plan in workspace.plans().values()],
+    }
+
+
+def _model_status(workspace: Workspace, plan: ModelPlan) -> Document:
+    verdicts = [step.verdict for step in plan.steps.values()]
+    package = plan.package
+    hit = all(verdict == "hit" for verdict in verdicts)
+    in_place = (
+        hit and package is not None and package.record is not None and workspace.in_place(plan.model, package.record)
+    )
+    first = next((step for step in plan.steps.values() if step.verdict != "hit"), None)
+    return {
+        "model": plan.model.name,
+        "up_to_date": in_place,
+        "steps": {verdict: verdicts.count(verdict) for verdict in ("hit", "run", "unknown")},
+        "next": {"id": first.id, "reason": first.reason.to_json()} if first else None,
+        "outputs": [{"kind": kind, "path": path} for kind, path in plan.model.outputs],
+    }
+
+
+def inspect(request: Request, name: str) -> Document:
+    """``trtbuild.inspect/1``: the index of a package, given by its directory or by its model's name."""
+    path = Path(request.project) / name
+    if not (path / "index.json").is_file():
+        models = Workspace(request).models
+        if name not in models:
+            raise UsageError(
+                f"{name!r} is neither a package directory nor a model", hint=suggestion(name, models, "models")
+            )
+        path = Path(request.project) / dict(models[name].outputs).get("package", f"dist/{name}")
+    try:
+        index = json.loads((path / "index.json").read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"there is no package at {path}", hint=f"trtbuild build {name}") from None
+    except ValueError:
+        raise UsageError(f"{path}/index.json is not JSON", hint="build the package again") from None
+    if index.get("schema") != SCHEMA:
+        raise UsageError(f"{path} is a package of another format: {index.get('schema')!r}", hint="build it again")
+    return {"schema": "trtbuild.inspect/1", "path": str(path), "index": index}

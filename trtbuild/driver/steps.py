@@ -1,0 +1,167 @@
+"""Running one step: the job, the worker, the record."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtbuild.core import chain, keys
+from trtbuild.core.binding import names_of
+from trtbuild.core.dependency import Dependency, Observation
+from trtbuild.core.encoding import Value
+from trtbuild.core.graph import Step
+from trtbuild.core.packaging import Contents, name_table
+from trtbuild.core.planning import Facts, ModelPlan
+from trtbuild.core.ports import Store
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output, Record
+from trtbuild.driver.lookups import StoreLookups
+from trtbuild.driver.workers import WorkerKind, WorkerPool
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.job import TraceJob
+
+_WORKERS: Mapping[str, WorkerKind] = {
+    "trace": "trace",
+    "lower": "torch",
+    "partition": "torch",
+    "convert": "torch",
+    "engine": "engine",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What running a step led to. `conversions` are keys of convert steps that the partition step did on its way."""
+
+    record: Record
+    duration_s: float
+    source: str = "built"
+    uncacheable: str | None = None
+    conversions: Mapping[str, float] = field(default_factory=dict)
+    observations: Sequence[Observation] = ()
+    log: str = ""
+
+
+def run_step(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: Store, pool: WorkerPool) -> Ran:
+    """Run one step whose inputs are in the store. Raises what went wrong, typed."""
+    if step.recipe is None:
+        raise AssertionError("a step runs when its recipe is known")
+    started = time.monotonic()
+    if step.stage == "package":
+        record = _package(step.recipe, plan, store, look)
+        return Ran(store.put_record(record, replace=True), time.monotonic() - started)
+    if step.stage == "trace":
+        return _trace(step, plan, facts, look, store, pool)
+    if step.stage == "engine":
+        wanted = [str(weight["sha256"]) for weight in _list(step.job["weights"])]
+        look.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
+    reply = pool.call(_WORKERS[step.stage], {"kind": step.stage, **step.job})
+    record = Record(step.recipe, _outputs(reply), _provenance(reply))
+    replace = step.reason.code in ("forced", "evicted", "corrupt")
+    record = store.put_record(record, replace=replace)
+    conversions = {str(key): float(seconds) for key, seconds in reply.get("conversions", {}).items()}
+    return Ran(record, time.monotonic() - started, conversions=conversions, log=reply["log"])
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _outputs(reply: Mapping[str, Any]) -> dict[str, Output]:
+    return {name: Output(entry["sha256"], entry["size"]) for name, entry in reply["outputs"].items()}
+
+
+def _provenance(reply: Mapping[str, Any]) -> dict[str, object]:
+    made: dict[str, object] = {
+        "duration_s": round(reply["duration_s"], 3),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "builder": f"{_user()}@{platform.node()}",
+    }
+    if "statistics" in reply:
+        made["statistics"] = reply["statistics"]
+    return made
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no entry for this user id
+        return "unknown"
+
+
+def trace_job(plan: ModelPlan, weights: object) -> TraceJob:
+    """What the trace worker is told about a model."""
+    model = plan.model
+    places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
+    places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
+    heads = None if weights is None else tuple((n, d, tuple(shape)) for n, d, shape in _list(weights))
+    points = keys.proof_points(model, plan.shapes)
+    return TraceJob(model.source, model.inputs, plan.shapes, points, heads, places)
+
+
+def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: Store, pool: WorkerPool) -> Ran:
+    started = time.monotonic()
+    reply = pool.call("trace", {"kind": "trace", "trace": trace_job(plan, step.job["weights"]).to_json()})
+    found = [Observation(Dependency.from_part(part), seen) for part, seen in reply["observations"]]
+    changed = look.look_again(found)
+    if changed:
+        names = ", ".join(dependency.name for dependency in changed[:5])
+        raise SourceError(
+            f"{names} changed while model {plan.model.name!r} was traced: nothing was kept",
+            code="changed-during-trace",
+            hint="run the build again",
+        )
+    uncacheable = reply["uncacheable"]
+    if not plan.model.source.cacheable:
+        uncacheable = "the manifest says `cacheable: false`"
+    if uncacheable:
+        # the chain stays as it is: this record must not be found by another build
+        record = Record(keys.trace(plan.declared, plan.observations), _outputs(reply), _provenance(reply))
+        return Ran(record, time.monotonic() - started, uncacheable=uncacheable, log=reply["log"])
+    look.learned(found)
+    seen = chain.extend(plan.declared, found, look.read_link, look.write_link, look.observe)
+    recipe = keys.trace(plan.declared, seen)
+    record = Record(recipe, _outputs(reply), _provenance(reply))
+    record = store.put_record(record, replace=step.reason.code in ("forced", "evicted", "corrupt"))
+    _publish_for_any_version(plan, facts, found, record, look, store)
+    return Ran(record, time.monotonic() - started, observations=found, log=reply["log"])
+
+
+def _publish_for_any_version(
+    plan: ModelPlan, facts: Facts, found: Sequence[Observation], record: Record, look: StoreLookups, store: Store
+) -> None:
+    """Let machines without torch find this trace by its files alone (keys.any_trace)."""
+    table = look.weights_table(plan.model)
+    declared: Sequence[tuple[str, Value]] = keys.trace_declared(
+        plan.model, plan.shapes, names_of(table), facts.platform, None
+    )
+    files = [seen for seen in found if seen.dependency.kind != "distribution"]
+    seen = chain.extend(declared, files, look.read_link, look.write_link, look.observe)
+    pointer = keys.any_trace(keys.trace(declared, seen))
+    output = store.put_bytes(record.to_bytes())
+    store.put_record(Record(pointer, {"record": output}), replace=True)
+
+
+def _package(recipe: Recipe, plan: ModelPlan, store: Store, look: StoreLookups) -> Record:
+    contents = plan.contents
+    if contents is None:
+        raise AssertionError("a package is put together when its contents are known")
+    index = json.dumps(contents.index(), indent=1, sort_keys=True).encode()
+    names = json.dumps(_names(contents, look), indent=1, sort_keys=True).encode()
+    plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
+    outputs = {"index": store.put_bytes(index), "names": store.put_bytes(names)}
+    for engine in contents.engines:
+        if engine.plan is not None:
+            outputs[f"plan:{engine.partition}@{engine.target}"] = engine.plan
+    return Record(recipe, outputs, {"plans": plans})
+
+
+def _names(contents: Contents, look: StoreLookups) -> dict[str, object]:
+    modules = json.loads(look.blob(contents.modules.sha256))
+    origins = {graph: json.loads(look.blob(sha256)) for graph, sha256 in contents.origins.items()}
+    return {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}

@@ -1,0 +1,57 @@
+"""The composition root: every concrete class is named here, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.dependency import Dependency
+from trtbuild.driver import handlers
+from trtbuild.driver.history import History
+from trtbuild.driver.lookups import StoreLookups
+from trtbuild.store.fingerprint import FileDigests
+from trtbuild.store.index import Index
+from trtbuild.store.local import LocalStore
+
+#: A project's own state: deletable, never shared.
+STATE = ".trtbuild"
+
+
+def store_root(project: Path) -> Path:
+    """``$TRTBUILD_CACHE_DIR``, else ``cache/`` of the project."""
+    chosen = os.environ.get("TRTBUILD_CACHE_DIR")
+    return Path(chosen).expanduser().absolute() if chosen else project / "cache"
+
+
+def open_store(root: Path) -> LocalStore:
+    """The local store."""
+    return LocalStore(root)
+
+
+def file_digests(project: Path) -> FileDigests:
+    """Digests of files, memoized in the project's state."""
+    return FileDigests(Index(project / STATE / "index"))
+
+
+def lookups(project: Path, store: LocalStore, history: History, digests: FileDigests, *, force: bool) -> StoreLookups:
+    """What planning asks of the world."""
+    from trtbuild.stages.trace.observe import observe
+
+    def look(dependency: Dependency) -> str:
+        return observe(dependency, project, digests.sha256)
+
+    return StoreLookups(store, project, history, look, digests.sha256, force=force)
+
+
+def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What a worker of `kind` does with a job."""
+    store = LocalStore(store_root)
+    if kind == "trace":
+        return handlers.trace_handler(store, project)
+    if kind == "torch":
+        return handlers.torch_handler(store)
+    if kind == "engine":
+        return handlers.engine_handler(store)
+    raise ValueError(f"no worker is called {kind!r}")

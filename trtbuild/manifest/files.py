@@ -1,0 +1,157 @@
+"""Finding and reading manifests and the files that they include.
+
+Rules
+1. Without names, ``trtbuild.yaml`` is the manifest; only if that is missing, every ``manifests/*.yaml`` is one.
+2. A file that another manifest includes is not a manifest of its own.
+3. A file is read once, however many include it. A file that includes itself, through others or a link too, is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtbuild.core.spec import Origin
+from trtbuild.errors import UsageError
+from trtbuild.manifest.fields import ManifestFields
+from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
+from trtbuild.manifest.problems import Problems
+from trtbuild.manifest.tree import Node, parse
+from trtbuild.manifest.wording import check
+
+DEFAULT_FILE = "trtbuild.yaml"
+DEFAULT_FOLDER = "manifests"
+MAX_INCLUDE_DEPTH = 32
+
+MINIMAL = """\
+version: 1
+targets:
+  ada: {sm: 89}
+profiles:
+  batch:
+    x: {min: [1, 8], opt: [4, 8], max: [32, 8]}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs:
+      x: {dtype: float32}
+    profiles: [batch]
+    targets: [ada]
+"""
+
+
+@dataclass(eq=False)
+class ManifestFile:
+    """One file: its name in the project, its tree (None where it could not be read), and the files it includes."""
+
+    name: str
+    root: Node | None
+    includes: list[ManifestFile] = field(default_factory=list)
+
+    def closure(self) -> Iterator[ManifestFile]:
+        """The included files, each once and before its includer, and then this file."""
+        seen: set[ManifestFile] = set()
+
+        def visit(file: ManifestFile) -> Iterator[ManifestFile]:
+            if file not in seen:
+                seen.add(file)
+                for included in file.includes:
+                    yield from visit(included)
+                yield file
+
+        return visit(self)
+
+
+def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
+    """The names of the manifests to read. Raises UsageError when there is none."""
+    if not Path(paths.root).is_dir():
+        raise UsageError(f"no such directory: {paths.root}", hint="name the project's directory with -C")
+    for file in files or ():
+        if not file or "\0" in file:
+            raise UsageError(f"{file!r} is not the path of a file", hint="name a manifest with -f")
+    if files:
+        return list(dict.fromkeys(paths.named(file) for file in files))
+    # lexists: a link to nothing is a mistake to be told, not a reason to look elsewhere.
+    if os.path.lexists(os.path.join(paths.root, DEFAULT_FILE)):
+        return [DEFAULT_FILE]
+    folder = Path(paths.root, DEFAULT_FOLDER)
+    found = sorted(path.name for path in folder.glob("*.yaml") if not path.name.startswith("."))
+    if found:
+        return [f"{DEFAULT_FOLDER}/{name}" for name in found]
+    other = next((name for name in ("trtbuild.yml", "manifest.yaml") if Path(paths.root, name).exists()), None)
+    example = "\n".join(f"      {line}" for line in MINIMAL.splitlines())
+    raise UsageError(
+        f"no manifest in {paths.root}: there is no {DEFAULT_FILE} and no {DEFAULT_FOLDER}/*.yaml",
+        hint=f"name one with -f {other}, or rename it to {DEFAULT_FILE}"
+        if other
+        else f"write {DEFAULT_FILE} (or name a manifest with -f), for example\n{example}",
+    )
+
+
+class Reader:
+    """Reads files and their includes, each once."""
+
+    def __init__(self, paths: ProjectPaths, problems: Problems) -> None:
+        self._paths = paths
+        self._problems = problems
+        self._files: dict[str, ManifestFile] = {}
+        self._open: list[ManifestFile] = []
+
+    def read(self, name: str, origin: Origin | None = None) -> ManifestFile:
+        """A file by its name in the project. `origin` is where it is included."""
+        identity = self._paths.identity(name)
+        file = self._files.get(identity)
+        if file is None:
+            file = self._files[identity] = ManifestFile(name, self._tree(name, origin))
+            self._open.append(file)
+            if len(self._open) > MAX_INCLUDE_DEPTH:
+                at = origin or Origin(name, 1, 1)
+                self._problems.add(at, f"includes are more than {MAX_INCLUDE_DEPTH} deep", "include the files directly")
+            else:
+                self._read_includes(file)
+            self._open.pop()
+        return file
+
+    def _tree(self, name: str, origin: Origin | None) -> Node | None:
+        what = "the included file" if origin else "the manifest"
+        at = origin or Origin(name, 1, 1)
+        if not check_readable(self._paths, name, what, at, self._problems):
+            return None
+        try:
+            content = Path(self._paths.absolute(name)).read_bytes()
+        except OSError as error:  # it went away, or the disk fails
+            self._problems.add(at, f"{what} {name!r} cannot be read: {error.strerror}")
+            return None
+        return parse(content, name, self._problems)
+
+    def _read_includes(self, file: ManifestFile) -> None:
+        node = file.root.items.get("include") if file.root else None
+        if file.root is None or node is None:
+            return
+        kind = ManifestFields.model_fields["include"].annotation
+        names = check(kind, "include", node, file.root.keys["include"], self._problems)
+        if names is None:
+            return
+        for written, element in zip(names, node.elements, strict=True):
+            included = self.read(self._paths.named(written, folder_of(file.name)), element.origin)
+            if included in self._open:
+                chain = [entry.name for entry in self._open[self._open.index(included) :]]
+                self._problems.add(
+                    element.origin,
+                    f"{included.name!r} includes itself: {' → '.join([*chain, included.name])}",
+                    "move what both need to a third file",
+                )
+            elif included in file.includes:
+                self._problems.add(element.origin, f"{written!r} is included twice", "keep one of the two")
+            else:
+                file.includes.append(included)
+
+
+def read_all(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
+    """The manifests among the files that are named: those that no other of them includes."""
+    reader = Reader(paths, problems)
+    read = [reader.read(name) for name in names]
+    included = {inner for file in read for inner in file.closure() if inner is not file}
+    return list(dict.fromkeys(file for file in read if file not in included))

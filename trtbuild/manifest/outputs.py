@@ -1,0 +1,91 @@
+"""Where a project's outputs are written: inside the project, and each in a place of its own."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trtbuild.core.spec import Origin
+from trtbuild.manifest.declared import BROKEN, DeclaredModel, Picked
+from trtbuild.manifest.paths import outside
+from trtbuild.manifest.problems import Problems, place
+
+#: Parts of the manifest's contract that a later version writes.
+LATER = ("triton", "pt2")
+KINDS = ("package", "plans", "triton", "pt2")
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where one kind of output of a model goes, and where that is said (at the model, if it is not said)."""
+
+    model: str
+    kind: str
+    path: str
+    origin: Origin
+
+
+def resolve_outputs(declared: DeclaredModel, picked: Picked | None, problems: Problems) -> list[Output]:
+    """A model's outputs in the order of `KINDS`; `{package: dist/<model>}` where none is said."""
+    if picked is not None and picked.value is BROKEN:
+        return []
+    said = {kind: path for kind in KINDS if picked and picked.value and (path := getattr(picked.value, kind))}
+    if picked is None or not said:
+        return [Output(declared.name, "package", f"dist/{declared.name}", declared.key)]
+    outputs = []
+    for kind, written in said.items():
+        origin = picked.node.items[kind].origin
+        path = posixpath.normpath(written)
+        own = "write a path of its own inside, such as `dist/…`"
+        if kind in LATER:
+            problems.add(
+                picked.node.keys[kind],
+                f"`{kind}` outputs are not supported in this version of trtbuild",
+                "the manifest keeps the place for them; write package or plans",
+            )
+        elif outside(path):
+            problems.add(origin, f"the output {written!r} lies outside of the project", own)
+        elif path == ".":
+            problems.add(origin, f"the output {written!r} is the project itself", own)
+        else:
+            outputs.append(Output(declared.name, kind, path, picked.node.keys[kind]))
+    return outputs
+
+
+def check_apart(outputs: Sequence[Output], read: Mapping[str, str], problems: Problems) -> None:
+    """That no output is another's place, lies in one, or would replace what the project is built from.
+
+    `read` holds the paths of what is read, and what each is.
+    """
+    owners: dict[str, Output] = {}
+    for output in outputs:
+        other = owners.setdefault(output.path, output)
+        if other is not output:
+            _add_clash(output, "is also", other, problems)
+    for output in owners.values():
+        for parent in _parents(output.path):
+            if parent in owners:
+                _add_clash(output, f"lies in {parent!r},", owners[parent], problems)
+    for source, what in read.items():
+        for path in (source, *_parents(source)):
+            if path in owners:
+                problems.add(
+                    owners[path].origin,
+                    f"the output {path!r} of model {owners[path].model!r} would replace {what}, {source!r}",
+                    "write a path of its own, such as `dist/…`",
+                )
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _add_clash(output: Output, relation: str, other: Output, problems: Problems) -> None:
+    problems.add(
+        output.origin,
+        f"the output {output.path!r} ({output.kind} of model {output.model!r}) {relation} "
+        f"the {other.kind} of model {other.model!r} ({place(other.origin)})",
+        "give each output a path of its own",
+    )

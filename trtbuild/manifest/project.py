@@ -1,0 +1,85 @@
+"""From a directory to its project: the whole story of this package in one function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtbuild.core.spec import Model, Origin, Project
+from trtbuild.manifest.declared import DeclaredModel, declare
+from trtbuild.manifest.files import ManifestFile, find, read_all
+from trtbuild.manifest.namespace import Namespace, merge
+from trtbuild.manifest.outputs import Output, check_apart
+from trtbuild.manifest.paths import ProjectPaths
+from trtbuild.manifest.problems import Problems, place
+from trtbuild.manifest.resolve import resolve
+from trtbuild.manifest.shapes import check_alone
+
+
+def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
+    """See `trtbuild.manifest.load`."""
+    problems = Problems()
+    paths = ProjectPaths(project)
+    manifests = read_all(paths, find(paths, files), problems)
+    every = dict.fromkeys(file for manifest in manifests for file in manifest.closure())
+    declared = {file: declare(file, file in manifests, problems) for file in every}
+    for part in declared.values():
+        for profile in part.profiles:
+            check_alone(profile, problems)
+    spaces = [merge(manifest, declared, problems) for manifest in manifests]
+    models, outputs = _resolve_all(spaces, paths, problems)
+    names = tuple(file.name for file in every)
+    check_apart(outputs, _files_read(names, models), problems)
+    if not problems and not models:
+        origin = Origin(manifests[0].name, 1, 1)
+        problems.add(origin, "no model is declared", "write `models:` and below it `name: {source: …}`")
+    problems.raise_if_any()
+    return Project(tuple(models), names)
+
+
+def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
+    """Paths of what the project is built from, and what each is."""
+    read = dict.fromkeys(manifests, "a manifest")
+    for model in models:
+        if model.weights:
+            read[model.weights] = "weights"
+        if model.source.kind != "python":
+            read[model.source.target] = "a source"
+    return read
+
+
+def _resolve_all(
+    spaces: Sequence[Namespace], paths: ProjectPaths, problems: Problems
+) -> tuple[list[Model], list[Output]]:
+    first: dict[str, tuple[DeclaredModel, ManifestFile]] = {}
+    models: list[Model] = []
+    outputs: list[Output] = []
+    for space in spaces:
+        for name, declared in space.models.items():
+            other, manifest = first.setdefault(name, (declared, space.file))
+            if manifest is not space.file:
+                _add_twice(name, declared, space.file, other, manifest, problems)
+                continue
+            model = resolve(declared, space, paths, outputs, problems)
+            if model is not None:
+                models.append(model)
+    return models, outputs
+
+
+def _add_twice(
+    name: str,
+    declared: DeclaredModel,
+    file: ManifestFile,
+    other: DeclaredModel,
+    manifest: ManifestFile,
+    problems: Problems,
+) -> None:
+    if declared is other:
+        text = (
+            f"model {name!r} is in the project twice: {manifest.name} and {file.name} both include {declared.key.file}"
+        )
+        hint = "include the file in one manifest; share only targets, profiles and defaults"
+    else:
+        text = f"model {name!r} is already defined at {place(other.key)}"
+        hint = "the names of models are unique in the whole project: rename one of the two"
+    problems.add(declared.key, text, hint)

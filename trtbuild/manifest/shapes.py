@@ -1,0 +1,148 @@
+"""A model's inputs, profiles and dims, and that they agree; `core.shapes` holds the rules, this file the places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtbuild.core.nearest import suggestion
+from trtbuild.core.shapes import ShapeProblem, derive
+from trtbuild.core.spec import Input, NamedDim, Origin, Profile, ShapeRange
+from trtbuild.manifest.declared import Entry, Picked
+from trtbuild.manifest.fields import DimFields, InputFields, ShapeFields
+from trtbuild.manifest.problems import Problems
+from trtbuild.manifest.tree import Node
+
+ProfileEntry = Entry[dict[str, ShapeFields]]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """A model's inputs, and its dims and profiles in the order of the inputs."""
+
+    inputs: tuple[Input, ...]
+    dims: tuple[NamedDim, ...]
+    profiles: tuple[Profile, ...]
+
+
+def resolve_inputs(picked: Picked) -> tuple[Input, ...]:
+    """The inputs in the order in which they are declared; `image:` alone means the defaults."""
+    declared: dict[str, InputFields | None] = picked.value
+    return tuple(Input(name, given.dtype, given.keyword) if given else Input(name) for name, given in declared.items())
+
+
+def resolve_dims(picked: Picked | None, inputs: tuple[Input, ...], problems: Problems) -> tuple[NamedDim, ...]:
+    """The dims, each one's places and all dims in the order of the inputs' axes: the order of writing means nothing."""
+    declared: dict[str, DimFields] = (picked.value if picked else None) or {}
+    order = {entry.name: index for index, entry in enumerate(inputs)}
+    dims = []
+    for name, fields in declared.items():
+        assert picked is not None
+        node = picked.node.items[name]
+        places: list[tuple[str, int]] = []
+        for index, written in enumerate(fields.at):
+            input_name, _, axis = written.partition(".")
+            at = (input_name, int(axis))
+            origin = place_node(node, index).origin
+            if input_name not in order:
+                problems.add(
+                    origin,
+                    f"there is no input {input_name!r} for dim {name!r}",
+                    suggestion(input_name, order, "inputs"),
+                )
+            elif at in places:
+                problems.add(origin, f"dim {name!r} names {written} twice", "keep it once")
+            else:
+                places.append(at)
+        if places:
+            places.sort(key=lambda at: (order[at[0]], at[1]))
+            dims.append(NamedDim(name, tuple(places), fields.multiple_of))
+    return tuple(sorted(dims, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))
+
+
+def place_node(node: Node, index: int) -> Node:
+    """The node of a dim's place number `index`, in any of the forms ``{at: [a.0]}``, ``[a.0]`` and ``a.0``."""
+    places = node.items.get("at", node)
+    return places.elements[index] if places.elements else places
+
+
+def resolve_profile(
+    entry: ProfileEntry, model: str, reference: Origin, inputs: tuple[Input, ...], problems: Problems
+) -> Profile | None:
+    """A profile with the inputs of a model, in their order; or None where it is wrong or does not cover exactly these."""
+    if entry.fields is None:
+        return None
+    names = [given.name for given in inputs]
+    whole = True
+    for name in entry.fields:
+        if name not in names:
+            whole = False
+            problems.add(
+                entry.node.keys[name],
+                f"profile {entry.name!r} has a shape for {name!r}, which is no input of model {model!r}",
+                suggestion(name, names, "inputs"),
+            )
+    for name in names:
+        if name not in entry.fields:
+            whole = False
+            problems.add(
+                reference,
+                f"profile {entry.name!r} has no shape for input {name!r} of model {model!r}",
+                f"add `{name}: {{min: …, opt: …, max: …}}` at {entry.key.file}:{entry.key.line}",
+            )
+    if not whole:
+        return None
+    return Profile(entry.name, tuple((name, shape_range(entry.fields[name])) for name in names))
+
+
+def shape_range(fields: ShapeFields) -> ShapeRange:
+    """Shorthands resolved: ``shape`` is min, opt and max."""
+    low, mid, high = (tuple(shape or ()) for shape in (fields.min, fields.opt, fields.max))
+    if fields.shape is not None:
+        low = mid = high = tuple(fields.shape)
+    return ShapeRange(low, mid, high)
+
+
+def check_alone(entry: ProfileEntry, problems: Problems) -> None:
+    """What is wrong with a profile whatever model uses it, or none."""
+    if not entry.fields:
+        return
+    profile = Profile(entry.name, tuple((name, shape_range(given)) for name, given in entry.fields.items()))
+    _, found = derive([Input(name) for name in entry.fields], (), [profile])
+    for problem in found:
+        add_shape_problem(problem, {entry.name: entry}, None, problems)
+
+
+def check_together(
+    inputs: tuple[Input, ...],
+    dims: tuple[NamedDim, ...],
+    profiles: Sequence[Profile],
+    entries: dict[str, ProfileEntry],
+    dims_node: Node | None,
+    problems: Problems,
+) -> None:
+    """What is wrong between a model's dims and profiles."""
+    _, found = derive(inputs, dims, profiles)
+    for problem in found:
+        add_shape_problem(problem, entries, dims_node, problems)
+
+
+def add_shape_problem(
+    problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None, problems: Problems
+) -> None:
+    """Add a problem at the very list or dim that it is about."""
+    origin = _shape_origin(problem, entries, dims_node)
+    problems.add(origin, problem.text, problem.hint)
+
+
+def _shape_origin(problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None) -> Origin:
+    if problem.dim is not None and dims_node is not None:
+        node = dims_node.items[problem.dim]
+        count = max(1, len(node.items.get("at", node).elements))
+        places = [place_node(node, index) for index in range(count)]
+        return next((place.origin for place in places if place.data == problem.place), dims_node.keys[problem.dim])
+    node = entries[problem.profile or ""].node.items[problem.input or ""]
+    node = node.items.get(problem.which or "") or node.items.get("shape") or node
+    if problem.axis is not None and problem.axis < len(node.elements):
+        node = node.elements[problem.axis]
+    return node.origin

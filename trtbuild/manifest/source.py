@@ -1,0 +1,67 @@
+"""A model's source: which kind, where it lies, and what it depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtbuild.core.spec import Origin, Source
+from trtbuild.manifest.declared import Picked
+from trtbuild.manifest.fields import SourceFields
+from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of, import_roots
+from trtbuild.manifest.problems import Problems
+from trtbuild.manifest.tree import Node
+
+KINDS = ("python", "exported_program", "onnx", "torchscript", "network")
+#: Parts of the manifest's contract that a later version builds.
+LATER = ("onnx", "torchscript", "network")
+
+
+def resolve_source(picked: Picked, model: str, paths: ProjectPaths, problems: Problems) -> Source | None:
+    """The source that a model declares, or None where it is wrong."""
+    declared: SourceFields = picked.value
+    node = picked.node
+    given: list[str] = [kind for kind in KINDS if getattr(declared, kind) is not None]
+    if len(given) != 1:
+        said = f"{' and '.join(f'`{kind}`' for kind in given)} stand together" if given else "the source says no kind"
+        problems.add(
+            node.key_origin(given[1]) if given else picked.key,
+            f"{said} in model {model!r}",
+            f"write exactly one of {', '.join(KINDS)}",
+        )
+        return None
+    kind = given[0]
+    if kind in LATER:
+        problems.add(
+            node.keys[kind],
+            f"`{kind}` sources are not supported in this version of trtbuild",
+            "the manifest keeps the place for them; write python or exported_program",
+        )
+        return None
+    if declared.kwargs is not None and kind != "python":
+        problems.add(node.keys["kwargs"], f"`kwargs` are for `python` sources, and this is `{kind}`", "remove kwargs")
+        return None
+    target = getattr(declared, kind)
+    folder = folder_of(node.file)
+    if kind != "python":
+        target = paths.named(target, folder)
+        check_readable(paths, target, "the exported program", node.items[kind].origin, problems)
+    return Source(
+        kind=kind,  # type: ignore[arg-type]  # one of KINDS without LATER
+        target=target,
+        kwargs=_kwargs(declared, node, problems),
+        deps=tuple(sorted({paths.named(pattern, folder) for pattern in declared.deps or ()})),
+        env=tuple(sorted(set(declared.env or ()))),
+        cacheable=declared.cacheable,
+        roots=import_roots(node.file),
+    )
+
+
+def _kwargs(declared: SourceFields, node: Node, problems: Problems) -> dict[str, Any]:
+    kwargs = declared.kwargs or {}
+    for name in kwargs:
+        if not name.isidentifier():
+            origin: Origin = node.items["kwargs"].keys[name]
+            problems.add(
+                origin, f"{name!r} cannot be the name of an argument", "kwargs are passed by name to the callable"
+            )
+    return kwargs

@@ -1,0 +1,1 @@
+"""The convert step: one partition's structure becomes an ONNX model with canonical names."""

@@ -1,0 +1,186 @@
+"""The canonical form of an ONNX model: equal structure, equal bytes.
+
+Rules
+1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position; nodes ``n0…`` and values ``v0…`` in graph order,
+   nested graphs included; constants ``c0…`` in the order of their first use. What nothing uses is left out, but inputs.
+2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the inputs'
+   and then the outputs' axes.
+3. Weights are initializers without data: dtype, dims, and an external location, a file of the weight's own name beside
+   the model (so a folder of raw weights makes it whole for any tool). Constants are inline.
+4. Nothing else is in it: no producer, documentation, metadata, value information or tensor names; model and graph names
+   are fixed; attributes are sorted by name; the IR version follows from the opset.
+5. Every output is the output of a node of the outer graph, and of no other output: an input, weight or constant that
+   is returned, or a value that is returned twice, goes through an Identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx
+
+#: The key of the metadata property under which nodes carry the index of the call that they came from.
+ORIGIN = "trtbuild.origin"
+
+Origins = tuple[tuple[str, int], ...]
+
+
+@dataclass
+class _Names:
+    values: dict[str, str] = field(default_factory=dict)
+    nodes: int = 0
+    inner: int = 0
+    origins: list[tuple[str, int]] = field(default_factory=list)
+
+
+def canonical(model: onnx.ModelProto, weights: int, opset: int) -> tuple[onnx.ModelProto, Origins]:
+    """A canonical copy of `model`, whose first `weights` inputs are weights, and its nodes' origins."""
+    source = onnx.GraphProto()
+    source.CopyFrom(model.graph)
+    _own_outputs(source)
+    names = _Names()
+    names.values.update((value.name, f"w{index}") for index, value in enumerate(source.input[:weights]))
+    names.values.update((value.name, f"i{index}") for index, value in enumerate(source.input[weights:]))
+    names.values.update((value.name, f"o{index}") for index, value in enumerate(source.output))
+    used = list(_used(source))
+    constants = {tensor.name: tensor for tensor in source.initializer}
+    constants_used = [name for name in dict.fromkeys(used) if name in constants]
+    names.values.update((name, f"c{index}") for index, name in enumerate(constants_used))
+
+    result = onnx.ModelProto(ir_version=_ir_version(opset))
+    result.opset_import.add(domain="", version=opset)
+    graph = result.graph
+    graph.name = "partition"
+    _copy_nodes(source, graph, names)
+    dims: dict[str, str] = {}
+    for value in source.input[weights:]:
+        _copy_value(value, graph.input.add(), names, dims)
+    for value in source.output:
+        _copy_value(value, graph.output.add(), names, dims)
+    reached = set(used)
+    for value in source.input[:weights]:
+        if value.name in reached:
+            _add_weight(value, graph.initializer.add(), names)
+    for name in constants_used:
+        tensor = graph.initializer.add()
+        _copy_tensor(constants[name], tensor)
+        tensor.name = names.values[name]
+    return result, tuple(names.origins)
+
+
+def _own_outputs(graph: onnx.GraphProto) -> None:
+    produced = {name for node in graph.node for name in node.output}
+    taken = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | produced
+    seen: set[str] = set()
+    for index, value in enumerate(graph.output):
+        if value.name in produced and value.name not in seen:
+            seen.add(value.name)
+            continue
+        fresh = f"output_{index}"
+        while fresh in taken:
+            fresh += "_"
+        taken.add(fresh)
+        graph.node.add(op_type="Identity", input=[value.name], output=[fresh])
+        value.name = fresh
+
+
+def _used(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name that is read, in graph order, nested graphs in place; inner names too."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in sorted(node.attribute, key=lambda a: a.name):
+            if attribute.HasField("g"):
+                yield from _used(attribute.g)
+                yield from (value.name for value in attribute.g.output)
+
+
+def _copy_nodes(source: onnx.GraphProto, result: onnx.GraphProto, names: _Names) -> None:
+    for node in source.node:
+        copied = result.node.add(op_type=node.op_type, name=f"n{names.nodes}")
+        names.nodes += 1
+        if node.domain:
+            copied.domain = node.domain
+        for entry in node.metadata_props:
+            if entry.key == ORIGIN:
+                names.origins.append((copied.name, int(entry.value)))
+        copied.input.extend(names.values[name] if name else "" for name in node.input)
+        for attribute in sorted(node.attribute, key=lambda a: a.name):
+            _copy_attribute(attribute, copied.attribute.add(), names)
+        copied.output.extend(_value(name, names) for name in node.output)
+
+
+def _value(name: str, names: _Names) -> str:
+    if not name:
+        return ""
+    if name not in names.values:
+        names.values[name] = f"v{names.inner}"
+        names.inner += 1
+    return names.values[name]
+
+
+def _copy_attribute(source: onnx.AttributeProto, result: onnx.AttributeProto, names: _Names) -> None:
+    if source.type in (onnx.AttributeProto.GRAPHS, onnx.AttributeProto.TENSORS):
+        raise ValueError(f"attribute {source.name!r} holds a list of graphs or tensors")
+    if source.type == onnx.AttributeProto.GRAPH:
+        result.name, result.type = source.name, source.type
+        graph = result.g
+        graph.name = "nested"
+        for value in source.g.input:
+            graph.input.add(name=_value(value.name, names)).type.CopyFrom(_without_dims(value.type))
+        for tensor in source.g.initializer:
+            copied = graph.initializer.add()
+            _copy_tensor(tensor, copied)
+            copied.name = _value(tensor.name, names)
+        _copy_nodes(source.g, graph, names)
+        for value in source.g.output:
+            graph.output.add(name=names.values[value.name]).type.CopyFrom(_without_dims(value.type))
+        return
+    result.CopyFrom(source)
+    result.ClearField("doc_string")
+    if source.type == onnx.AttributeProto.TENSOR:
+        result.ClearField("t")
+        _copy_tensor(source.t, result.t)
+
+
+def _without_dims(source: onnx.TypeProto) -> onnx.TypeProto:
+    result = onnx.TypeProto()
+    result.CopyFrom(source)
+    if result.HasField("tensor_type"):
+        result.tensor_type.ClearField("shape")
+    return result
+
+
+def _copy_tensor(source: onnx.TensorProto, result: onnx.TensorProto) -> None:
+    result.CopyFrom(source)
+    for unwanted in ("name", "doc_string", "metadata_props"):
+        result.ClearField(unwanted)
+
+
+def _copy_value(
+    source: onnx.ValueInfoProto, result: onnx.ValueInfoProto, names: _Names, dims: dict[str, str]
+) -> None:
+    result.name = names.values[source.name]
+    tensor = source.type.tensor_type
+    result.type.tensor_type.elem_type = tensor.elem_type
+    shape = result.type.tensor_type.shape
+    shape.SetInParent()
+    for size in tensor.shape.dim:
+        copied = shape.dim.add()
+        if size.HasField("dim_value"):
+            copied.dim_value = size.dim_value
+        elif size.dim_param:
+            copied.dim_param = dims.setdefault(size.dim_param, f"d{len(dims)}")
+
+
+def _add_weight(source: onnx.ValueInfoProto, result: onnx.TensorProto, names: _Names) -> None:
+    result.name = names.values[source.name]
+    result.data_type = source.type.tensor_type.elem_type
+    result.dims.extend(size.dim_value for size in source.type.tensor_type.shape.dim)
+    result.data_location = onnx.TensorProto.EXTERNAL
+    result.external_data.add(key="location", value=result.name)
+
+
+def _ir_version(opset: int) -> int:
+    # https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions: the oldest that has the opset.
+    return 8 if opset <= 18 else 9 if opset <= 20 else 10

@@ -1,0 +1,118 @@
+"""From one partition to ONNX.
+
+Rules
+1. Structure only: weights are graph inputs while the model is optimized and external initializers without data after,
+   so zero, random and unknown weights give the same bytes. (As initializers they would be folded and merged with their
+   equals: three zero biases vanished, and the conversion was wrong after a fine-tune. FACTS.)
+2. The optimizer always runs: without it TensorRT-RTX's parser refuses most models (ReduceMean axes, SplitToSequence).
+3. Names, order and bytes are canonical (`structure` before, `canonical` after), size symbols too.
+4. What torch.onnx.export does before it translates is done here too: implicit type promotion becomes explicit, and
+   run-time assertions go. Decomposing is the lower step's, with the table of `trtbuild.stages.program.translations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir
+from onnxscript import optimizer
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.convert.canonical import ORIGIN, canonical
+from trtbuild.stages.convert.opset import lower_opset, raise_opset
+from trtbuild.stages.convert.structure import size_names, structure
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.text import target_name
+from trtbuild.stages.program.translations import (
+    Untranslated,
+    has_translation,
+    promote_types,
+    quiet,
+    remove_assertions,
+    translate,
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A partition as ONNX.
+
+    `model` is the serialized ModelProto: inputs ``i0…``, outputs ``o0…``, weights ``w0…`` (the number is the weight
+    input's position; one that no node reads is absent), nodes ``n0…`` in graph order. `origins` are pairs of a node's
+    name and the index, among the call_function nodes of the program, of the node that it came from, as far as known.
+    """
+
+    model: bytes
+    origins: tuple[tuple[str, int], ...]
+
+
+def convert(program: Program, opset: int) -> Converted:
+    """The ONNX model of `program`, in ONNX operator set `opset`.
+
+    Raises ConversionRefused, with the call nodes that have no translation in `nodes`.
+    """
+    missing = untranslatable(program)
+    if missing:
+        names = ", ".join(sorted({name for _, name in missing}))
+        raise ConversionRefused(
+            f"the PyTorch exporter has no ONNX translation for {names}",
+            hint="name the operators in partition.torch_executed_ops, so that they stay in PyTorch",
+            nodes=tuple(index for index, _ in missing),
+        )
+    model = _translated(program, opset)
+    with quiet():
+        optimizer.optimize_ir(model)
+        raise_opset(model, opset)
+        proto = lower_opset(onnx_ir.to_proto(model), opset)
+    foreign = sorted({entry.domain for entry in proto.opset_import if entry.domain})
+    if foreign or proto.functions:
+        raise ConversionRefused(f"the translation uses operators that are not ONNX's own: {', '.join(foreign)}")
+    result, origins = canonical(proto, program.weights, opset)
+    return Converted(result.SerializeToString(deterministic=True), origins)
+
+
+def untranslatable(program: Program) -> list[tuple[int, str]]:
+    """The call_function nodes (by index) that the exporter has no translation for, with their operators' names."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [(index, target_name(node.target)) for index, node in enumerate(calls) if not has_translation(node)]
+
+
+def _translated(program: Program, opset: int) -> onnx_ir.Model:
+    exported = structure(program)
+    try:
+        promote_types(exported.graph_module)
+        remove_assertions(exported.graph_module)
+        model = translate(exported, opset)
+    except Untranslated as error:
+        (node,) = [node for node in exported.graph.nodes if node.name == error.node] or (None,)
+        origin = None if node is None else node.meta.get(ORIGIN)
+        raise ConversionRefused(
+            f"the PyTorch exporter cannot translate {'a node' if node is None else target_name(node.target)}: {error}",
+            hint="name the operator in partition.torch_executed_ops, so that it stays in PyTorch",
+            nodes=() if origin is None else (origin,),
+        ) from error
+    sizes = size_names(program)
+    for value in _values(model):
+        value.metadata_props.clear()
+        if value.shape is not None:
+            value.shape = onnx_ir.Shape([_renamed(size, sizes) for size in value.shape])
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        origin = node.meta["node"].meta.get(ORIGIN) if "node" in node.meta else None
+        node.metadata_props.clear()
+        if origin is not None:
+            node.metadata_props[ORIGIN] = str(origin)
+    return model
+
+
+def _values(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:
+    yield from model.graph.inputs
+    yield from model.graph.initializers.values()
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        yield from node.outputs
+
+
+def _renamed(size: int | onnx_ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
+    if isinstance(size, int):
+        return size
+    return None if size.value is None else names.get(size.value)

@@ -1,0 +1,106 @@
+"""A partition without its names: the copy of a program that the exporter is given.
+
+Rules
+1. Nodes, placeholders, nested graphs and constants are named by their position, so that nothing in the exporter, the
+   optimizer or the serializer can depend on the names that a user chose.
+2. Every call node of the outer graph carries its position among the call nodes of the *original* graph under `ORIGIN` in
+   its ``meta``, also where a pass inserts nodes beside it.
+3. The original program is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+
+from trtbuild.stages.convert.canonical import ORIGIN
+from trtbuild.stages.program.functional import Program, assemble
+from trtbuild.stages.program.symbols import Symbols
+
+def structure(program: Program) -> ExportedProgram:
+    """A copy of `program` with canonical names; weights are still its first plain inputs."""
+    copier = _Copier()
+    module = copier.copy(program.exported.graph_module)
+    names = {old.name: new.name for old, new in copier.outer.items()}
+    signature = program.exported.graph_signature
+    constants: dict[str, torch.Tensor] = {}
+    inputs = []
+    for spec in signature.input_specs:
+        argument = TensorArgument(name=names[spec.arg.name])
+        target = None
+        if spec.kind != InputKind.USER_INPUT:
+            target = f"c{len(constants)}"
+            constants[target] = program.exported.constants[str(spec.target)]
+        inputs.append(InputSpec(kind=spec.kind, arg=argument, target=target))
+    outputs = [
+        OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=names[node.name]), target=None)
+        for node in program.output_nodes
+    ]
+    exported = assemble(module, inputs, outputs, program.exported.range_constraints, constants)
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    for index, node in enumerate(calls):
+        # The exporter wants to see a module stack, and writes it into metadata that is stripped.
+        copier.outer[node].meta.update({ORIGIN: index, "nn_module_stack": {}})
+    return exported
+
+
+def size_names(program: Program) -> dict[str, str]:
+    """torch's text of each size expression in the program → the same with canonical symbols (``d0``, ``197*d0``, ``u0``)."""
+    symbols = {symbol: sympy.Symbol(f"d{index}", integer=True) for index, symbol in enumerate(Symbols(program).order)}
+    found: dict[str, str] = {}
+    for node in program.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            for size in value.shape if isinstance(value, torch.Tensor) else ():
+                if isinstance(size, torch.SymInt) and str(size.node) not in found:
+                    expression = size.node.expr
+                    for symbol in sorted(expression.free_symbols - symbols.keys(), key=str):
+                        symbols[symbol] = sympy.Symbol(f"u{len(symbols)}", integer=True)
+                    found[str(size.node)] = str(expression.xreplace(symbols))
+    return found
+
+
+class _Copier:
+    def __init__(self) -> None:
+        self.outer: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def copy(self, module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        """A copy of `module` and the graphs nested in it. `outer` maps the nodes of the last one copied."""
+        graph = torch.fx.Graph()
+        attributes: dict[str, Any] = {}
+        renamed: dict[str, str] = {}
+        nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+        for index, node in enumerate(module.graph.nodes):
+            name = f"n{index}"
+            target = node.target
+            if node.op == "placeholder":
+                target = name
+            elif node.op == "get_attr":
+                target = self._attribute(module, str(node.target), attributes, renamed)
+            copied = graph.create_node(
+                node.op,
+                target,
+                torch.fx.map_arg(node.args, nodes.__getitem__),
+                torch.fx.map_arg(node.kwargs, nodes.__getitem__),
+                name,
+            )
+            if "val" in node.meta:
+                copied.meta["val"] = node.meta["val"]
+            nodes[node] = copied
+        self.outer = nodes
+        return torch.fx.GraphModule(attributes, graph)
+
+    def _attribute(
+        self, module: torch.fx.GraphModule, path: str, attributes: dict[str, Any], renamed: dict[str, str]
+    ) -> str:
+        if path not in renamed:
+            value: Any = module
+            for part in path.split("."):
+                value = getattr(value, part)
+            renamed[path] = f"a{len(renamed)}"
+            attributes[renamed[path]] = self.copy(value) if isinstance(value, torch.fx.GraphModule) else value
+        return renamed[path]

@@ -1,0 +1,1 @@
+"""The lower step: a traced program made functional, cleaned, and put into the precision that was asked for."""

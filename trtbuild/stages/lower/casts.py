@@ -1,0 +1,135 @@
+"""The casts that put the decisions of `trtbuild.stages.lower.dtypes` into the graph.
+
+Rules
+1. One cast per value, dtype and repeated module that reads it; readers in one module share it.
+2. A cast down belongs to the module that made the value (a weight's to the module that reads it), a cast up to the
+   module that reads: values cross between repeated modules in half, and equal layers keep equal casts.
+3. Weights keep the dtype that they are stored in: their casts are nodes, which the compiler folds.
+4. Integers, booleans and every floating type but float32 are never cast.
+5. Every node that is changed is run again on fake values, and must give the dtype that was decided.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Set
+
+import torch
+import torch.utils._pytree as pytree
+
+from trtbuild.stages.lower.dtypes import Ranges, crosses, repeat_of, role_of
+from trtbuild.stages.lower.modules import common_stack, set_stack, stack_of
+from trtbuild.stages.lower.operators import Role
+from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.lower.ranges import Range, is_float32, tensors
+from trtbuild.stages.program.text import target_name
+
+_cast = torch.ops.aten._to_copy.default
+_DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+
+
+class Casts:
+    """Rewrites one graph in place. `half_nodes` compute in `half`, all other nodes in float32."""
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        half: torch.dtype,
+        half_nodes: Set[torch.fx.Node],
+        owned: Set[torch.fx.Node],
+        found: Ranges,
+    ) -> None:
+        self._graph = graph
+        self._half = half
+        self._half_nodes = half_nodes
+        self._owned = owned
+        self._found = found
+        self._made: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
+        self._changed: set[torch.fx.Node] = set()
+
+    def insert(self) -> None:
+        """Give every node its inputs in the dtype that it computes in."""
+        for node in list(self._graph.nodes):
+            if node.op not in ("call_function", "output") or node.target is operator.getitem:
+                self._refresh(node)
+                continue
+            if node.op == "call_function" and role_of(node) is Role.SHAPE:
+                self._say_float32(node)
+                continue
+            dtype = self._half if node in self._half_nodes else torch.float32
+            before = node.all_input_nodes
+            replaced = {source: self._in_dtype(source, dtype, node) for source in before if is_float32(source)}
+            node.args = torch.fx.map_arg(node.args, lambda source: replaced.get(source, source))
+            node.kwargs = torch.fx.map_arg(dict(node.kwargs), lambda source: replaced.get(source, source))
+            if node.all_input_nodes != before:
+                self._changed.add(node)
+            self._refresh(node)
+
+    def _in_dtype(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
+        is_half = source in self._half_nodes
+        crossing = crosses(source, reader, self._owned, self._found)
+        if dtype is torch.float32 and not is_half and not crossing:
+            return source
+        down = source if is_half else self._cast_down(source, reader)
+        return down if dtype is self._half else self._cast(source, down, torch.float32, reader)
+
+    def _cast_down(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
+        if source in self._owned or self._found[source] is not Range.HALF:
+            return self._cast(source, source, self._half, reader)
+        key = (source, self._half, "")
+        if key not in self._made:
+            is_call = source.op == "call_function"
+            with self._graph.inserting_after(source) if is_call else self._graph.inserting_before(reader):
+                self._made[key] = self._new(source, self._half)
+            set_stack(self._made[key], stack_of(source))
+        return self._made[key]
+
+    def _cast(
+        self, value: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node
+    ) -> torch.fx.Node:
+        """A cast that belongs to the readers in one repeated module: right before the first, in what encloses all."""
+        key = (value, dtype, repeat_of(reader))
+        if key in self._made:
+            set_stack(self._made[key], common_stack([stack_of(self._made[key]), stack_of(reader)]))
+            return self._made[key]
+        with self._graph.inserting_before(reader):
+            self._made[key] = self._new(source, dtype)
+        set_stack(self._made[key], stack_of(reader))
+        return self._made[key]
+
+    def _new(self, source: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+        made = self._graph.call_function(_cast, (source,), {"dtype": dtype})
+        propagate(made)
+        return made
+
+    def _say_float32(self, node: torch.fx.Node) -> None:
+        """A constant in the shape of another value has that value's dtype unless it says its own."""
+        if is_float32(node) and node.kwargs.get("dtype") is None:
+            node.kwargs = {**node.kwargs, "dtype": torch.float32}
+
+    def _refresh(self, node: torch.fx.Node) -> None:
+        if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
+            return
+        if node not in self._changed and not any(source in self._changed for source in node.all_input_nodes):
+            return
+        if _DATA_DEPENDENT & set(getattr(node.target, "tags", ())):
+            return
+        before = _layout(node)
+        was_float = [tensor.dtype is torch.float32 for tensor in tensors(node)]
+        propagate(node)
+        if _layout(node) == before:
+            self._changed.discard(node)
+        else:
+            self._changed.add(node)
+        wanted = self._half if node in self._half_nodes else torch.float32
+        for tensor, is_governed in zip(tensors(node), was_float, strict=True):
+            if is_governed and tensor.dtype is not wanted:
+                raise TypeError(
+                    f"{target_name(node.target)} gives {tensor.dtype} where precision decided {wanted}: "
+                    "its row in trtbuild/stages/lower/operators.py is wrong"
+                )
+
+
+def _layout(node: torch.fx.Node) -> list[object]:
+    sizes = [(tensor.dtype, *tensor.shape, *tensor.stride()) for tensor in tensors(node)]
+    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in pytree.tree_leaves(sizes)]

@@ -1,0 +1,45 @@
+"""Assertions leave the graph.
+
+Rules
+1. An assertion is an operator that only checks its input. What export asserts is enforced elsewhere: dtypes and
+   devices by the toolchain's input types, ranges by the optimization profiles and the trace's own comparison with eager
+   at min and max. A user's ``torch._assert`` on values cannot run in an engine.
+2. The ranges that an assertion told torch about stay with the program (``range_constraints``).
+3. What only an assertion used is dead and goes too; placeholders stay.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
+
+#: Operator → what checks the same thing, if anything does.
+CHECKS = {
+    _aten._assert_tensor_metadata.default: "dtype and device of a value: static, fixed by the graph itself",
+    _aten._assert_scalar.default: "a relation of sizes: the profiles' ranges, and eager at min and max",
+    _aten._assert_async.default: "a value at run time: an engine cannot raise",
+    _aten._assert_async.msg: "a value at run time: an engine cannot raise",
+    _aten._functional_assert_async.msg: "a value at run time: an engine cannot raise",
+    _aten._functional_assert_scalar.default: "a relation of sizes: the profiles' ranges",
+    _aten.sym_constrain_range.default: "kept as the program's range constraint",
+    _aten.sym_constrain_range_for_size.default: "kept as the program's range constraint",
+    _aten._functional_sym_constrain_range.default: "kept as the program's range constraint",
+    _aten._functional_sym_constrain_range_for_size.default: "kept as the program's range constraint",
+    torch.sym_constrain_range if hasattr(torch, "sym_constrain_range") else None: "kept as a range constraint",
+}
+
+
+def drop_checks(program: Program, request: Request) -> Program:
+    """`program`, nested graphs too, without assertions and what only they used."""
+    for module in program.exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in reversed(module.graph.nodes):
+                if node.op == "call_function" and node.target in CHECKS and not node.users:
+                    module.graph.erase_node(node)
+            module.graph.eliminate_dead_code()
+            module.recompile()
+    return program

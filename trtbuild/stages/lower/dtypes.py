@@ -1,0 +1,113 @@
+"""Which float32 nodes compute in half: found backward, from what reads a value, and then forward for data movement.
+
+Rules
+1. Matrix products and convolutions are half, or float32 where an input is `BEYOND`.
+2. Arithmetic is float32 where an input is `WIDE` or wider, or where everything that reads it is float32 (the square under
+   a mean, the mask on a score before softmax); otherwise half.
+3. Data movement has the dtype of its input, and where that is float32, half as soon as no float32 operator reads it.
+4. Repeated modules (the innermost numbered part of a module path: ``layers.3``) are islands: what reads a value from
+   another one counts in no decision about it, and a value that may be half crosses over in half. So equal layers
+   stay equal, whatever comes before the first and after the last of them, and are built once.
+5. The program's inputs and outputs belong to the model itself, not to the layer that reads or makes them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Set
+
+import torch
+
+from trtbuild.stages.lower.modules import path_of
+from trtbuild.stages.lower.operators import Role, row
+from trtbuild.stages.lower.ranges import Range, is_float32, tensors, widest_input
+
+Ranges = Mapping[torch.fx.Node, Range]
+
+
+def repeat_of(node: torch.fx.Node) -> str:
+    """The innermost repeated module that `node` belongs to, as a path up to its number; "" for none."""
+    parts = path_of(node).split(".")
+    while parts and not parts[-1].isdigit():
+        parts.pop()
+    return ".".join(parts)
+
+
+def role_of(node: torch.fx.Node) -> Role:
+    """The role of a call node; one that touches another floating type is kept as it is."""
+    if node.target is operator.getitem:
+        return Role.MOVE
+    for value in (node, *node.all_input_nodes):
+        for tensor in tensors(value):
+            if tensor.dtype is not torch.float32 and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+                return Role.KEEP
+    if _accumulates(node):
+        return Role.KEEP
+    return row(node.target).role
+
+
+def crosses(source: torch.fx.Node, reader: torch.fx.Node, owned: Set[torch.fx.Node], found: Ranges) -> bool:
+    """Whether `reader` takes `source` from another repeated module, in half (rule 4). `owned` are weights and constants."""
+    return source not in owned and found[source] is Range.HALF and repeat_of(source) != repeat_of(reader)
+
+
+def half_nodes(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> set[torch.fx.Node]:
+    """The call nodes that compute in half. `found` are the ranges of `trtbuild.stages.lower.ranges`."""
+    wanted = _wanted_in_float32(graph, found)
+    half: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        sources = [source for source in node.all_input_nodes if is_float32(source)]
+        arrive_in_half = [source in half or crosses(source, node, owned, found) for source in sources]
+        role = role_of(node)
+        if node.target is operator.getitem:
+            is_half = sources != [] and sources[0] in half
+        elif role is Role.COMPARE:
+            is_half = bool(sources) and all(arrive_in_half)
+        elif not sources or not is_float32(node):
+            is_half = False
+        elif role is Role.MOVE:
+            is_half = found[node] is Range.HALF and (any(arrive_in_half) or node not in wanted)
+        else:
+            is_half = role in (Role.CONTRACTION, Role.ELEMENTWISE) and node not in wanted
+        if is_half:
+            half.add(node)
+    return half
+
+
+def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> set[torch.fx.Node]:
+    """The nodes that must or should give float32, data movement under the condition that it is given float32."""
+    wanted: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function":
+            continue
+        role = role_of(node)
+        if role is Role.KEEP:
+            wanted.add(node)
+        if role is Role.KEEP or not is_float32(node):
+            continue
+        readers = [user for user in node.users if _reads_values(user)]
+        inside = [user for user in readers if repeat_of(user) == repeat_of(node)]
+        in_float32 = [user for user in inside if user.op == "output" or user in wanted]
+        if role is Role.CONTRACTION:
+            is_wanted = widest_input(node, found) is Range.BEYOND
+        elif role is Role.ELEMENTWISE:
+            every = bool(readers) and len(in_float32) == len(readers)
+            is_wanted = max(widest_input(node, found), found[node]) is not Range.HALF or every
+        else:
+            is_wanted = found[node] is not Range.HALF or bool(in_float32)
+        if is_wanted:
+            wanted.add(node)
+    return wanted
+
+
+def _reads_values(user: torch.fx.Node) -> bool:
+    return user.op == "output" or role_of(user) not in (Role.SHAPE, Role.COMPARE)
+
+
+def _accumulates(node: torch.fx.Node) -> bool:
+    # index_put(self, indices, values, accumulate): with accumulate it is a sum
+    return getattr(node.target, "_opname", "") in ("index_put", "_unsafe_index_put") and (
+        node.args[3:4] == (True,) or node.kwargs.get("accumulate") is True
+    )

@@ -1,0 +1,64 @@
+"""The module that a node belongs to, for nodes that torch or a pass made.
+
+Partitioning by module path reads ``nn_module_stack``; a node in the wrong module makes a layer differ from its twins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+#: One entry per enclosing module call, outermost first: (torch's key, (module path, class)).
+Stack = tuple[tuple[str, tuple[str, Any]], ...]
+
+_SIZE_KEY = "_empty_nn_module_stack_from_metadata_hook"
+
+
+def stack_of(node: torch.fx.Node) -> Stack:
+    """The module calls that enclose `node`; empty for placeholders, outputs and what belongs to the whole model."""
+    return tuple((node.meta.get("nn_module_stack") or {}).items())
+
+
+def set_stack(node: torch.fx.Node, stack: Stack) -> None:
+    """Put `node` into the module calls of `stack`."""
+    node.meta["nn_module_stack"] = dict(stack)
+
+
+def path_of(node: torch.fx.Node) -> str:
+    """The path of the innermost module that `node` belongs to; "" for the model itself."""
+    stack = stack_of(node)
+    return stack[-1][1][0] if stack else ""
+
+
+def common_stack(stacks: Iterable[Stack]) -> Stack:
+    """The longest common beginning of `stacks`: the innermost module call that encloses all of them."""
+    first, *others = stacks
+    length = len(first)
+    for other in others:
+        length = min(length, len(other))
+        while first[:length] != other[:length]:
+            length -= 1
+    return first[:length]
+
+
+def adopt_orphans(module: torch.fx.GraphModule) -> None:
+    """Give every node without a module that of its users, where they share one, else that of its first input.
+
+    Retracing leaves two kinds of orphans: sizes, under a marker of torch's that is removed here (they belong to the
+    whole model, and each partition recomputes them), and views that functionalization regenerates.
+    """
+    for node in module.graph.nodes:
+        if _SIZE_KEY in (node.meta.get("nn_module_stack") or {}):
+            set_stack(node, ())
+    for node in reversed(module.graph.nodes):
+        if node.op != "call_function" or stack_of(node) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        stacks = [stack_of(user) for user in node.users if user.op == "call_function"]
+        if stacks and len(stacks) == len(node.users):
+            set_stack(node, common_stack(stacks))
+    for node in module.graph.nodes:
+        if node.op != "call_function" or stack_of(node) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        set_stack(node, next((stack_of(source) for source in node.all_input_nodes if stack_of(source)), ()))

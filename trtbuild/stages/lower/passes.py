@@ -1,0 +1,44 @@
+"""The passes of the lower step, in order. A new pass is a function and one row here.
+
+A pass takes a program and returns one; it may change the graph in place, because the first pass has made it ours. It
+keeps ``val`` and ``nn_module_stack`` right on every node that it adds, and leaves the placeholders alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trtbuild.stages.lower.attention import write_out_masked_attention
+from trtbuild.stages.lower.checks import drop_checks
+from trtbuild.stages.lower.functionalize import functionalize
+from trtbuild.stages.lower.identities import drop_identities
+from trtbuild.stages.lower.precision import apply_precision
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One row: `why` is printed by ``inspect`` and read by the next person."""
+
+    name: str
+    function: Callable[[Program, Request], Program]
+    why: str
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass(
+        "functionalize",
+        functionalize,
+        "in-place writes to views are wrong once a graph is split; operators without a translation are decomposed",
+    ),
+    Pass("drop-checks", drop_checks, "assertions compute nothing: ranges are checked by the profiles and the trace"),
+    Pass("drop-identities", drop_identities, "a copy of what nothing mutates is the thing itself"),
+    Pass(
+        "write-out-masked-attention",
+        write_out_masked_attention,
+        "rows that are masked entirely: the exporter's translation gives an average or NaN where eager gives 0",
+    ),
+    Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph says what is half"),
+)

@@ -1,0 +1,41 @@
+"""Precision: which values of a program are computed in half, as a change of the graph.
+
+TensorRT 11 has no precision flags: a network is strongly typed, and computes in the dtypes that its graph says. So the
+lower step decides, in three moves, each a file:
+
+1. `ranges` finds forward which values may not fit half.
+2. `dtypes` finds backward which operators compute in half, by the table of `operators`.
+3. `casts` inserts the casts.
+
+Inputs and outputs keep the eager dtypes, weights the dtype that they are stored in: the weights table of a program is
+the same in every precision. Nested graphs (``torch.cond``) stay in float32, and are cast at their border. ``float32``
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trtbuild.stages.lower.casts import Casts
+from trtbuild.stages.lower.dtypes import half_nodes
+from trtbuild.stages.lower.ranges import ranges
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def apply_precision(program: Program, request: Request) -> Program:
+    """`program`, changed in place to compute in the precision of `request`."""
+    half = _HALVES.get(request.precision)
+    if half is None:
+        return program
+    constants = program.constants
+    owned = {*program.weight_nodes, *(node for node in program.placeholders if node.name in constants)}
+    owned |= {node for node in program.graph.nodes if node.op == "get_attr"}
+    found = ranges(program.graph, constants, half)
+    Casts(program.graph, half, half_nodes(program.graph, owned, found), owned, found).insert()
+    for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
+        spec.arg.name = node.name
+    program.exported.graph_module.recompile()
+    return program

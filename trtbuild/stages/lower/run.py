@@ -1,0 +1,39 @@
+"""The lower step: one traced program in, one lowered program out.
+
+Rules
+1. The lowered program has the functional form of `trtbuild.stages.program.functional`: the same weights, constants and
+   inputs in the same order (unused ones too), the same outputs with the same dtypes, no mutation.
+2. What happens, and in what order, is the table in `passes.py`; nothing else changes a graph.
+3. The program that is handed in is not changed. The same program gives the same canonical text in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trtbuild.core.spec import Precision
+from trtbuild.stages.lower.passes import PASSES, Request
+from trtbuild.stages.program.functional import Program, assemble
+
+
+def lower(program: Program, precision: Precision, decompositions: Mapping[Any, Callable[..., Any]]) -> Program:
+    """`program` as partitions are cut from it, computing in `precision`.
+
+    `decompositions` maps each operator that has no ONNX translation to its decomposition, as
+    ``ExportedProgram.run_decompositions`` takes it. Raises SourceError (code ``mutated-input``) for a program that
+    writes to one of its inputs, which only functionalization brings to light.
+    """
+    request = Request(precision=precision, decompositions=decompositions)
+    for step in PASSES:
+        program = step.function(program, request)
+    # once more through the one place that knows the functional form: it cleans metadata and verifies
+    signature = program.exported.graph_signature
+    exported = assemble(
+        program.exported.graph_module,
+        list(signature.input_specs),
+        list(signature.output_specs),
+        program.exported.range_constraints,
+        program.exported.constants,
+    )
+    return Program(exported, program.weights)

@@ -1,0 +1,79 @@
+"""The units that a graph is cut into: one operator call with what can never be parted from it.
+
+Rules
+1. A call and the `getitem` nodes that take its result apart are one unit.
+2. Size nodes (calls whose value is an int, float or bool of symbols, such as `sym_size`) are no units: whoever needs
+   a size computes it from tensors of its own (`split`). An edge through size nodes still orders units.
+3. Placeholders (weights, constants, inputs) are no units either: they are there from the start.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trtbuild.stages.program.functional import Program
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One operator call: `nodes` are the call and its getitems; `index` is its number among all call nodes."""
+
+    index: int
+    nodes: tuple[torch.fx.Node, ...]
+    needs: tuple[int, ...]
+
+    @property
+    def call(self) -> torch.fx.Node:
+        return self.nodes[0]
+
+
+def is_size(node: torch.fx.Node) -> bool:
+    """Whether a node's value is a number rather than a tensor."""
+    return node.op == "call_function" and isinstance(
+        node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
+    )
+
+
+def units_of(program: Program) -> list[Unit]:
+    """The units in graph order. `needs` are positions in the returned list."""
+    units: list[Unit] = []
+    owner: dict[torch.fx.Node, int] = {}
+    through_sizes: dict[torch.fx.Node, frozenset[int]] = {}
+    index = -1
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            continue  # a nested graph: copied with the call that names it
+        if node.op != "call_function":
+            continue
+        index += 1
+        before: set[int] = set()
+        for needed in node.all_input_nodes:
+            if needed in owner:
+                before.add(owner[needed])
+            before |= through_sizes.get(needed, frozenset())
+        if is_size(node):
+            through_sizes[node] = frozenset(before)
+            continue
+        source = node.args[0] if node.target is operator.getitem else None
+        if isinstance(source, torch.fx.Node) and source in owner:
+            position = owner[source]
+            unit = units[position]
+            units[position] = Unit(unit.index, (*unit.nodes, node), unit.needs)
+            owner[node] = position
+            continue
+        owner[node] = len(units)
+        units.append(Unit(index, (node,), tuple(sorted(before))))
+    return units
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The (fake) tensors in a node's value."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []

@@ -1,0 +1,1 @@
+"""The functional program: the one form in which graphs pass from step to step."""

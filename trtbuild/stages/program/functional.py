@@ -1,0 +1,151 @@
+"""The functional form of an ExportedProgram: weights are its first inputs, its outputs are a flat tuple.
+
+Rules
+1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. Every weight and
+   input is a plain input, so a program holds no weights and its bytes do not change with them.
+2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program: they are part of the graph.
+3. Nodes keep ``val`` and ``nn_module_stack`` alone. Stack traces, file names and the like go, because stored programs
+   must not change when a source file moves.
+4. What cannot be put into this form (a mutated buffer, an output that is no tensor) is refused by the trace step.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+
+_KEPT_META = ("val", "nn_module_stack")
+_WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER)
+_CONSTANT_KINDS = (InputKind.CONSTANT_TENSOR,)
+
+
+@dataclass
+class Program:
+    """A functional program. `exported` has `weights` weight inputs before its other inputs."""
+
+    exported: ExportedProgram
+    weights: int
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        return self.exported.graph_module.graph
+
+    @property
+    def placeholders(self) -> list[torch.fx.Node]:
+        return [node for node in self.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def constants(self) -> dict[str, torch.Tensor]:
+        """Placeholder name → value of each lifted constant."""
+        return {
+            spec.arg.name: self.exported.constants[spec.target]
+            for spec in self.exported.graph_signature.input_specs
+            if spec.kind in _CONSTANT_KINDS and spec.target is not None
+        }
+
+    @property
+    def weight_nodes(self) -> list[torch.fx.Node]:
+        return self._plain_inputs()[: self.weights]
+
+    @property
+    def input_nodes(self) -> list[torch.fx.Node]:
+        return self._plain_inputs()[self.weights :]
+
+    @property
+    def output_nodes(self) -> list[torch.fx.Node]:
+        (output,) = (node for node in self.graph.nodes if node.op == "output")
+        return list(output.args[0])
+
+    def _plain_inputs(self) -> list[torch.fx.Node]:
+        by_name = {node.name: node for node in self.placeholders}
+        return [
+            by_name[spec.arg.name]
+            for spec in self.exported.graph_signature.input_specs
+            if spec.kind == InputKind.USER_INPUT
+        ]
+
+    def to_bytes(self) -> bytes:
+        """A ``.pt2`` archive that `from_bytes` reads."""
+        buffer = io.BytesIO()
+        torch.export.save(self.exported, buffer, extra_files={"trtbuild.weights": str(self.weights)})
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Program:
+        extra = {"trtbuild.weights": ""}
+        exported = torch.export.load(io.BytesIO(data), extra_files=extra)
+        return cls(exported, int(extra["trtbuild.weights"]))
+
+
+@dataclass(frozen=True)
+class WeightSlot:
+    """Where a weight input comes from: its name in the module, and whether ``state_dict`` holds it."""
+
+    name: str
+    persistent: bool
+
+
+def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ...]]:
+    """The functional form of a freshly exported program, and its weights in the order of its first inputs.
+
+    The caller has made sure that the program mutates nothing and returns tensors only.
+    """
+    signature = exported.graph_signature
+    slots = [
+        WeightSlot(str(spec.target), spec.kind == InputKind.PARAMETER or bool(spec.persistent))
+        for spec in signature.input_specs
+        if spec.kind in _WEIGHT_KINDS
+    ]
+    inputs = [
+        InputSpec(kind=InputKind.USER_INPUT, arg=spec.arg, target=None) if spec.kind in _WEIGHT_KINDS else spec
+        for spec in signature.input_specs
+    ]
+    outputs = [spec for spec in signature.output_specs if isinstance(spec.arg, TensorArgument)]
+    kept = {spec.arg.name for spec in outputs}
+    (output,) = (node for node in exported.graph.nodes if node.op == "output")
+    output.args = (tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in kept),)
+    return Program(
+        assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants), len(slots)
+    ), tuple(slots)
+
+
+def assemble(
+    module: torch.fx.GraphModule,
+    inputs: list[InputSpec],
+    outputs: list[OutputSpec],
+    ranges: dict[object, object],
+    constants: dict[str, torch.Tensor],
+) -> ExportedProgram:
+    """An ExportedProgram in functional form around a graph: flat positional inputs, a flat tuple of outputs."""
+    for node in module.graph.nodes:
+        node.meta = {key: node.meta[key] for key in _KEPT_META if key in node.meta}
+    count = sum(spec.kind == InputKind.USER_INPUT for spec in inputs)
+    in_spec = pytree.tree_flatten(((0,) * count, {}))[1]
+    out_spec = pytree.tree_flatten((0,) * len(outputs))[1]
+    outputs = [OutputSpec(kind=OutputKind.USER_OUTPUT, arg=spec.arg, target=None) for spec in outputs]
+    module.recompile()
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=ExportGraphSignature(inputs, outputs),
+        state_dict={},
+        range_constraints=dict(ranges),
+        module_call_graph=[
+            ModuleCallEntry("", ModuleCallSignature(inputs=[], outputs=[], in_spec=in_spec, out_spec=out_spec))
+        ],
+        example_inputs=None,
+        constants=dict(constants),
+    )

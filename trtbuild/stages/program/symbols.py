@@ -1,0 +1,86 @@
+"""From torch's symbolic sizes (sympy) to `trtbuild.core.expressions`, with canonical symbol numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions as torch_functions
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from trtbuild.core.expressions import Expression
+from trtbuild.stages.program.functional import Program
+
+
+class Symbols:
+    """The symbols of a program, numbered in the order in which they first appear in its inputs' shapes.
+
+    `number` grows as further symbols (sizes that depend on data) are met. `ranges` are the exported ones.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._numbers: dict[sympy.Symbol, int] = {}
+        self._data: dict[sympy.Symbol, int] = {}
+        self._ranges = program.exported.range_constraints
+        for node in program.input_nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                for size in value.shape:
+                    self.expression(size)
+
+    def expression(self, size: Any) -> Expression:
+        """The expression of an int, a SymInt or a sympy expression. Raises ValueError where it has none."""
+        if isinstance(size, bool):
+            raise ValueError("a size is no bool")
+        if isinstance(size, int):
+            return size
+        expr = size.node.expr if isinstance(size, torch.SymInt) else size
+        return self._convert(sympy.sympify(expr))
+
+    def _convert(self, expr: Any) -> Expression:
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Symbol:
+            if symbol_is_type(expr, (SymT.UNBACKED_INT,)):
+                return ["data", self._data.setdefault(expr, len(self._data))]
+            return ["sym", self._numbers.setdefault(expr, len(self._numbers))]
+        name = _OPERATORS.get(type(expr).__name__)
+        if name is None:
+            raise ValueError(f"size expression {expr} has an operator that is not supported: {type(expr).__name__}")
+        operands = [self._convert(operand) for operand in expr.args]
+        if name in ("add", "mul", "max", "min"):
+            operands.sort(key=lambda operand: json.dumps(operand))
+        return [name, *operands]
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int | None], ...]:
+        """(min, max) of each numbered symbol; max is None where it has no bound."""
+        found = []
+        for symbol in self._numbers:
+            bounds = self._ranges.get(symbol)
+            low = int(bounds.lower) if bounds is not None else 0
+            high = None if bounds is None or not bounds.upper.is_finite or bounds.upper > 2**62 else int(bounds.upper)
+            found.append((low, high))
+        return tuple(found)
+
+    @property
+    def order(self) -> tuple[sympy.Symbol, ...]:
+        """torch's symbols by number."""
+        return tuple(self._numbers)
+
+
+_OPERATORS = {
+    "Add": "add",
+    "Mul": "mul",
+    "Max": "max",
+    "Min": "min",
+    "Pow": "pow",
+    torch_functions.FloorDiv.__name__: "floordiv",
+    torch_functions.CleanDiv.__name__: "floordiv",
+    torch_functions.CeilDiv.__name__: "ceildiv",
+    torch_functions.Mod.__name__: "mod",
+    torch_functions.PythonMod.__name__: "mod",
+    torch_functions.PowByNatural.__name__: "pow",
+}

@@ -1,0 +1,190 @@
+"""The canonical text of a program: what is hashed, and what `why` and `diff` can show.
+
+Rules (DESIGN section 4, rule 3)
+1. In it: every node's operator with its overload, all args and kwargs, edges by position, nested graphs, constants by
+   dtype, shape, stride and bytes, dtype, shape, stride and device type of every value, the order of inputs and outputs,
+   symbolic sizes with their ranges.
+2. Not in it: names of nodes, values, weights and symbols, module paths, stack traces, device ordinals. Nodes are
+   numbered in graph order, symbols in the order of first appearance in the inputs.
+3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError: never ``repr``.
+4. Weights are inputs: their dtype, shape and stride are in the text, their values are not.
+5. An operator from outside PyTorch is followed by the digest of its implementation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.symbols import Symbols
+
+SCHEMA = "trtbuild.graph/1"
+
+#: Operator namespaces whose meaning the version of torch stands for.
+TORCH_NAMESPACES = frozenset(
+    {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order"}
+)
+
+
+def program_text(program: Program, implementation: Callable[[str], str] | None = None) -> str:
+    """The text of `program`. `implementation` gives the digest of a custom operator's implementation by its name."""
+    symbols = Symbols(program)
+    constants = program.constants
+    weights, inputs = program.weight_nodes, program.input_nodes
+    writer = _Writer(symbols, implementation)
+    for node in program.placeholders:
+        if node.name in constants:
+            kind = f"constant {tensor_digest(constants[node.name])}"
+        else:
+            kind = "weight" if node in weights else "input"
+        writer.placeholder(node, kind)
+    # inputs may be listed in another order than their placeholders stand in
+    order = " ".join(writer.reference(node) for node in [*weights, *inputs])
+    writer.body(program.exported.graph_module, program.graph)
+    ranges = [f"symbol {k} in {low}..{'' if high is None else high}" for k, (low, high) in enumerate(symbols.ranges)]
+    return "\n".join([SCHEMA, f"weights {program.weights}", *ranges, f"order {order}", *writer.lines, ""])
+
+
+def module_paths(program: Program) -> list[tuple[str, str]]:
+    """For each call node, in graph order: the path of the module that it came from, and the operator's name."""
+    found = []
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            stack = node.meta.get("nn_module_stack") or {}
+            path = list(stack.values())[-1][0] if stack else ""
+            found.append((path, target_name(node.target)))
+    return found
+
+
+def tensor_digest(tensor: torch.Tensor) -> str:
+    """SHA-256 over dtype, shape and logical row-major bytes."""
+    value = tensor.detach().cpu().contiguous()
+    head = f"{value.dtype}{list(value.shape)}".encode()
+    raw = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    return hashlib.sha256(struct.pack(">Q", len(head)) + head + raw).hexdigest()
+
+
+def target_name(target: Any) -> str:
+    """``aten.add.Tensor``, ``_operator.getitem``, ``higher_order.cond``."""
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target.namespace}.{target._opname}.{target._overloadname}"
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}"
+    if callable(target):
+        module = getattr(target, "__module__", None) or ""
+        return f"{module}.{getattr(target, '__qualname__', target.__name__)}"
+    raise TypeError(f"a node calls {type(target).__name__}, which has no canonical name")
+
+
+class _Writer:
+    def __init__(self, symbols: Symbols, implementation: Callable[[str], str] | None) -> None:
+        self.lines: list[str] = []
+        self._symbols = symbols
+        self._implementation = implementation
+        self._numbers: dict[torch.fx.Node, int] = {}
+
+    def placeholder(self, node: torch.fx.Node, kind: str) -> None:
+        self.lines.append(f"{self._name(node)} = {kind} : {self._value(node.meta.get('val'))}")
+
+    def reference(self, node: torch.fx.Node) -> str:
+        return f"%{self._numbers[node]}"
+
+    def body(self, module: torch.fx.GraphModule, graph: torch.fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op == "call_function":
+                args = [self._argument(argument, module) for argument in node.args]
+                args += [f"{key}={self._argument(value, module)}" for key, value in sorted(node.kwargs.items())]
+                call = f"{self._target(node.target)}({', '.join(args)})"
+                self.lines.append(f"{self._name(node)} = {call} : {self._value(node.meta.get('val'))}")
+            elif node.op == "get_attr":
+                self._attribute(node, module)
+            elif node.op == "output":
+                self.lines.append(f"return {self._argument(node.args[0], module)}")
+            elif node.op != "placeholder":
+                raise TypeError(f"an exported graph has no {node.op} nodes")
+
+    def _attribute(self, node: torch.fx.Node, module: torch.fx.GraphModule) -> None:
+        value: Any = module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.fx.GraphModule):
+            self.lines.append(f"{self._name(node)} = graph {{")
+            for inner in value.graph.nodes:
+                if inner.op == "placeholder":
+                    self.placeholder(inner, "argument")
+            self.body(value, value.graph)
+            self.lines.append("}")
+        elif isinstance(value, torch.Tensor):
+            self.lines.append(f"{self._name(node)} = constant {tensor_digest(value)} : {self._value(value)}")
+        else:
+            raise TypeError(f"a graph attribute of type {type(value).__name__} has no canonical form")
+
+    def _name(self, node: torch.fx.Node) -> str:
+        return f"%{self._numbers.setdefault(node, len(self._numbers))}"
+
+    def _target(self, target: Any) -> str:
+        name = target_name(target)
+        namespace = name.split(".")[0]
+        if isinstance(target, torch._ops.OpOverload) and namespace not in TORCH_NAMESPACES:
+            if self._implementation is None:
+                return name
+            return f"{name}@{self._implementation(name)}"
+        return name
+
+    def _argument(self, value: Any, module: torch.fx.GraphModule) -> str:
+        if isinstance(value, torch.fx.Node):
+            return self.reference(value)
+        if value is None or isinstance(value, bool):
+            return str(value)
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float):
+            return f"f64:{struct.pack('>d', value).hex()}"
+        if isinstance(value, complex):
+            return f"c128:{struct.pack('>dd', value.real, value.imag).hex()}"
+        if isinstance(value, str):
+            return json.dumps(value)
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(self._argument(item, module) for item in value)}]"
+        if isinstance(value, dict):
+            items = (f"{json.dumps(key)}: {self._argument(item, module)}" for key, item in value.items())
+            return f"{{{', '.join(items)}}}"
+        if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+            return str(value)
+        if isinstance(value, torch.device):
+            return f"device:{value.type}"
+        if isinstance(value, slice):
+            return f"slice({', '.join(self._argument(v, module) for v in (value.start, value.stop, value.step))})"
+        if value is Ellipsis:
+            return "..."
+        if isinstance(value, torch.SymInt):
+            return f"int{{{json.dumps(self._symbols.expression(value))}}}"
+        raise TypeError(f"an argument of type {type(value).__name__} has no canonical form")
+
+    def _value(self, value: Any) -> str:
+        if value is None:
+            return "none"
+        if isinstance(value, torch.Tensor):
+            shape = [self._symbols.expression(size) for size in value.shape]
+            stride = (
+                [self._symbols.expression(step) for step in value.stride()] if value.layout is torch.strided else []
+            )
+            layout = "" if value.layout is torch.strided else f" {value.layout}"
+            return f"{value.dtype}{json.dumps(shape)} stride {json.dumps(stride)} {value.device.type}{layout}"
+        if isinstance(value, list | tuple):
+            return f"({', '.join(self._value(item) for item in value)})"
+        if isinstance(value, bool | int | float | str):
+            return self._argument(value, torch.fx.GraphModule({}, torch.fx.Graph()))
+        if isinstance(value, torch.SymInt):
+            return f"int{{{json.dumps(self._symbols.expression(value))}}}"
+        if isinstance(value, torch.SymFloat):
+            return f"float{{{value.node.expr}}}"
+        if isinstance(value, torch.SymBool):
+            return f"bool{{{value.node.expr}}}"
+        raise TypeError(f"a value of type {type(value).__name__} has no canonical form")

@@ -1,0 +1,153 @@
+"""PyTorch's ONNX exporter: what it has a translation for, and the translation itself.
+
+This is the one file that uses modules that torch keeps to itself (``torch.onnx._internal``). Each name that is used is
+pinned by ``tests/stages/program/test_translations.py``; `torch.onnx.export` itself always decomposes (10 s for ViT-B), and
+folds weights while it optimizes, so it cannot be used as it is (FACTS, "Partition and convert").
+
+Rules
+1. A translation is written in one of `OPSETS`; another opset is made from it by the version converter. The operators
+   that have a translation are the same in all of them, so one table of decompositions fits all toolchains.
+2. Loading a registry costs 1 to 2 s, once per process and opset, and nothing here loads one on import.
+3. What the exporter logs and warns stays off stdout and stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx.experimental._config as fx_config
+
+if TYPE_CHECKING:
+    import onnx_ir
+    from torch.export import ExportedProgram
+
+#: The opsets that translations are written in. 18 is the exporter's own (`_constants.TORCHLIB_OPSET`); 20 has Gelu as one
+#: operator, and is the exporter's default since torch 2.13.
+OPSETS = (18, 20)
+
+
+class Untranslated(Exception):
+    """A node has no translation, or its translation failed. `node` is the node's name, where it is known."""
+
+    def __init__(self, text: str, node: str | None) -> None:
+        super().__init__(text)
+        self.node = node
+
+
+@functools.lru_cache(maxsize=len(OPSETS))
+def _registry(opset: int = OPSETS[-1]) -> Any:
+    from torch.onnx._internal.exporter import _registration
+
+    with quiet():
+        return _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+
+
+@functools.lru_cache(maxsize=1)
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions for exactly the operators that have no translation: `run_decompositions` takes it.
+
+    An operator that has one (linear, layer_norm, scaled_dot_product_attention, gelu) stays whole, which gives a better
+    graph in a fraction of the time.
+    """
+    from torch.onnx._internal.exporter import _decomp
+
+    translated = set(_decomp.get_onnx_implemented_overloads(_registry()))
+    return _decomp.create_onnx_friendly_decomposition_table(translated)
+
+
+def has_translation(node: torch.fx.Node) -> bool:
+    """Whether the registry has a translation for a call_function node. It may still fail for its arguments."""
+    from torch.onnx._internal.exporter import _dispatching
+
+    if node.target is operator.getitem or node.target in _ASSERTIONS:
+        return True
+    if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "onnx":
+        return True
+    return _dispatching.dispatch(node, _registry())[0] is not None
+
+
+def promote_types(module: torch.fx.GraphModule) -> None:
+    """Make implicit type promotion explicit, in place, in nested graphs too: ONNX has none.
+
+    What is inserted carries the ``meta`` of the node that it was inserted for. Half precision operators that compute in
+    float32 (torch's "op math") become casts around a float32 operator.
+    """
+    from torch.onnx._internal.exporter import _fx_passes
+
+    with quiet(), fx_config.patch(backed_size_oblivious=True):
+        _fx_passes.insert_type_promotion_nodes(module)
+
+
+def remove_assertions(module: torch.fx.GraphModule) -> None:
+    """Take out run-time assertions, in place, and the scalar computations that only they used."""
+    for graph_module in module.modules():
+        if isinstance(graph_module, torch.fx.GraphModule):
+            for node in reversed(graph_module.graph.nodes):
+                if node.op == "call_function" and (node.target in _ASSERTIONS or _is_dead_scalar(node)):
+                    graph_module.graph.erase_node(node)
+            graph_module.recompile()
+
+
+def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
+    """The ONNX model of a prepared program, as the exporter writes it, not optimized; plain inputs are graph inputs.
+
+    It is written in the largest of `OPSETS` that is not above `opset`, else in the smallest.
+    ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises Untranslated.
+    """
+    from torch.onnx._internal.exporter import _core, _errors
+
+    registry = _registry(max((known for known in OPSETS if known <= opset), default=OPSETS[0]))
+    with quiet(), fx_config.patch(backed_size_oblivious=True):
+        try:
+            program = _core._exported_program_to_onnx_program(exported, registry=registry, lower="at_conversion")
+        except (_errors.ConversionError, _errors.DispatchError) as error:
+            raise _untranslated(error, exported) from error
+    return program.model
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing that is printed, logged or warned in here comes out. Errors are raised as ever."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _untranslated(error: BaseException, exported: ExportedProgram) -> Untranslated:
+    # The exporter names the node only in its message: "Error when translating node %name : [...] = ...".
+    first = str(error)
+    name = first.partition("%")[2].split(" ")[0].rstrip(":") if "translating node %" in first else None
+    names = {node.name for node in exported.graph.nodes}
+    while error.__cause__ is not None:
+        error = error.__cause__
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    return Untranslated(f"{type(error).__name__}: {reason[0]}", name if name in names else None)
+
+
+def _is_dead_scalar(node: torch.fx.Node) -> bool:
+    return not node.users and isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat)
+
+
+_ASSERTIONS = frozenset(
+    {
+        torch.ops.aten.sym_constrain_range.default,
+        torch.ops.aten.sym_constrain_range_for_size.default,
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten._assert_scalar.default,
+        torch.ops.aten._assert_tensor_metadata.default,
+    }
+)

@@ -1,0 +1,66 @@
+"""Example values: what a model is traced and proven with.
+
+Deterministic: a value follows from the seed, the dtype and the shape alone. Integers are 0 and 1, so that they are legal
+ids of any embedding and legal masks; bools are mixed; floats are normal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trtbuild.core.spec import Input
+
+SEED = 0
+
+
+def seed_everything() -> None:
+    """Seed torch, numpy and random, so that a model with random initial weights is the same in every process."""
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    try:
+        import numpy
+    except ImportError:
+        return
+    numpy.random.seed(SEED)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The torch dtype of a manifest's name. Raises ValueError."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype of torch")
+    return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensors(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], seed: int = SEED) -> list[torch.Tensor]:
+    """One tensor for each input, in order; equal for equal arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_tensor(dtype_of(entry.dtype), shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
+
+
+def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional values in order, keyword ones by name: how the model is called."""
+    pairs = list(zip(inputs, values, strict=True))
+    args = tuple(value for entry, value in pairs if not entry.keyword)
+    return args, {entry.name: value for entry, value in pairs if entry.keyword}
+
+
+def _tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    size = tuple(shape)
+    if dtype is torch.bool:
+        return torch.rand(size, generator=generator) > 0.5
+    if dtype.is_complex:
+        parts = [torch.randn(size, generator=generator) for _ in range(2)]
+        return torch.complex(*parts).to(dtype)
+    if dtype.is_floating_point:
+        return torch.randn(size, generator=generator).to(dtype)
+    return torch.randint(0, 2, size, generator=generator).to(dtype)

@@ -1,0 +1,97 @@
+"""What one trace has to do. Plain values; this module imports no torch, because the job is made where plans are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtbuild.core.encoding import from_json, to_json
+from trtbuild.core.shapes import Axis, ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.spec import Input, Source
+
+#: Name, dtype (without ``torch.``) and shape of each tensor of a weights file.
+WeightHeads = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class TraceJob:
+    """A model to trace.
+
+    `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program must equal the model:
+    the min and max of every profile. `weights` are the heads of the ``weights:`` file, None where there is none.
+    `origins` is for messages: a dotted path in the model (``inputs.image``, ``dims.height``, ``source``) to
+    ``file:line``.
+    """
+
+    source: Source
+    inputs: tuple[Input, ...]
+    shapes: ShapePlan
+    points: tuple[tuple[int, ...], ...] = ()
+    weights: WeightHeads | None = None
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form that `from_json` turns back into an equal job; floats in kwargs keep their bits."""
+        source = self.source
+        return {
+            "source": {
+                "kind": source.kind,
+                "target": source.target,
+                "kwargs": to_json(source.kwargs),
+                "deps": list(source.deps),
+                "env": list(source.env),
+                "cacheable": source.cacheable,
+                "roots": list(source.roots),
+            },
+            "inputs": [[entry.name, entry.dtype, entry.keyword] for entry in self.inputs],
+            "symbols": [[s.name, s.min, s.max, s.example, s.multiple_of] for s in self.shapes.symbols],
+            "shapes": [[_axis_to_json(axis) for axis in shape] for shape in self.shapes.shapes],
+            "points": [list(point) for point in self.points],
+            "weights": None if self.weights is None else [[n, d, list(shape)] for n, d, shape in self.weights],
+            "origins": dict(self.origins),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TraceJob:
+        """The job that `to_json` made `data` from. Raises KeyError, TypeError or ValueError for anything else."""
+        source = data["source"]
+        kwargs = from_json(source["kwargs"])
+        if not isinstance(kwargs, Mapping):
+            raise ValueError("a source's kwargs are a mapping")
+        weights = data["weights"]
+        return cls(
+            source=Source(
+                kind=source["kind"],
+                target=source["target"],
+                kwargs=kwargs,
+                deps=tuple(source["deps"]),
+                env=tuple(source["env"]),
+                cacheable=source["cacheable"],
+                roots=tuple(source["roots"]),
+            ),
+            inputs=tuple(Input(name, dtype, keyword) for name, dtype, keyword in data["inputs"]),
+            shapes=ShapePlan(
+                symbols=tuple(Symbol(*fields) for fields in data["symbols"]),
+                shapes=tuple(tuple(_axis_from_json(axis) for axis in shape) for shape in data["shapes"]),
+            ),
+            points=tuple(tuple(point) for point in data["points"]),
+            weights=None if weights is None else tuple((n, d, tuple(shape)) for n, d, shape in weights),
+            origins=dict(data["origins"]),
+        )
+
+    def place(self, *paths: str) -> dict[str, Any]:
+        """``file=`` and ``line=`` of an error: the first of the dotted `paths` whose origin is known."""
+        for path in (*paths, "source"):
+            file, _, line = self.origins.get(path, "").rpartition(":")
+            if file and line.isdigit():
+                return {"file": file, "line": int(line)}
+        return {}
+
+
+def _axis_to_json(axis: Axis) -> Any:
+    return axis if isinstance(axis, int) else {"symbol": axis.symbol}
+
+
+def _axis_from_json(data: Any) -> Axis:
+    return data if isinstance(data, int) else SymbolAxis(data["symbol"])

@@ -1,0 +1,102 @@
+"""The trace step, from a job to what it leaves. Runs in a child process that is used for nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core.dependency import Observation
+from trtbuild.stages.trace.job import TraceJob
+
+if TYPE_CHECKING:
+    import torch
+
+    from trtbuild.stages.trace.arranging import Arranged
+    from trtbuild.stages.trace.frames import Frames
+
+
+@dataclass
+class Traced:
+    """What a trace leaves.
+
+    `program` are the bytes of a functional `Program`, `graph` is its canonical text, `modules` the module path and
+    operator of each of its calls. `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors:
+    all of them, or with a ``weights:`` file those that no file can hold. `observations` are in the order of first use.
+    `uncacheable` says why the result must not be kept, None where it may be.
+    """
+
+    program: bytes
+    graph: str
+    modules: list[tuple[str, str]]
+    interface: dict[str, Any]
+    weights: list[tuple[int, torch.Tensor]]
+    observations: tuple[Observation, ...]
+    uncacheable: str | None
+
+
+def trace(job: TraceJob, project: Path) -> Traced:
+    """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError."""
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded; a trace is the same with and without a GPU
+    import torch
+
+    from trtbuild.stages.trace.discovery import Discovery
+    from trtbuild.stages.trace.examples import seed_everything
+    from trtbuild.stages.trace.frames import Frames
+    from trtbuild.stages.trace.sources import load
+
+    project = project.resolve()
+    discovery = Discovery(project, job.source)
+    frames = Frames(discovery.places, project)
+    seed_everything()
+    with torch.no_grad():
+        with discovery.recording():
+            module = load(job, project, frames)
+            traced = _trace_module(module, job, frames, discovery)
+        traced.observations = discovery.observations(job)
+    traced.uncacheable = discovery.uncacheable
+    return traced
+
+
+def _trace_module(module: torch.nn.Module, job: TraceJob, frames: Frames, discovery: Any) -> Traced:
+    from trtbuild.stages.program.text import module_paths, program_text
+    from trtbuild.stages.trace import checks
+    from trtbuild.stages.trace.arranging import arrange
+    from trtbuild.stages.trace.exporting import export
+    from trtbuild.stages.trace.guards import arguments_by_number, guesses
+    from trtbuild.stages.trace.interface import interface
+    from trtbuild.stages.trace.proof import prove
+    from trtbuild.stages.trace.weights import ModuleWeights, fill_unset, refuse_misfit
+
+    weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
+    if job.weights is not None:
+        refuse_misfit(module, weights, job)
+        fill_unset(module)
+    exported = export(module, job, frames)
+    checks.refuse_random(exported.raw, job, frames)
+    checks.refuse_mutation(exported.program, job)
+    checks.refuse_odd_outputs(exported.program, job)
+    arranged = arrange(exported.program, weights, job)
+    numbered = arguments_by_number(inspect.signature(module.forward), job.inputs)
+    prove(module, arranged, guesses(exported.guards, numbered, job.shapes, job.inputs, job.points), job, frames)
+    program = arranged.program
+    return Traced(
+        program=program.to_bytes(),
+        graph=program_text(program, discovery.implementation),
+        modules=module_paths(program),
+        interface=interface(exported.program, arranged, weights, job),
+        weights=_values(arranged, job),
+        observations=(),
+        uncacheable=None,
+    )
+
+
+def _values(arranged: Arranged, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
+    return [
+        (slot, weight.value.detach().cpu().contiguous())
+        for slot, weight in enumerate(arranged.weights)
+        if job.weights is None or not weight.persistent
+    ]

@@ -1,0 +1,170 @@
+"""A module's weights: which names are one tensor, and whether a ``weights:`` file fits.
+
+Rules
+1. Names whose tensors are the same memory, seen the same way, are one weight. It goes by the first of its names in
+   ``state_dict`` order (of those in the weights file, where there is one); the others are aliases.
+2. A weights file fits strictly, as ``load_state_dict(strict=True)`` means it, dtypes included. One name of a tied weight
+   is enough. The file's values are never read here.
+3. What loads in its own way (a ``load_state_dict`` hook, a ``state_dict`` that is more than parameters and buffers)
+   cannot be bound by name and is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.examples import dtype_name
+from trtbuild.stages.trace.job import TraceJob
+
+_LISTED = 8
+
+#: What tells one tensor from another: (address, dtype, shape, stride), or its object where it has no memory.
+Identity = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of the module under all its names, the first being the one that it goes by."""
+
+    names: tuple[str, ...]
+    #: Those of `names` that ``state_dict`` holds.
+    saved: tuple[str, ...]
+    value: torch.Tensor
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def persistent(self) -> bool:
+        return bool(self.saved)
+
+
+def identity(tensor: torch.Tensor) -> Identity:
+    """Equal for two tensors that are one: the same memory, seen the same way."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return ("object", id(tensor))
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+class ModuleWeights:
+    """All parameters and buffers of a module, tied names together."""
+
+    def __init__(self, module: torch.nn.Module, in_file: Iterable[str] = ()) -> None:
+        known = frozenset(in_file)
+        groups: dict[Identity, list[str]] = {}
+        values: dict[Identity, torch.Tensor] = {}
+        everything = dict(module.named_parameters(remove_duplicate=False))
+        everything |= dict(module.named_buffers(remove_duplicate=False))
+        saved = [name for name in module.state_dict(keep_vars=True) if name in everything]
+        # saved names first, in their order: a weight goes by a name that a file may have
+        for name in [*saved, *(name for name in everything if name not in set(saved))]:
+            key = identity(everything[name])
+            groups.setdefault(key, []).append(name)
+            values.setdefault(key, everything[name])
+        self.saved_names = tuple(saved)
+        self._by_identity: dict[Identity, Weight] = {}
+        for key, names in groups.items():
+            ordered = sorted(names, key=lambda name: name not in known) if known else names
+            self._by_identity[key] = Weight(
+                tuple(ordered), tuple(name for name in ordered if name in set(saved)), values[key].detach()
+            )
+        self._storages = {_storage(value) for value in values.values()}
+
+    def of(self, tensor: torch.Tensor) -> Weight | None:
+        """The weight that `tensor` is, None where it is none."""
+        return self._by_identity.get(identity(tensor))
+
+    def shares_memory(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is a view of a weight's memory."""
+        return tensor.layout is torch.strided and tensor.numel() > 0 and _storage(tensor) in self._storages
+
+    def all(self) -> list[Weight]:
+        return list(self._by_identity.values())
+
+
+def refuse_misfit(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
+    """Raise SourceError where the ``weights:`` file's names, dtypes or shapes are not those of the module."""
+    if job.weights is None:
+        return
+    _refuse_own_loading(module, weights, job)
+    heads = {name: (dtype, tuple(shape)) for name, dtype, shape in job.weights}
+    problems = []
+    expected: dict[str, torch.Tensor] = {}
+    for weight in weights.all():
+        expected |= dict.fromkeys(weight.saved, weight.value)
+        if weight.saved and not any(name in heads for name in weight.saved):
+            problems.append(f"missing: {weight.saved[0]}{_nearest(weight.saved[0], heads)}")
+    for name, (dtype, shape) in heads.items():
+        value = expected.get(name)
+        if value is None:
+            problems.append(f"unexpected: {name}{_nearest(name, expected)}")
+        elif tuple(value.shape) != shape:
+            problems.append(f"{name}: the file has shape {list(shape)}, the model {list(value.shape)}")
+        elif dtype_name(value.dtype) != dtype:
+            problems.append(f"{name}: the file has {dtype}, the model {dtype_name(value.dtype)}")
+    if problems:
+        rest = [f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
+        raise SourceError(
+            "\n  ".join(["the weights file does not fit the model", *problems[:_LISTED], *rest]),
+            code="weights",
+            hint="save it as `safetensors.torch.save_model(model, path)` or from `model.state_dict()` of this model",
+            **job.place("weights"),
+        )
+
+
+def fill_unset(module: torch.nn.Module) -> None:
+    """Give small numbers to weights that hold NaN or infinities (``torch.empty``), so that the proof compares numbers.
+
+    Only for a model whose values come from a file: the model's own stay as they are.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *module.buffers()]:
+            if tensor.is_floating_point() and tensor.numel() and not bool(torch.isfinite(tensor).all()):
+                tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.02)
+
+
+def _refuse_own_loading(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
+    extra = [name for name in module.state_dict(keep_vars=True) if name not in set(weights.saved_names)]
+    owners = [
+        f"{name or 'the model'} ({type(inner).__name__})"
+        for name, inner in module.named_modules()
+        if _loads_in_its_own_way(inner)
+    ]
+    if not extra and not owners:
+        return
+    what = (
+        f"state_dict() has entries that are no parameters or buffers: {', '.join(extra[:_LISTED])}"
+        if extra
+        else f"these change what they load: {', '.join(owners[:_LISTED])}"
+    )
+    raise SourceError(
+        f"weights: binds a file to the model by name, but {what}",
+        code="weights",
+        hint="drop `weights:` and load the file inside the model's own function",
+        **job.place("weights"),
+    )
+
+
+def _loads_in_its_own_way(module: torch.nn.Module) -> bool:
+    own = [getattr(type(module), name) for name in ("_load_from_state_dict", "load_state_dict", "state_dict")]
+    hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
+    hooks += [*module._state_dict_hooks.values()]
+    functions = own + [getattr(hook, "hook", hook) for hook in hooks]
+    return any(not (getattr(function, "__module__", None) or "").startswith("torch.") for function in functions)
+
+
+def _nearest(name: str, others: Mapping[str, object]) -> str:
+    found = difflib.get_close_matches(name, list(others), n=1, cutoff=0.8)
+    return f" (nearest: {found[0]})" if found else ""
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)

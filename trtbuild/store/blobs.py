@@ -1,0 +1,202 @@
+"""Blobs of a local store: cut, hashed and written; found; read and verified. The rules are in local.py."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from trtbuild.core.record import Output
+from trtbuild.errors import BlobMissing, EntryCorrupt
+from trtbuild.store import action_result
+from trtbuild.store.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
+from trtbuild.store.entries import Entries
+from trtbuild.store.publication import Publication, copy_atomically
+
+# Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More of them gain nothing.
+_WRITERS = min(8, (os.cpu_count() or 1) + 2)
+
+# A blob from this size on is hashed in one thread while another reads; below, the thread costs more than it gains.
+_OVERLAP_SIZE = 8 << 20
+
+
+class LocalBlobs:
+    """The `BlobStore` of core/ports.py in the directory `root`."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).absolute()
+        self.entries = Entries(str(self.root))
+
+    def put_bytes(self, data: bytes | memoryview) -> Output:
+        """Keep `data`; atomic and durable when it returns. Raises StoreUnavailable."""
+        view = memoryview(data).cast("B")
+        return self._put_small(view) if len(view) <= MAX_SIZE else self._put_large(windows_of_bytes(view))
+
+    def put_file(self, path: str) -> Output:
+        """Keep a file's bytes, reading it once. Raises StoreUnavailable, or OSError when `path` cannot be read."""
+        with open(path, "rb", buffering=0) as file:
+            head = bytearray()
+            while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
+                head += more
+            if len(head) <= MAX_SIZE:
+                return self._put_small(memoryview(head))
+            return self._put_large(windows_of_file(head, file))
+
+    def get_bytes(self, sha256: str) -> bytes:
+        """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""
+        parts = self.parts(sha256)
+        size = sum(part.size for part in parts)
+        buffer = io.BytesIO()
+        if size:
+            buffer.seek(size - 1)
+            buffer.write(b"\0")
+        with buffer.getbuffer() as view:
+            places = _consecutive(view, [part.size for part in parts])
+            for _ in self._verified(sha256, parts, places):
+                pass
+        return buffer.getvalue()  # no copy is made: the buffer has exactly this size
+
+    def copy_to(self, sha256: str, path: str) -> None:
+        """Write the verified bytes to `path`, atomically.
+
+        Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError when `path` cannot be written.
+        """
+        parts = self.parts(sha256)
+        # Two places: one is written to the file, and may still be hashed, while the next is filled.
+        scratch = [memoryview(bytearray(max(part.size for part in parts))) for _ in range(2)]
+        places = (scratch[number % 2][: part.size] for number, part in enumerate(parts))
+        copy_atomically(self._verified(sha256, parts, places), path)
+
+    def has(self, sha256: str) -> bool:
+        """Whether all parts of the blob are there; their bytes are not read. Raises StoreUnavailable."""
+        with self.entries.lock.shared():
+            return self.find_parts(sha256) is not None
+
+    def parts(self, sha256: str) -> tuple[Output, ...]:
+        """The CAS files that the blob consists of, in order: itself, or its chunks.
+
+        Raises BlobMissing when any is not there, StoreUnavailable.
+        """
+        with self.entries.lock.shared():
+            parts = self.find_parts(sha256)
+        if parts is None:
+            raise BlobMissing(f"blob {sha256} is not in the store {self.root}")
+        return parts
+
+    def find_parts(self, sha256: str) -> tuple[Output, ...] | None:
+        """`parts`, or None; for a caller who holds the store-wide lock."""
+        size = self.entries.find("cas", sha256)
+        if size is not None:
+            return (Output(sha256, size),)
+        chunks = self._listed(sha256)
+        if chunks is None or any(self.entries.find("cas", chunk.sha256) != chunk.size for chunk in chunks):
+            return None
+        return chunks
+
+    def _listed(self, sha256: str) -> tuple[Output, ...] | None:
+        key = action_result.list_key(sha256)
+        if self.entries.find("ac", key) is None:
+            return None
+        data = self.entries.read("ac", key)
+        if data is None:
+            return None
+        try:
+            return action_result.listed_chunks(data, sha256)
+        except ValueError as error:
+            # A blob whose list cannot be read is a blob that is not there: the next put writes another list.
+            self.entries.quarantine("ac", key, f"chunk list of {sha256}: {error}")
+            return None
+
+    def _put_small(self, view: memoryview) -> Output:
+        output = Output(hashlib.sha256(view).hexdigest(), len(view))
+        publication = Publication(self.entries.layout)
+        self._put_part(publication, output, view)
+        publication.settle()
+        return output
+
+    def _put_part(self, publication: Publication, part: Output, view: memoryview) -> None:
+        path = self.entries.layout.entry("cas", part.sha256)
+        with self.entries.lock.shared():
+            found = self.entries.find("cas", part.sha256) == part.size
+        if found:
+            publication.also(os.path.dirname(path))
+        else:
+            self.entries.prepare()
+            publication.write(path, view)
+
+    def _put_large(self, windows: Iterable[Window]) -> Output:
+        whole, size = hashlib.sha256(), 0
+        publication = Publication(self.entries.layout)
+        chunks: list[Output] = []
+
+        def put_chunk(chunk: memoryview) -> Output:
+            part = Output(hashlib.sha256(chunk).hexdigest(), len(chunk))
+            self._put_part(publication, part, chunk)
+            return part
+
+        with ThreadPoolExecutor(_WRITERS) as writers, ThreadPoolExecutor(1) as hasher:
+            waiting: deque[tuple[Future[None], list[Future[Output]]]] = deque()
+
+            def finish_one() -> None:
+                hashed, written = waiting.popleft()
+                chunks.extend(future.result() for future in written)
+                hashed.result()
+
+            try:
+                for window in windows:
+                    size += len(window.data)
+                    hashed = hasher.submit(whole.update, window.data)
+                    waiting.append((hashed, [writers.submit(put_chunk, chunk) for chunk in window.chunks]))
+                    if len(waiting) > 2:  # so a few windows are all that is in memory
+                        finish_one()
+                while waiting:
+                    finish_one()
+            except BaseException:
+                writers.shutdown(cancel_futures=True)
+                raise
+            publication.settle(writers)
+        output = Output(whole.hexdigest(), size)
+        with self.entries.lock.shared():
+            listed = self._listed(output.sha256)
+        if listed != tuple(chunks):
+            entry = action_result.list_entry(output.sha256, chunks)
+            self.entries.write("ac", action_result.list_key(output.sha256), entry.to_bytes())
+        return output
+
+    def _verified(self, sha256: str, parts: Sequence[Output], places: Iterable[memoryview]) -> Iterator[memoryview]:
+        """Each part, read to its place. Ends with an error when all of them together are not what was asked for."""
+        whole = hashlib.sha256()
+        if sum(part.size for part in parts) < _OVERLAP_SIZE:
+            for part, place in zip(parts, places, strict=True):
+                self.entries.read_into(part, place)
+                whole.update(place)
+                yield place
+        else:
+            with ThreadPoolExecutor(1) as hasher:
+                before: Future[None] | None = None
+                for part, place in zip(parts, places, strict=True):
+                    self.entries.read_into(part, place)
+                    if before is not None:
+                        before.result()  # at most one place is being hashed while the next is filled
+                    before = hasher.submit(whole.update, place)
+                    yield place
+        if whole.hexdigest() != sha256:
+            raise self._blame(sha256, parts)
+
+    def _blame(self, sha256: str, parts: Sequence[Output]) -> EntryCorrupt:
+        """Quarantine what makes a blob wrong: parts, or else its list. The error to raise."""
+        right = [self.entries.verify_part(part) for part in parts]
+        if all(right):
+            self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
+        return EntryCorrupt(f"blob {sha256} is not what its name says; what was wrong is in quarantine")
+
+
+def _consecutive(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+    start = 0
+    for size in sizes:
+        yield view[start : start + size]
+        start += size

@@ -1,0 +1,214 @@
+"""The node-local index: small facts that may be forgotten at any time, in diskcache, without pickle.
+
+Rules
+1. It holds text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle a row that
+   says so, and read and remove any file that a row names; `.trtbuild/` may come with somebody's checkout. Here a row
+   that is not inline is refused when it is read, and no file is ever read, written or removed for one.
+2. A database whose settings or schema are not exactly what this code makes is not opened, but replaced: diskcache sets
+   attributes and runs pragmas from its settings table.
+3. Nothing depends on it. Whatever goes wrong is "not known": the database is replaced once, and after that the process
+   goes without. It lies on a local disk, never in a store: SQLite's locks do not hold on NFS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Fact: TypeAlias = str | int | float
+
+_INT64 = 1 << 63
+
+_SETTINGS: dict[str, object] = {
+    "statistics": 0,
+    "tag_index": 0,
+    "eviction_policy": "least-recently-stored",
+    "size_limit": 64 << 20,
+    "cull_limit": 10,
+    "sqlite_auto_vacuum": 1,
+    "sqlite_cache_size": 1 << 13,
+    "sqlite_journal_mode": "wal",
+    "sqlite_mmap_size": 0,  # a database that is replaced or truncated while mapped would be a SIGBUS
+    "sqlite_synchronous": 0,  # a fact that is lost with the power is a fact to find out again
+    "disk_min_file_size": 1 << 30,
+    "disk_pickle_protocol": 0,
+}
+_COUNTERS = {"count", "size", "hits", "misses"}
+_SCHEMA = {
+    "Settings",
+    "Cache",
+    "Cache_key_raw",
+    "Cache_expire_time",
+    "Cache_store_time",
+    "sqlite_autoindex_Settings_1",
+    "Settings_count_insert",
+    "Settings_count_delete",
+    "Settings_size_insert",
+    "Settings_size_update",
+    "Settings_size_delete",
+}
+
+
+class RowRefused(Exception):
+    """A row that this code did not write."""
+
+
+def _inline(value: object) -> bool:
+    return type(value) in (str, float) or (type(value) is int and -_INT64 <= value < _INT64)
+
+
+@lru_cache(maxsize=1)
+def _inline_disk() -> Any:
+    from diskcache import Disk  # 66 ms, for those who need it only
+    from diskcache.core import MODE_RAW
+
+    class InlineDisk(Disk):
+        """Rule 1."""
+
+        def put(self, key: Any) -> Any:
+            if type(key) is not str:
+                raise TypeError("keys are text")
+            return key, True
+
+        def get(self, key: Any, raw: Any) -> Any:
+            if raw != 1 or type(key) is not str:
+                raise RowRefused("a key that is not inline text")
+            return key
+
+        def store(self, value: Any, read: Any, key: Any = None) -> Any:
+            if read or not _inline(value):
+                raise TypeError("values are text, 64-bit integers and floats")
+            return 0, MODE_RAW, None, value
+
+        def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
+            if mode != MODE_RAW or filename is not None or read or not _inline(value):
+                raise RowRefused("a value that is not inline")
+            return value
+
+        def filename(self, key: Any = None, value: Any = None) -> Any:
+            raise RowRefused("a value in a file")
+
+        def remove(self, file_path: Any) -> None:
+            """No row has a file, whatever it says."""
+
+    return InlineDisk
+
+
+class Index:
+    """Facts by name, in the directory `folder`. Safe for several threads and processes. Raises nothing."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder).absolute()
+        self._lock = threading.Lock()
+        self._cache: Any = None
+        self._attempts = 0
+
+    def get(self, name: str) -> Fact | None:
+        """The fact, or None when it is not known."""
+        cache = self._open()
+        if cache is None:
+            return None
+        try:
+            return cache.get(name)
+        except RowRefused:
+            self.forget(name)
+        except Exception as error:
+            self._failed(cache, error)
+        return None
+
+    def set(self, name: str, fact: Fact) -> None:
+        """Remember a fact. Raises TypeError for one that is not text, a 64-bit integer or a float."""
+        self.set_many({name: fact})
+
+    def set_many(self, facts: Mapping[str, Fact]) -> None:
+        """Remember facts, in one transaction. Raises TypeError as `set` does."""
+        for name, fact in facts.items():
+            if type(name) is not str or not _inline(fact):
+                raise TypeError(f"no fact for the index: {name!r}")
+        cache = self._open() if facts else None
+        if cache is None:
+            return
+        try:
+            with cache.transact():
+                for name, fact in facts.items():
+                    cache.set(name, fact)
+        except Exception as error:
+            self._failed(cache, error)
+
+    def forget(self, name: str) -> None:
+        """Drop a fact."""
+        cache = self._open()
+        if cache is not None:
+            try:
+                cache.delete(name)
+            except Exception as error:
+                self._failed(cache, error)
+
+    def close(self) -> None:
+        """Let go of the database, which the next use opens again."""
+        with self._lock:
+            cache, self._cache = self._cache, None
+        if cache is not None:
+            with contextlib.suppress(Exception):
+                cache.close()
+
+    def _open(self) -> Any:
+        with self._lock:
+            while self._cache is None and self._attempts < 2:
+                try:
+                    self._cache = self._opened()
+                except Exception:  # diskcache raises what it likes about a strange database (rule 3)
+                    self._attempts += 1
+                    self._discard()
+            return self._cache
+
+    def _opened(self) -> Any:
+        if not _is_ours(self._folder / "cache.db"):
+            self._discard()
+        disk = _inline_disk()
+        from diskcache import Cache
+
+        folder = str(self._folder)
+        if os.path.expandvars(folder) != folder:
+            raise ValueError("diskcache would use another directory")
+        return Cache(folder, timeout=2, disk=disk, **_SETTINGS)
+
+    def _failed(self, cache: Any, error: Exception) -> None:
+        if type(error).__name__ == "Timeout" or "locked" in str(error):
+            return  # busy, not broken
+        with self._lock:
+            if self._cache is cache:
+                self._cache = None
+                self._attempts += 1
+                with contextlib.suppress(Exception):
+                    cache.close()
+                self._discard()
+
+    def _discard(self) -> None:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(OSError):
+                (self._folder / f"cache.db{suffix}").unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the database is one that this code made (rule 2), or is not there yet."""
+    if not path.exists():
+        return True
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=2)) as database:
+            names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            settings = dict(database.execute("SELECT key, value FROM Settings")) if "Settings" in names else {}
+    except (sqlite3.Error, ValueError, TypeError):
+        return False
+    counters = {key: settings.pop(key) for key in _COUNTERS & settings.keys()}
+    return (
+        names <= _SCHEMA
+        and all(type(value) is int for value in counters.values())
+        and all(_SETTINGS.get(key, _INT64) == value for key, value in settings.items())
+    )

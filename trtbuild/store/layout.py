@@ -1,0 +1,135 @@
+"""Where things lie in a store's directory, and which format that is. See cache/README.md.
+
+format            the version of this layout
+cas/<aa>/<sha256> bytes named by their SHA-256; aa is its first two digits
+ac/<aa>/<key>     entries by key: of records, and of chunk lists
+tmp/              what is being written
+quarantine/       entries that were wrong, for a person to look at
+locks/            `store`, `records`, and the keys that are being built
+sessions/         one file for each running session
+"""
+
+# Paths are strings here: a large blob has thousands of them, and pathlib is slow.
+# ruff: noqa: PTH103, PTH104
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trtbuild.core.record import is_digest
+from trtbuild.errors import StoreUnavailable
+
+Kind = Literal["cas", "ac"]
+
+#: The format that this code reads and writes.
+FORMAT = "trtbuild.store/1"
+
+_FORMAT = re.compile(r"trtbuild\.store/([1-9][0-9]*)\n?")
+
+_HINTS = {
+    errno.ENOSPC: "free some space, or run `trtbuild cache gc`",
+    errno.EDQUOT: "the disk quota is used up: free some space, or run `trtbuild cache gc`",
+    errno.EFBIG: "a limit on file sizes is in force (ulimit -f)",
+    errno.EACCES: "make the directory writable, or set TRTBUILD_CACHE_DIR to another one",
+    errno.EPERM: "make the directory writable, or set TRTBUILD_CACHE_DIR to another one",
+    errno.EROFS: "the file system is read-only: set TRTBUILD_CACHE_DIR to another directory",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENOLCK: "the file system has no locks: set TRTBUILD_CACHE_DIR to a local directory",
+    errno.EOPNOTSUPP: "the file system has no locks: set TRTBUILD_CACHE_DIR to a local directory",
+}
+
+
+def unavailable(error: OSError, root: str) -> StoreUnavailable:
+    """What a person is told when the store's place cannot be used."""
+    hint = _HINTS.get(error.errno or 0, "set TRTBUILD_CACHE_DIR to a directory that can be written")
+    return StoreUnavailable(f"the store {root} cannot be used: {error.strerror or error}", file=root, hint=hint)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of a store. They are strings: a large blob has thousands of chunks, and Path is slow."""
+
+    root: str
+
+    @property
+    def tmp(self) -> str:
+        return f"{self.root}/tmp"
+
+    @property
+    def quarantine(self) -> str:
+        return f"{self.root}/quarantine"
+
+    @property
+    def locks(self) -> str:
+        return f"{self.root}/locks"
+
+    @property
+    def sessions(self) -> str:
+        return f"{self.root}/sessions"
+
+    def entry(self, kind: Kind, name: str) -> str:
+        """Raises ValueError for a name that is no digest, so that no name can leave the directory."""
+        if not is_digest(name):
+            raise ValueError(f"not a digest: {name!r}")
+        return f"{self.root}/{kind}/{name[:2]}/{name}"
+
+    def fresh_name(self) -> str:
+        """A path in ``tmp/`` that nothing else uses; the process's id is for a person to see."""
+        return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
+
+    def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
+        """The name and stat of every entry, in no order. What is removed meanwhile is left out."""
+        for shelf in listed(f"{self.root}/{kind}"):
+            if len(shelf.name) != 2:
+                continue
+            for found in listed(shelf.path):
+                if is_digest(found.name) and found.name.startswith(shelf.name):
+                    try:
+                        yield found.name, found.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+
+    def check_format(self) -> bool:
+        """Whether this is a store already. Raises StoreUnavailable when it has a format that is not ours."""
+        try:
+            text = Path(f"{self.root}/format").read_text("utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise unavailable(error, self.root) from error
+        if text.strip() == FORMAT:
+            return True
+        newer = _FORMAT.fullmatch(text)
+        raise StoreUnavailable(
+            f"the store {self.root} has the format {text.strip()[:60]!r}; this trtbuild knows {FORMAT}",
+            file=f"{self.root}/format",
+            hint="upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
+            if newer
+            else "this is no store of trtbuild's: set TRTBUILD_CACHE_DIR to another directory",
+        )
+
+    def create(self) -> None:
+        """Make what is missing of the directories, then the format file. Raises StoreUnavailable."""
+        try:
+            for name in ("cas", "ac", "tmp", "quarantine", "locks", "sessions"):
+                os.makedirs(f"{self.root}/{name}", exist_ok=True)
+            if not self.check_format():
+                fresh = self.fresh_name()
+                Path(fresh).write_text(f"{FORMAT}\n", "utf-8")
+                os.rename(fresh, f"{self.root}/format")
+        except OSError as error:
+            raise unavailable(error, self.root) from error
+
+
+def listed(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as found:
+            return list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

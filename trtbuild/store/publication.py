@@ -1,0 +1,137 @@
+"""Atomic, durable publication of files into a store.
+
+Rules
+1. A file is written under ``tmp/``, which is in the same file system; its data is synced before it gets its name; the
+   name appears at once, by rename; then the directory is synced. So a name that can be seen has all its bytes, at any
+   moment and after a loss of power.
+2. The writer holds an flock on its file while it writes. Collection takes what no one holds and is old (collect.py).
+3. The directories are synced once for many files, by `settle`, before anything that refers to those files is
+   published. Directories of files that were there already are synced too: whoever wrote those may not be that far.
+4. Files are read-only. Where the store's directories are writable for a group, its files are writable: whoever may
+   write there must be able to touch them, which marks use. The umask holds in any case.
+"""
+
+# Paths are strings here: a large blob has thousands of them, and pathlib is slow.
+# ruff: noqa: PTH100, PTH103, PTH104, PTH108, PTH116
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Executor
+
+from trtbuild.store.layout import Layout, unavailable
+
+
+class Publication:
+    """Publishes the files of one operation; remembers which directories are not synced yet. Its threads share it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._unsettled: set[str] = set()
+
+    def write(self, path: str, data: bytes | memoryview) -> None:
+        """Give `path` the bytes `data`, in place of what it had. Durable after `settle`. Raises StoreUnavailable."""
+        try:
+            try:
+                self._write(path, data)
+            except FileNotFoundError:  # someone removed the store's directories while it was in use
+                self._layout.create()
+                self._write(path, data)
+        except OSError as error:
+            raise unavailable(error, self._layout.root) from error
+
+    def _write(self, path: str, data: bytes | memoryview) -> None:
+        fresh = self._layout.fresh_name()
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode())
+        try:
+            # A file system without locks loses the mark only: gc then goes by age alone.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+            self._rename(fresh, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _mode(self) -> int:
+        return 0o666 if os.stat(self._layout.tmp).st_mode & 0o020 else 0o444
+
+    def _rename(self, fresh: str, path: str) -> None:
+        folder = os.path.dirname(path)
+        try:
+            os.rename(fresh, path)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            self.also(os.path.dirname(folder))
+            os.rename(fresh, path)
+        self.also(folder)
+
+    def also(self, folder: str) -> None:
+        """Have `settle` sync `folder`."""
+        with self._lock:
+            self._unsettled.add(folder)
+
+    def settle(self, pool: Executor | None = None) -> None:
+        """Sync the directories of everything published so far. Raises StoreUnavailable."""
+        with self._lock:
+            folders, self._unsettled = self._unsettled, set()
+        try:
+            for _ in pool.map(sync_folder, folders) if pool else map(sync_folder, folders):
+                pass
+        except OSError as error:
+            raise unavailable(error, self._layout.root) from error
+
+
+def sync_folder(path: str) -> None:
+    """fsync a directory; a file system that cannot is let be."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Unlink what is there of `paths`."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def copy_atomically(pieces: Iterable[memoryview], path: str) -> None:
+    """Write `pieces` to the file `path`, which appears whole and durable, or not at all when `pieces` raises.
+
+    Raises OSError when `path` cannot be written. The file has the permissions that the umask gives.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    fresh = f"{folder}/.{name[:200]}.{secrets.token_hex(8)}.tmp"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for piece in pieces:
+            view = piece
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+        os.rename(fresh, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(fresh)
+        raise
+    finally:
+        os.close(descriptor)
+    sync_folder(folder)

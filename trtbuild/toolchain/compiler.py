@@ -1,0 +1,147 @@
+"""From an engine job to a plan.
+
+Rules
+1. The job's toolchain version must be the loaded library's: what the key says is what compiles.
+2. Equal jobs give equal bytes with TensorRT-RTX, in one process after another and one after another in one process.
+3. What the library says is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are
+   in the statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.core.engine_job import EngineJob
+from trtbuild.errors import ToolchainError
+from trtbuild.toolchain.configuration import configure
+from trtbuild.toolchain.library import Log, listener, load
+from trtbuild.toolchain.network import Bytes, Parsed
+from trtbuild.toolchain.onnx_outline import outline
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An engine.
+
+    `plan` is the serialized engine. `layers` is JSON: the network's layers before TensorRT fuses them, and its inputs
+    and outputs, with names, types and shapes (-1 is dynamic). `statistics` are seconds by phase, bytes and warnings.
+    """
+
+    plan: memoryview
+    layers: bytes
+    statistics: dict[str, object]
+
+
+def compile_engine(job: EngineJob, read: Callable[[str], Bytes]) -> Compiled:
+    """Compile `job`. `read` gives a blob's bytes by its SHA-256; weights that the model does not read are not asked for.
+
+    Raises EnvironmentFault when the library is missing or of another version, ToolchainError when it refuses.
+    """
+    clock = _Clock()
+    trt = load(job.target.toolchain, job.toolchain_version)
+    clock.phase("load_s")
+    model = bytes(read(job.onnx))
+    blobs: dict[str, Bytes] = {}
+    weights: dict[str, Bytes] = {}
+    for wanted in outline(model).weights:
+        weight = job.weights[int(wanted.name[1:])]
+        if weight.sha256 not in blobs:
+            blobs[weight.sha256] = read(weight.sha256)
+        weights[wanted.name] = blobs[weight.sha256]
+    clock.phase("read_s")
+    log = Log()
+    logger = listener(trt, log)
+    builder = trt.Builder(logger)
+    with Parsed(trt, builder, logger, log) as parsed:
+        try:
+            errors = parsed.parse(model, weights)
+        except ValueError as error:
+            raise ToolchainError(str(error)) from error
+        if errors:
+            names = ", ".join(f"{error.node or 'the model'} ({error.text})" for error in errors)
+            raise ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {names}", log=log.texts())
+        clock.phase("parse_s")
+        layers = _layers(parsed.network)
+        config = configure(trt, builder, parsed.network, job)
+        plan = builder.build_serialized_network(parsed.network, config)
+        clock.phase("build_s")
+        del config
+    if plan is None:
+        raise _refused(job, log)
+    view = memoryview(plan)
+    statistics: dict[str, object] = {
+        **clock.seconds,
+        "plan_bytes": view.nbytes,
+        "weights_bytes": sum(memoryview(blob).nbytes for blob in blobs.values()),
+        "peak_rss_bytes": _peak_rss_bytes(),
+        "warnings": log.warnings(),
+    }
+    return Compiled(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _refused(job: EngineJob, log: Log) -> ToolchainError:
+    errors = log.errors()
+    text = errors[0] if errors else "no reason was given"
+    hint = None
+    if "for Turing (SM75)" in text:
+        hint = "Turing (SM 75) computes matrix products in half precision only: set precision: float16"
+    return ToolchainError(
+        f"{job.target.toolchain} {job.toolchain_version} cannot build for SM {job.target.sm}: {text}",
+        hint=hint,
+        log=log.texts(),
+    )
+
+
+def _layers(network: Any) -> dict[str, object]:
+    layers = []
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
+        layers.append(
+            {
+                "name": layer.name,
+                "type": _name(layer.type),
+                "inputs": [tensor.name for tensor in inputs if tensor is not None],
+                "outputs": [_tensor(layer.get_output(k)) for k in range(layer.num_outputs)],
+            }
+        )
+    return {
+        "schema": "trtbuild.layers/1",
+        "inputs": [_tensor(network.get_input(k)) for k in range(network.num_inputs)],
+        "outputs": [_tensor(network.get_output(k)) for k in range(network.num_outputs)],
+        "layers": layers,
+    }
+
+
+def _tensor(tensor: Any) -> dict[str, object]:
+    try:
+        shape: list[int] | None = list(tensor.shape)
+    except ValueError:  # a rank that is not known before the build
+        shape = None
+    return {"name": tensor.name, "dtype": _name(tensor.dtype), "shape": shape}
+
+
+def _name(member: Any) -> str:
+    return str(member).rpartition(".")[2].lower()
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def phase(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = round(now - self._last, 6)
+        self._last = now
+
+
+def _peak_rss_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

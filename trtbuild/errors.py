@@ -10,6 +10,7 @@
     ├── SourceError              exit 1: the user's model (import, call, export, freezing, weights)
     ├── ConversionRefused        exit 1: a piece that no converter or parser takes
     ├── ToolchainError           exit 1: the compiler refused or died
+    ├── InternalError            exit 1: a bug of trtbuild
     └── StoreError               exit 1, or a miss where a miss is right
         ├── BlobMissing             named, but not there
         ├── EntryCorrupt            there, but not what its name says
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class TrtbuildError(Exception):
@@ -155,3 +157,12 @@ class EntryCorrupt(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store's place cannot be used: permissions, a full disk, a newer format."""
+
+
+class InternalError(TrtbuildError):
+    """A bug of trtbuild. The text has the traceback."""
+
+    def __init__(
+        self, text: str, *, hint: str | None = "this is a bug of trtbuild: please report it", **place: Any
+    ) -> None:
+        super().__init__(text, hint=hint, **place)

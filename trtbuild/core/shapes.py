@@ -103,16 +103,18 @@ def derive(
     Every profile covers exactly `inputs`, in their order, and there is at least one profile.
     """
     ranks, problems = _ranks(profiles)
+    wrong = {problem.input for problem in problems}
     named = _named_axes(inputs, dims, ranks, problems)
-    plan = _symbols(inputs, named, profiles, ranks, problems)
+    sound = {name: rank for name, rank in ranks.items() if name not in wrong}
+    plan = _symbols(inputs, named, profiles, sound, problems)
     return (None, tuple(problems)) if problems else (plan, ())
 
 
 def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProblem]]:
-    """The rank of each input whose shapes can be compared, and what is wrong inside of single profiles."""
+    """The rank of each input that has one, and what is wrong inside of single profiles."""
     problems: list[ShapeProblem] = []
     ranks: dict[str, tuple[int, str]] = {}
-    unusable: set[str] = set()
+    rankless: set[str] = set()
     for profile in profiles:
         for name, shape in profile.shapes:
             if not len(shape.min) == len(shape.opt) == len(shape.max):
@@ -128,12 +130,12 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
                         which=odd if len(set(counts)) == 2 else None,
                     )
                 )
-                unusable.add(name)
+                rankless.add(name)
                 continue
             problems += _range_problems(profile.name, name, shape)
             rank, first = ranks.setdefault(name, (len(shape.min), profile.name))
             if rank != len(shape.min):
-                unusable.add(name)
+                rankless.add(name)
                 problems.append(
                     ShapeProblem(
                         f"{name!r} has {len(shape.min)} axes here and {rank} in profile {first!r}",
@@ -142,8 +144,7 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
                         input=name,
                     )
                 )
-    unusable |= {problem.input for problem in problems if problem.input is not None}
-    return {name: rank for name, (rank, _) in ranks.items() if name not in unusable}, problems
+    return {name: rank for name, (rank, _) in ranks.items() if name not in rankless}, problems
 
 
 def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapeProblem]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from trtbuild.driver.lookups import StoreLookups
 from trtbuild.driver.report import BuildResult, Written
 from trtbuild.driver.steps import Ran, run_step
 from trtbuild.driver.workers import WorkerPool
-from trtbuild.errors import FrozenError, StoreError, ToolchainMissing, TrtbuildError, UsageError
+from trtbuild.errors import FrozenError, InternalError, StoreError, ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.store.fingerprint import FileDigests
 from trtbuild.store.local import LocalStore
 
@@ -166,7 +167,7 @@ def _execute(
             if meanwhile is not None:
                 ran = Ran(meanwhile, 0.0, source="local")
             else:
-                ran = run_step(step, plan, workspace.facts, workspace.look, workspace.store, pool)
+                ran = _run_step(step, plan, workspace, pool)
         workspace.look.ran(step.id, ran.record)
         return ran
 
@@ -179,6 +180,17 @@ def _execute(
         return outcome
     finally:
         pool.close(kill=not finished)
+
+
+def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:
+    try:
+        return run_step(step, plan, workspace.facts, workspace.look, workspace.store, pool)
+    except TrtbuildError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{step.id}: {error}", hint="check the disk and the permissions of the cache") from error
+    except Exception as error:  # one step's fault must not take the others with it
+        raise InternalError(f"{step.id}: {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
 
 
 def _write_all(workspace: Workspace, outcome: Outcome, result: BuildResult) -> list[Written]:

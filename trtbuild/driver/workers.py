@@ -182,10 +182,7 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
         return kind(text, code=str(described.get("code", "source")), **place)
     if isinstance(kind, type) and issubclass(kind, TrtbuildError) and kind is not errors.ManifestErrors:
         return kind(text, **place)
-    trace = str(described.get("trace", ""))
-    return ToolchainError(
-        f"{text}\n{trace or log[-LOG_TAIL:]}".rstrip(), hint="this is a bug of trtbuild: please report it"
-    )
+    return errors.InternalError(f"{text}\n{described.get('trace') or log[-LOG_TAIL:]}".rstrip())
 
 
 def _environment(kind: WorkerKind) -> dict[str, str]:

@@ -69,12 +69,18 @@ class Declared:
     targets: list[Entry[fields.TargetFields]] = field(default_factory=list)
     profiles: list[Entry[dict[str, fields.ShapeFields]]] = field(default_factory=list)
     models: list[DeclaredModel] = field(default_factory=list)
+    #: Sections that declare more than could be read: a name that is not in them may still be right.
+    unread: set[str] = field(default_factory=set)
 
 
 def declare(file: ManifestFile, is_manifest: bool, problems: Problems) -> Declared:
     """Check a file's entries. Only a manifest must say its version; an included file may."""
     declared = Declared(file)
     root = file.root
+    for section in ("targets", "profiles"):
+        node = root.items.get(section) if root else None
+        if root is None or not file.whole or (node is not None and not isinstance(node.data, dict | type(None))):
+            declared.unread.add(section)
     if root is None:
         return declared
     known = list(fields.ManifestFields.model_fields)

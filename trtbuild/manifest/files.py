@@ -44,11 +44,15 @@ models:
 
 @dataclass(eq=False)
 class ManifestFile:
-    """One file: its name in the project, its tree (None where it could not be read), and the files it includes."""
+    """One file: its name in the project, its tree (None where it could not be read), and the files it includes.
+
+    `whole` is whether all that it should include is among `includes`.
+    """
 
     name: str
     root: Node | None
     includes: list[ManifestFile] = field(default_factory=list)
+    whole: bool = True
 
     def closure(self) -> Iterator[ManifestFile]:
         """The included files, each once and before its includer, and then this file."""
@@ -133,6 +137,7 @@ class Reader:
         kind = ManifestFields.model_fields["include"].annotation
         names = check(kind, "include", node, file.root.keys["include"], self._problems)
         if names is None:
+            file.whole = False
             return
         for written, element in zip(names, node.elements, strict=True):
             included = self.read(self._paths.named(written, folder_of(file.name)), element.origin)

@@ -195,11 +195,12 @@ def _version(value: Any) -> Any:
     return value
 
 
+_VERSION = r"^[0-9]+(\.[0-9]+)*([A-Za-z+_-][A-Za-z0-9.+_-]*|\.(post|dev)[0-9]+)?$"
 Version = Annotated[
     str,
     BeforeValidator(_version),
-    Field(pattern=r"^[0-9]+(\.[0-9]+)*([A-Za-z0-9.+_-]*)$", max_length=64),
-    _text({"pattern": r"^[0-9]+(\.[0-9]+)*([A-Za-z0-9.+_-]*)$", "examples": ["8.6.0", "1.7.1.116"]}),
+    Field(pattern=_VERSION, max_length=64),
+    _text({"pattern": _VERSION, "examples": ["8.6.0", "1.7.1.116"]}),
     Allowed('a version in quotes, such as "8.6.0"'),
 ]
 

@@ -29,12 +29,14 @@ class Namespace:
     targets: dict[str, Entry[fields.TargetFields]] = field(default_factory=dict)
     profiles: dict[str, Entry[dict[str, fields.ShapeFields]]] = field(default_factory=dict)
     models: dict[str, DeclaredModel] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
 
 
 def merge(file: ManifestFile, declared: dict[ManifestFile, Declared], problems: Problems) -> Namespace:
     """The namespace of a manifest. `declared` holds every file of its closure."""
     space = Namespace(file, defaults=_defaults(file, declared, problems, {}))
     for part in file.closure():
+        space.unread |= declared[part].unread
         for target in declared[part].targets:
             _define(space.targets, "target", target.name, target, problems)
         for profile in declared[part].profiles:

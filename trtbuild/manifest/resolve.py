@@ -118,6 +118,8 @@ class _Resolver:
         what = field.removesuffix("s")
         found: dict[str, tuple[Entry[Any], Origin]] = {}
         for name, element in zip(picked.value, picked.node.elements, strict=True):
+            if name not in table and field in self._space.unread:
+                continue  # it may be declared where nothing could be read, which has been said
             if name not in table:
                 self._problems.add(element.origin, f"unknown {what} {name!r}", suggestion(name, table, field))
             elif name in found:

@@ -69,14 +69,15 @@ def place_node(node: Node, index: int) -> Node:
 def resolve_profile(
     entry: ProfileEntry, model: str, reference: Origin, inputs: tuple[Input, ...], problems: Problems
 ) -> Profile | None:
-    """A profile with the inputs of a model, in their order; or None where it is wrong or does not cover exactly these."""
+    """A profile with the inputs of a model, in their order, or None where it is wrong.
+
+    That it covers exactly these inputs is checked here; where it does not, it is given with those that it covers.
+    """
     if entry.fields is None:
         return None
     names = [given.name for given in inputs]
-    whole = True
     for name in entry.fields:
         if name not in names:
-            whole = False
             problems.add(
                 entry.node.keys[name],
                 f"profile {entry.name!r} has a shape for {name!r}, which is no input of model {model!r}",
@@ -84,15 +85,12 @@ def resolve_profile(
             )
     for name in names:
         if name not in entry.fields:
-            whole = False
             problems.add(
                 reference,
                 f"profile {entry.name!r} has no shape for input {name!r} of model {model!r}",
                 f"add `{name}: {{min: …, opt: …, max: …}}` at {entry.key.file}:{entry.key.line}",
             )
-    if not whole:
-        return None
-    return Profile(entry.name, tuple((name, shape_range(entry.fields[name])) for name in names))
+    return Profile(entry.name, tuple((name, shape_range(entry.fields[name])) for name in names if name in entry.fields))
 
 
 def shape_range(fields: ShapeFields) -> ShapeRange:
@@ -121,8 +119,22 @@ def check_together(
     dims_node: Node | None,
     problems: Problems,
 ) -> None:
-    """What is wrong between a model's dims and profiles."""
-    _, found = derive(inputs, dims, profiles)
+    """What is wrong between a model's dims and profiles.
+
+    Where a profile lacks an input, which has been said, only the others are looked at: nothing that is wrong between
+    them becomes right by adding one.
+    """
+    common = [given.name for given in inputs if all(given.name in dict(profile.shapes) for profile in profiles)]
+    dims = tuple(
+        NamedDim(dim.name, places, dim.multiple_of)
+        for dim in dims
+        if (places := tuple(place for place in dim.at if place[0] in common))
+    )
+    profiles = [
+        Profile(profile.name, tuple((name, shape) for name, shape in profile.shapes if name in common))
+        for profile in profiles
+    ]
+    _, found = derive([given for given in inputs if given.name in common], dims, profiles)
     for problem in found:
         add_shape_problem(problem, entries, dims_node, problems)
 

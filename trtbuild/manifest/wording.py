@@ -193,12 +193,9 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
         problems.add(at_key, f"{name!r} cannot be a name here", f"it must be {words}")
     else:
         words = allowed(expected) if expected else "another value"
-        what = f"`{name}`" if isinstance(name, str) else f"each entry of `{_last_name(loc)}`" if loc else f"`{label}`"
+        last = next((step for step in reversed(loc) if isinstance(step, str)), label)
+        what = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
         problems.add(origin, f"{what} must be {words}, not {kind_of(given)}", _hint(error, given, expected))
-
-
-def _last_name(loc: Sequence[str | int]) -> str:
-    return next(step for step in reversed(loc) if isinstance(step, str))
 
 
 def _hint(error: str, given: Any, expected: Expected | None) -> str | None:

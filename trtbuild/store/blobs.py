@@ -20,9 +20,6 @@ from trtbuild.store.publication import Publication, copy_atomically
 # Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More of them gain nothing.
 _WRITERS = min(8, (os.cpu_count() or 1) + 2)
 
-# A blob from this size on is hashed in one thread while another reads; below, the thread costs more than it gains.
-_OVERLAP_SIZE = 8 << 20
-
 
 class LocalBlobs:
     """The `BlobStore` of core/ports.py in the directory `root`."""
@@ -66,9 +63,8 @@ class LocalBlobs:
         Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError when `path` cannot be written.
         """
         parts = self.parts(sha256)
-        # Two places: one is written to the file, and may still be hashed, while the next is filled.
-        scratch = [memoryview(bytearray(max(part.size for part in parts))) for _ in range(2)]
-        places = (scratch[number % 2][: part.size] for number, part in enumerate(parts))
+        scratch = memoryview(bytearray(max(part.size for part in parts)))
+        places = (scratch[: part.size] for part in parts)
         copy_atomically(self._verified(sha256, parts, places), path)
 
     def has(self, sha256: str) -> bool:
@@ -170,20 +166,10 @@ class LocalBlobs:
     def _verified(self, sha256: str, parts: Sequence[Output], places: Iterable[memoryview]) -> Iterator[memoryview]:
         """Each part, read to its place. Ends with an error when all of them together are not what was asked for."""
         whole = hashlib.sha256()
-        if sum(part.size for part in parts) < _OVERLAP_SIZE:
-            for part, place in zip(parts, places, strict=True):
-                self.entries.read_into(part, place)
-                whole.update(place)
-                yield place
-        else:
-            with ThreadPoolExecutor(1) as hasher:
-                before: Future[None] | None = None
-                for part, place in zip(parts, places, strict=True):
-                    self.entries.read_into(part, place)
-                    if before is not None:
-                        before.result()  # at most one place is being hashed while the next is filled
-                    before = hasher.submit(whole.update, place)
-                    yield place
+        for part, place in zip(parts, places, strict=True):
+            self.entries.read_into(part, place)
+            whole.update(place)
+            yield place
         if whole.hexdigest() != sha256:
             raise self._blame(sha256, parts)
 

@@ -6,7 +6,7 @@ Rules
    calls such an entry racily clean).
 2. By xxh3-128 and size: a file that was touched, copied or checked out again is fingerprinted, at ten times the speed
    of SHA-256. Only if a file of that very size was seen before, for else nothing can be found.
-3. Else both digests are computed in one reading.
+3. Else both digests are computed in one reading; of a small file SHA-256 alone, which is done before an index answers.
 4. If the stat changed while a file was read, it is read again.
 5. All of it is memory only: without an index every answer is the same, and slower.
 """
@@ -31,7 +31,11 @@ from trtbuild.store.index import Fact, Index
 #: Seconds that a time stamp must lie back to be trusted: the coarsest clock of a file system in use (FAT).
 RACY_S = 2.0
 
-_BUFFER_SIZE = 1 << 20
+# Stays in the second-level cache between the read and the hash: 1.6 times xxh3 alone, and 2.0 with 4 MiB.
+_BUFFER_SIZE = 256 << 10
+# From this size on, in bytes, a fingerprint is worth its rows in the index.
+_LARGE_SIZE = 256 << 10
+
 _ATTEMPTS = 5
 _READERS = min(8, os.cpu_count() or 1)
 
@@ -107,6 +111,10 @@ class FileDigests:
         )
 
     def _digest(self, file: BinaryIO, size: int) -> tuple[str, dict[str, Fact]]:
+        if size < _LARGE_SIZE:
+            digest = hashlib.sha256()
+            _feed(file, digest)
+            return digest.hexdigest(), {}
         seen = f"size {size}"
         if self._fact(seen) is not None:
             fingerprint = xxhash.xxh3_128()

@@ -13,14 +13,14 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.engine_job import EngineJob
 from trtbuild.errors import ToolchainError
 from trtbuild.toolchain.configuration import configure
-from trtbuild.toolchain.library import Log, listener, load
+from trtbuild.toolchain.library import Log, listening, load
 from trtbuild.toolchain.network import Bytes, Parsed
 from trtbuild.toolchain.onnx_outline import outline
 
@@ -55,23 +55,17 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes]) -> Compiled:
             blobs[weight.sha256] = read(weight.sha256)
         weights[wanted.name] = blobs[weight.sha256]
     clock.phase("read_s")
-    log = Log()
-    logger = listener(trt, log)
-    builder = trt.Builder(logger)
-    with Parsed(trt, builder, logger, log) as parsed:
-        try:
-            errors = parsed.parse(model, weights)
-        except ValueError as error:
-            raise ToolchainError(str(error)) from error
-        if errors:
-            names = ", ".join(f"{error.node or 'the model'} ({error.text})" for error in errors)
-            raise ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {names}", log=log.texts())
-        clock.phase("parse_s")
-        layers = _layers(parsed.network)
-        config = configure(trt, builder, parsed.network, job)
-        plan = builder.build_serialized_network(parsed.network, config)
-        clock.phase("build_s")
-        del config
+    with listening(trt) as (logger, log):
+        builder = trt.Builder(logger)
+        with Parsed(trt, builder, logger, log) as parsed:
+            _parse(parsed, model, weights, job, log)
+            clock.phase("parse_s")
+            layers = _layers(parsed.network)
+            config = configure(trt, builder, parsed.network, job)
+            plan = builder.build_serialized_network(parsed.network, config)
+            clock.phase("build_s")
+            del config
+        del builder
     if plan is None:
         raise _refused(job, log)
     view = memoryview(plan)
@@ -83,6 +77,16 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes]) -> Compiled:
         "warnings": log.warnings(),
     }
     return Compiled(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
+    try:
+        errors = parsed.parse(model, weights) or parsed.changed_types(outline(model))
+    except ValueError as error:
+        raise ToolchainError(str(error)) from error
+    if errors:
+        said = ", ".join(f"{error.node or 'the model'} ({error.text})" for error in errors)
+        raise ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {said}", log=log.texts())
 
 
 def _refused(job: EngineJob, log: Log) -> ToolchainError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
-import warnings
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +15,18 @@ from trtbuild.errors import EnvironmentFault, ToolchainMissing
 from trtbuild.toolchain.table import FLAVOURS
 
 #: Said by every call on a machine without a GPU; never the reason of a failure.
-_NOISE = ("CUDA driver version is insufficient", "Thread context has not been set", "CUDA initialization failure")
+_NOISE = (
+    "CUDA driver version is insufficient",
+    "Thread context has not been set",
+    "CUDA initialization failure",
+    "--- Begin node ---",
+    "--- End node ---",
+)
+#: A warning that every model with int64 inputs or outputs gets.
+_ALWAYS_WARNED = "has Int64 binding"
 
 
-@dataclass
+@dataclass(eq=False)
 class Log:
     """What a library said, in order, as (severity, text): ``internal_error``, ``error``, ``warning``."""
 
@@ -37,7 +48,7 @@ class Log:
         return tuple(f"{severity}: {text}" for severity, text in self.lines)
 
     def warnings(self) -> list[str]:
-        return [text for severity, text in self.lines if severity == "warning"]
+        return [text for severity, text in self.lines if severity == "warning" and _ALWAYS_WARNED not in text]
 
 
 def load(toolchain: ToolchainName, version: str | None = None) -> Any:
@@ -61,8 +72,28 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
     return module
 
 
-def listener(trt: Any, log: Log) -> Any:
-    """An ILogger of library `trt` that writes warnings and errors into `log`. It must outlive what is given it."""
+@contextlib.contextmanager
+def listening(trt: Any) -> Iterator[tuple[Any, Log]]:
+    """The ILogger of library `trt`, and what it says in this block, of this thread's doing.
+
+    TensorRT keeps the first logger that a process gives it and ignores every later one, so there is one for all. What
+    it says on a thread of its own is written into every open log.
+    """
+    log, thread = Log(), threading.get_ident()
+    entry = (thread, log)
+    _OPEN.append(entry)
+    try:
+        yield _listener(trt), log
+    finally:
+        _OPEN.remove(entry)
+
+
+#: The logs that are open now: thread and log. `list` operations are atomic.
+_OPEN: list[tuple[int, Log]] = []
+
+
+@functools.cache
+def _listener(trt: Any) -> Any:
     names = {
         trt.ILogger.INTERNAL_ERROR: "internal_error",
         trt.ILogger.ERROR: "error",
@@ -75,8 +106,9 @@ def listener(trt: Any, log: Log) -> Any:
 
         def log(self, severity: Any, text: str) -> None:
             if severity in names:
-                log.lines.append((names[severity], text))
+                thread, entries = threading.get_ident(), list(_OPEN)
+                mine = [log for owner, log in entries if owner == thread] or [log for _, log in entries]
+                for log in mine:
+                    log.lines.append((names[severity], text))
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return Listener()
+    return Listener()

@@ -2,8 +2,9 @@
 
 Engine workers have TensorRT and numpy, and need not have onnx; and a model whose weights are elsewhere is small, so
 reading it twice costs nothing. Field numbers are those of onnx.proto (they never change):
-ModelProto.graph 7; GraphProto.node 1, initializer 5; NodeProto.op_type 4, name 3; TensorProto.dims 1, data_type 2,
-name 8, data_location 14. The wire format is https://protobuf.dev/programming-guides/encoding.
+ModelProto.graph 7; GraphProto.node 1, initializer 5, input 11, output 12; NodeProto.input 1, output 2, name 3,
+op_type 4; TensorProto.dims 1, data_type 2, name 8, data_location 14; ValueInfoProto.name 1, type 2;
+TypeProto.tensor_type 1; TypeProto.Tensor.elem_type 1. The wire format is https://protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
@@ -26,29 +27,69 @@ class ExternalWeight:
 
 
 @dataclass(frozen=True)
-class Outline:
-    """The outer graph's nodes as (name, operator), in order, and its external weights, in order."""
+class Node:
+    """A node of the outer graph."""
 
-    nodes: tuple[tuple[str, str], ...]
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The outer graph: its nodes and external weights in order, and the ONNX element type of each input and output."""
+
+    nodes: tuple[Node, ...]
     weights: tuple[ExternalWeight, ...]
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, int], ...]
 
 
 def outline(model: bytes) -> Outline:
     """Raises ValueError when `model` is not a protobuf message, or a weight has a type of unknown size."""
-    nodes: list[tuple[str, str]] = []
+    nodes: list[Node] = []
     weights: list[ExternalWeight] = []
-    for field, graph in _fields(memoryview(model)):
-        if field != 7 or not isinstance(graph, memoryview):
+    values: dict[int, list[tuple[str, int]]] = {11: [], 12: []}
+    for field, graph in _messages(memoryview(model)):
+        if field != 7:
             continue
-        for part, value in _fields(graph):
-            if part == 1 and isinstance(value, memoryview):
-                texts = {number: bytes(text).decode() for number, text in _fields(value) if number in (3, 4)}  # type: ignore[arg-type]
-                nodes.append((texts.get(3, ""), texts.get(4, "")))
-            elif part == 5 and isinstance(value, memoryview):
+        for part, value in _messages(graph):
+            if part == 1:
+                nodes.append(_node(value))
+            elif part == 5:
                 weight = _external_weight(value)
                 if weight is not None:
                     weights.append(weight)
-    return Outline(tuple(nodes), tuple(weights))
+            elif part in values:
+                values[part].append(_value(value))
+    return Outline(tuple(nodes), tuple(weights), tuple(values[11]), tuple(values[12]))
+
+
+def _node(message: memoryview) -> Node:
+    texts: dict[int, list[str]] = {1: [], 2: [], 3: [], 4: []}
+    for number, text in _messages(message):
+        if number in texts:
+            texts[number].append(bytes(text).decode())
+    return Node("".join(texts[3]), "".join(texts[4]), tuple(texts[1]), tuple(texts[2]))
+
+
+def _value(message: memoryview) -> tuple[str, int]:
+    name, element = "", 0
+    for field, part in _messages(message):
+        if field == 1:
+            name = bytes(part).decode()
+        elif field == 2:
+            for kind, tensor in _messages(part):
+                if kind == 1:
+                    element = next((value for number, value in _fields(tensor) if number == 1), 0)  # type: ignore[assignment]
+    return name, element
+
+
+def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    for field, value in _fields(message):
+        if isinstance(value, memoryview):
+            yield field, value
 
 
 def _external_weight(tensor: memoryview) -> ExternalWeight | None:

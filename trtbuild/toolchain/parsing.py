@@ -3,11 +3,14 @@
 Rules
 1. The question is a whole candidate, parsed as the compiler would parse it; what parses is taken.
 2. The values of weights are not known when a model is partitioned, and must not matter. The parser sees zeros: windows
-   of one block of memory, each at its own place, because TensorRT tells weights apart by their address. A weight whose *value* TensorRT reads while it parses (an integer buffer used
-   as a shape, as axes or as a repeat count) is judged by zero: a Reshape to (0, 0) means "as the input". Should the true
-   values then be refused, the compiler says so, with the node; nothing wrong can be built from a wrong answer here.
+   of one block of memory, each at its own place, because TensorRT tells weights apart by their address. A weight whose
+   *value* TensorRT reads while it parses (an integer buffer used as a shape, as axes or as a repeat count) is judged by
+   zero: a Reshape to (0, 0) means "as the input". Should the true values then be refused, the compiler says so, with the
+   node; nothing wrong can be built from a wrong answer here.
 3. A refusal names every node that is known to be refused: those that the parser names, and those that
    `supports_model_v2` leaves out of its subgraphs.
+4. What the parser takes by changing the type of an input or output counts as refused (`Flavour.dtypes` is the rule for
+   the nodes between).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtbuild.core.spec import ToolchainName
-from trtbuild.toolchain.library import Log, listener, load
+from trtbuild.toolchain.library import listening, load
 from trtbuild.toolchain.network import NodeError, Parsed
 from trtbuild.toolchain.onnx_outline import ExternalWeight, outline
 
@@ -41,28 +44,26 @@ class Parser:
 
     def __init__(self, toolchain: ToolchainName, version: str | None = None) -> None:
         self._trt = load(toolchain, version)
-        self._log = Log()
-        self._logger = listener(self._trt, self._log)
-        self._builder = self._trt.Builder(self._logger)
 
     def refused(self, model: bytes) -> Refusal | None:
         """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why."""
-        self._log.lines.clear()
         shape = outline(model)
-        with Parsed(self._trt, self._builder, self._logger, self._log) as parsed:
-            errors = parsed.parse(model, _zeros(shape.weights))
-        if not errors:
-            return None
-        # Errors stop a parse at the first node that fails to convert; supports_model_v2 goes on behind it.
-        with (
-            tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder,
-            Parsed(self._trt, self._builder, self._logger, self._log) as parsed,
-        ):
-            _empty_files(folder, shape.weights)
-            pieces, more = parsed.supported(model, os.path.join(folder, "model.onnx"))
+        with listening(self._trt) as (logger, log):
+            builder = self._trt.Builder(logger)
+            with Parsed(self._trt, builder, logger, log) as parsed:
+                errors = parsed.parse(model, _zeros(shape.weights)) or parsed.changed_types(shape)
+            if not errors:
+                return None
+            # A parse stops at the first node that fails to convert; supports_model_v2 goes on behind it.
+            with (
+                tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder,
+                Parsed(self._trt, builder, logger, log) as parsed,
+            ):
+                _empty_files(folder, shape.weights)
+                pieces, more = parsed.supported(model, os.path.join(folder, "model.onnx"))
         taken = {index for piece in pieces for index in piece}
         named = {error.node for error in (*errors, *more) if error.node}
-        names = [name for index, (name, _) in enumerate(shape.nodes) if name in named or index not in taken]
+        names = [node.name for index, node in enumerate(shape.nodes) if node.name in named or index not in taken]
         return Refusal(tuple(names), _messages([*errors, *more]))
 
 

@@ -35,6 +35,8 @@ class Flavour:
     sms: tuple[int, ...] | None
     #: The ONNX opset that its parser is given, by the first version that takes it (newest first).
     opsets: tuple[tuple[tuple[int, ...], int], ...]
+    #: Element types (torch's names) that engines compute and take as they are. A partition holds no other.
+    dtypes: tuple[str, ...]
     #: What each compatibility policy is, where it can be built.
     compatibilities: tuple[str, ...]
     #: Settings that it cannot build with → why.
@@ -62,6 +64,9 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         sms=(75, 80, 86, 89, 120, 121),
         # What torch 2.13 exports by default; 20 has Gelu as one operator (FACTS: parses).
         opsets=(((1,), 20),),
+        # `tensorrt_rtx.DataType`. The parser makes float32 of float64 in silence (measured, 1.7.1), and int8 means
+        # quantized: neither is the model. uint8 is taken only to be cast, which the parser sees to.
+        dtypes=("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8"),
         # RTX ignores the hardware compatibility level. One plan is for all devices of its compute capability, and one
         # plan may hold several: ampere_plus is a plan for every SM from 80 on (measured: no larger than for one).
         compatibilities=("exact", "same_compute_capability", "ampere_plus"),
@@ -81,6 +86,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         sms=None,
         # FACTS: 8.6 wants opset 17. 10.0 and later take 20 (TensorRT 10.0 release notes: ONNX opset 20).
         opsets=(((10,), 20), ((8,), 17)),
+        dtypes=("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8"),
         compatibilities=("exact", "same_compute_capability", "ampere_plus"),
         timing_cache=True,
         # FACTS: the distribution 8.6.0 has bindings that call themselves 8.6.1.

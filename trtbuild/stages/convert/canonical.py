@@ -157,9 +157,7 @@ def _copy_tensor(source: onnx.TensorProto, result: onnx.TensorProto) -> None:
         result.ClearField(unwanted)
 
 
-def _copy_value(
-    source: onnx.ValueInfoProto, result: onnx.ValueInfoProto, names: _Names, dims: dict[str, str]
-) -> None:
+def _copy_value(source: onnx.ValueInfoProto, result: onnx.ValueInfoProto, names: _Names, dims: dict[str, str]) -> None:
     result.name = names.values[source.name]
     tensor = source.type.tensor_type
     result.type.tensor_type.elem_type = tensor.elem_type

@@ -28,7 +28,9 @@ def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     if own <= opset:
         return model
     # The C++ converter keeps the nodes' names and drops their metadata.
-    origins = {node.name: entry.value for node in model.graph.node for entry in node.metadata_props if entry.key == ORIGIN}
+    origins = {
+        node.name: entry.value for node in model.graph.node for entry in node.metadata_props if entry.key == ORIGIN
+    }
     try:
         lowered = onnx.version_converter.convert_version(model, opset)
     except Exception as error:  # it raises RuntimeError and ConvertError, which is not exported

@@ -22,6 +22,7 @@ from trtbuild.stages.convert.canonical import ORIGIN
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.symbols import Symbols
 
+
 def structure(program: Program) -> ExportedProgram:
     """A copy of `program` with canonical names; weights are still its first plain inputs."""
     copier = _Copier()
@@ -50,7 +51,7 @@ def structure(program: Program) -> ExportedProgram:
 
 
 def size_names(program: Program) -> dict[str, str]:
-    """torch's text of each size expression in the program → the same with canonical symbols (``d0``, ``197*d0``, ``u0``)."""
+    """torch's text of each size expression in the program → the same with canonical symbols: ``d0``, ``197*d0``."""
     symbols = {symbol: sympy.Symbol(f"d{index}", integer=True) for index, symbol in enumerate(Symbols(program).order)}
     found: dict[str, str] = {}
     for node in program.graph.nodes:

@@ -32,4 +32,7 @@ def materialize(model: bytes, weights: Mapping[int, np.ndarray | Bytes]) -> byte
 
 def size_bytes(tensor: onnx.TensorProto) -> int:
     """The size of a tensor's data. No weight has a type of less than a byte."""
-    return int(np.prod(list(tensor.dims), dtype=np.int64)) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return (
+        int(np.prod(list(tensor.dims), dtype=np.int64))
+        * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    )

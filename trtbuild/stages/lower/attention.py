@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from trtbuild.stages.lower.modules import set_stack, stack_of
-from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.lower.propagate import propagate, refresh
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
@@ -30,13 +30,20 @@ _LOWEST = torch.finfo(torch.float32).min
 def write_out_masked_attention(program: Program, request: Request) -> Program:
     """`program` with every masked ``scaled_dot_product_attention`` of its outer graph written out."""
     graph = program.graph
+    changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
+        refresh(node, changed)
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             arguments = _arguments(node)
             if _is_covered(**arguments):
                 with graph.inserting_before(node):
-                    node.replace_all_uses_with(_write_out(node, **arguments))
+                    written = _write_out(node, **arguments)
+                node.replace_all_uses_with(written)
                 graph.erase_node(node)
+                changed.add(written)  # it has other strides
+    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
+        spec.arg.name = output.name
+    program.exported.graph_module.recompile()
     return program
 
 
@@ -49,8 +56,9 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _is_covered(query: torch.fx.Node, attn_mask: Any, dropout_p: float, is_causal: bool, **_: Any) -> bool:
-    dtype = query.meta["val"].dtype
-    return attn_mask is not None and not is_causal and dropout_p == 0.0 and dtype is torch.float32
+    value = query.meta["val"]
+    is_plain = value.dtype is torch.float32 and isinstance(value.shape[-1], int)
+    return attn_mask is not None and not is_causal and dropout_p == 0.0 and is_plain
 
 
 def _write_out(

@@ -15,17 +15,15 @@ import operator
 from collections.abc import Set
 
 import torch
-import torch.utils._pytree as pytree
 
 from trtbuild.stages.lower.dtypes import Ranges, crosses, repeat_of, role_of
 from trtbuild.stages.lower.modules import common_stack, set_stack, stack_of
 from trtbuild.stages.lower.operators import Role
-from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.lower.propagate import propagate, refresh
 from trtbuild.stages.lower.ranges import Range, is_float32, tensors
 from trtbuild.stages.program.text import target_name
 
 _cast = torch.ops.aten._to_copy.default
-_DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 
 class Casts:
@@ -44,6 +42,9 @@ class Casts:
         self._half_nodes = half_nodes
         self._owned = owned
         self._found = found
+        # what is float32 now: asked once, because values change on the way
+        self._governed = {node for node in graph.nodes if is_float32(node)}
+        self._shapes = {node for node in graph.nodes if node.op == "call_function" and role_of(node) is Role.SHAPE}
         self._made: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
         self._changed: set[torch.fx.Node] = set()
 
@@ -53,12 +54,12 @@ class Casts:
             if node.op not in ("call_function", "output") or node.target is operator.getitem:
                 self._refresh(node)
                 continue
-            if node.op == "call_function" and role_of(node) is Role.SHAPE:
+            if node in self._shapes:
                 self._say_float32(node)
                 continue
             dtype = self._half if node in self._half_nodes else torch.float32
             before = node.all_input_nodes
-            replaced = {source: self._in_dtype(source, dtype, node) for source in before if is_float32(source)}
+            replaced = {source: self._in_dtype(source, dtype, node) for source in before if source in self._governed}
             node.args = torch.fx.map_arg(node.args, lambda source: replaced.get(source, source))
             node.kwargs = torch.fx.map_arg(dict(node.kwargs), lambda source: replaced.get(source, source))
             if node.all_input_nodes != before:
@@ -104,32 +105,17 @@ class Casts:
 
     def _say_float32(self, node: torch.fx.Node) -> None:
         """A constant in the shape of another value has that value's dtype unless it says its own."""
-        if is_float32(node) and node.kwargs.get("dtype") is None:
+        if node in self._governed and node.kwargs.get("dtype") is None:
             node.kwargs = {**node.kwargs, "dtype": torch.float32}
 
     def _refresh(self, node: torch.fx.Node) -> None:
-        if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
+        governed = [tensor.dtype is torch.float32 for tensor in tensors(node)]
+        if not refresh(node, self._changed):
             return
-        if node not in self._changed and not any(source in self._changed for source in node.all_input_nodes):
-            return
-        if _DATA_DEPENDENT & set(getattr(node.target, "tags", ())):
-            return
-        before = _layout(node)
-        was_float = [tensor.dtype is torch.float32 for tensor in tensors(node)]
-        propagate(node)
-        if _layout(node) == before:
-            self._changed.discard(node)
-        else:
-            self._changed.add(node)
         wanted = self._half if node in self._half_nodes else torch.float32
-        for tensor, is_governed in zip(tensors(node), was_float, strict=True):
+        for tensor, is_governed in zip(tensors(node), governed, strict=True):
             if is_governed and tensor.dtype is not wanted:
                 raise TypeError(
                     f"{target_name(node.target)} gives {tensor.dtype} where precision decided {wanted}: "
                     "its row in trtbuild/stages/lower/operators.py is wrong"
                 )
-
-
-def _layout(node: torch.fx.Node) -> list[object]:
-    sizes = [(tensor.dtype, *tensor.shape, *tensor.stride()) for tensor in tensors(node)]
-    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in pytree.tree_leaves(sizes)]

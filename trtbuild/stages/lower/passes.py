@@ -15,6 +15,7 @@ from trtbuild.stages.lower.functionalize import functionalize
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.precision import apply_precision
 from trtbuild.stages.lower.request import Request
+from trtbuild.stages.lower.views import free_views
 from trtbuild.stages.program.functional import Program
 
 
@@ -35,6 +36,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("drop-checks", drop_checks, "assertions compute nothing: ranges are checked by the profiles and the trace"),
     Pass("drop-identities", drop_identities, "a copy of what nothing mutates is the thing itself"),
+    Pass("free-views", free_views, "strides are PyTorch's own affair, and the next passes change them"),
     Pass(
         "write-out-masked-attention",
         write_out_masked_attention,

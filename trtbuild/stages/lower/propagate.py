@@ -1,6 +1,9 @@
-"""The fake value of a node that a pass made or changed, from the values of its inputs.
+"""The fake values of nodes that a pass made or changed, and of what reads them.
 
-Only such nodes are run again: running a node whose size depends on data would make a second symbol for one size.
+Rules
+1. Only such nodes are run again: running a node whose size depends on data would make a second symbol for one size.
+2. A reader is run again where the dtype, shape or strides of its input are not what they were.
+3. Nested graphs are not entered: what they are given has the dtypes it had.
 """
 
 from __future__ import annotations
@@ -8,22 +11,45 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+_DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 
 def propagate(node: torch.fx.Node) -> None:
     """Set ``node.meta["val"]``. Raises what the operator raises for these dtypes and shapes."""
+    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda source: source.meta["val"])
     mode = _mode(node.graph)
-    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), _value)
-    if mode is None:
+    if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
         return
     with mode:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def _value(node: torch.fx.Node) -> Any:
-    return node.meta["val"]
+def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:
+    """Run a node of which itself or an input is in `changed`, and keep `changed` right. Whether it was run."""
+    if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
+        return False
+    if node not in changed and not any(source in changed for source in node.all_input_nodes):
+        return False
+    if _DATA_DEPENDENT & set(getattr(node.target, "tags", ())):
+        return False
+    before = _layout(node.meta.get("val"))
+    propagate(node)
+    if _layout(node.meta["val"]) == before:
+        changed.discard(node)
+    else:
+        changed.add(node)
+    return True
+
+
+def _layout(value: Any) -> list[object]:
+    leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    sizes = [size for leaf in leaves for size in (leaf.dtype, *leaf.shape, *leaf.stride())]
+    # expressions, not SymInts: comparing those would put guards on the program's symbols
+    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
 
 
 def _mode(graph: torch.fx.Graph) -> FakeTensorMode | None:

@@ -50,7 +50,9 @@ class Range(enum.IntEnum):
     BEYOND = 2
 
 
-def ranges(graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor], half: torch.dtype) -> dict[torch.fx.Node, Range]:
+def ranges(
+    graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor], half: torch.dtype
+) -> dict[torch.fx.Node, Range]:
     """The range of every node's value. `constants` are the lifted ones by placeholder name."""
     found: dict[torch.fx.Node, Range] = {}
     for node in graph.nodes:

@@ -173,9 +173,7 @@ class _Builder:
     def build(self) -> Built:
         piece = self._piece
         specs = [self._placeholder(node, f"w{k}", InputKind.USER_INPUT) for k, node in enumerate(piece.weights)]
-        specs += [
-            self._placeholder(node, f"c{k}", InputKind.CONSTANT_TENSOR) for k, node in enumerate(piece.constants)
-        ]
+        specs += [self._placeholder(node, f"c{k}", InputKind.CONSTANT_TENSOR) for k, node in enumerate(piece.constants)]
         specs += [self._placeholder(node, f"i{k}", InputKind.USER_INPUT) for k, node in enumerate(piece.inputs)]
         for node in piece.nodes:
             self._copy(node)

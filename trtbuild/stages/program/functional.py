@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import io
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -87,6 +88,11 @@ class Program:
     def from_bytes(cls, data: bytes) -> Program:
         extra = {"trtbuild.weights": ""}
         exported = torch.export.load(io.BytesIO(data), extra_files=extra)
+        # Loading gives every result of a call that has several a getitem, used or not: what was stored comes back.
+        for node in reversed(exported.graph.nodes):
+            if node.target is operator.getitem and not node.users:
+                exported.graph.erase_node(node)
+        exported.graph_module.recompile()
         return cls(exported, int(extra["trtbuild.weights"]))
 
 

@@ -107,9 +107,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
     if match:
         low = int(match[1]) * unit if match[1] else None
         high = int(match[2]) * unit if match[2] else None
-        wanted = " and ".join(
-            [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
-        )
+        wanted = " and ".join([f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None))
         declared = plan.symbols[symbol]
         return Violation(
             f"{what} is declared {declared.min}..{declared.max}, but the model needs {wanted}",
@@ -146,7 +144,9 @@ def _named(text: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
     """torch's expression in the manifest's names."""
     text = re.sub(r" = L(?:\['?\w+'?\])+\.size\(\)\[\d+\]", "", text)
     text = re.sub(
-        r"L\['(\w+)'\](?:\['?(\w+)'?\])?\.size\(\)\[(\d+)\]", lambda m: f"{_input_name(m[1], m[2], inputs)}.{m[3]}", text
+        r"L\['(\w+)'\](?:\['?(\w+)'?\])?\.size\(\)\[(\d+)\]",
+        lambda m: f"{_input_name(m[1], m[2], inputs)}.{m[3]}",
+        text,
     )
 
     def name(match: re.Match[str]) -> str:

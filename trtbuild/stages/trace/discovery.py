@@ -1,14 +1,94 @@
-"""stub"""
-from contextlib import contextmanager
-from trtbuild.stages.trace.places import Places
+"""Finding out what a trace depends on, while user code runs.
+
+The parts: `recording` keeps what was seen; `hooks` (audit events), `loader` (imports), `wrappers` (what reads below
+Python), `mappings` (what none of them saw) and `operators` (custom operators) report to it.
+
+What cannot be seen: the network, the clock, other processes, reads in C, C++ and Rust by libraries that are not in
+``wrappers.READERS`` and unmap their files again, and edits inside installed distributions.
+``source: {deps: […], env: […], cacheable: false}`` says it by hand.
+"""
+
+from __future__ import annotations
+
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trtbuild.core.dependency import Observation
+from trtbuild.core.spec import Source
+from trtbuild.stages.trace import hooks, patterns
+from trtbuild.stages.trace.loader import Importing
+from trtbuild.stages.trace.mappings import mapped_files
+from trtbuild.stages.trace.operators import Operators
+from trtbuild.stages.trace.places import Places
+from trtbuild.stages.trace.recording import Recorder
+from trtbuild.stages.trace.wrappers import READERS, Wrapping
+
+
 class Discovery:
-    uncacheable=None
-    def __init__(self, project, source):
-        self.places=Places(); self.project=project; self.source=source
+    """The dependencies of one trace."""
+
+    def __init__(self, project: Path, source: Source) -> None:
+        self._project = project
+        self._source = source
+        self.places = Places()
+        self._recorder = Recorder(project, self.places)
+        self._operators = Operators(self._recorder)
+        if not source.cacheable:
+            self._recorder.refuse("the manifest says `cacheable: false`")
+
     @contextmanager
-    def recording(self):
-        for r in reversed(self.source.roots): sys.path.insert(0, str(self.project/r))
-        yield
-    def observations(self, job): return ()
-    def implementation(self, name): return "unknown"
+    def recording(self) -> Iterator[None]:
+        """User code that runs inside is watched."""
+        wrapping = Wrapping(self._recorder)
+        roots = [os.path.normpath(self._project / root) for root in self._source.roots]
+        importing = Importing(self._recorder, roots, dict.fromkeys(READERS, wrapping.patch))
+        self._declared()
+        mapped = mapped_files()
+        # the operators' wrapper of load_library goes below the reader's
+        parts = (self._operators, wrapping, importing)
+        for part in parts:
+            part.install()
+        hooks.activate(self._recorder)
+        try:
+            yield
+        finally:
+            hooks.activate(None)
+            for part in reversed(parts):
+                part.remove()
+            for path in sorted(mapped_files() - mapped):
+                self._recorder.file(path)
+
+    def implementation(self, name: str) -> str:
+        """The digest of a custom operator's implementation, for `program_text`."""
+        return self._operators.implementation(name)
+
+    @property
+    def operators(self) -> dict[str, str]:
+        """Digests of the custom operators that were asked for."""
+        return dict(self._operators.digests)
+
+    def observations(self) -> tuple[Observation, ...]:
+        """All that was seen, in the order of first use. Raises SourceError when it changed meanwhile."""
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None)
+            if isinstance(path, str):
+                place = self.places.of(path)
+                if place.distribution is not None:
+                    self._recorder.distribution(place.distribution)
+        return self._recorder.observations()
+
+    @property
+    def uncacheable(self) -> str | None:
+        """Why the result must not be kept."""
+        return "; ".join(self._recorder.reasons) or None
+
+    def _declared(self) -> None:
+        for pattern in self._source.deps:
+            patterns.add(pattern, self._project, self._recorder)
+        for name in self._source.env:
+            self._recorder.environment(name, os.environ.get(name))
+        if self._source.kind == "exported_program":
+            self._recorder.file(self._project / self._source.target)

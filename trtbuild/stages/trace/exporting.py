@@ -54,9 +54,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         )
     except Exception as error:
         _raise_violations(error, job)
-        frames.raise_from(
-            error, "torch.export cannot trace the model", code="export", fallback=job.place("source")
-        )
+        frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
     guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
         program = raw.run_decompositions({})
@@ -121,8 +119,4 @@ def _raise_violations(error: Exception, job: TraceJob) -> None:
         return
     texts = [violation.text for violation in found]
     hints = list(dict.fromkeys(violation.hint for violation in found))
-    raise SourceError(
-        "; ".join(texts), code="constraint", hint="; ".join(hints), **job.place(found[0].path)
-    ) from error
-
-
+    raise SourceError("; ".join(texts), code="constraint", hint="; ".join(hints), **job.place(found[0].path)) from error

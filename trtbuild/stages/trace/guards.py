@@ -80,9 +80,7 @@ class _Guard:
         self.symbols = tuple(sorted({axis.symbol for axis in names.values() if isinstance(axis, SymbolAxis)}))
 
     @classmethod
-    def read(
-        cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]
-    ) -> _Guard | None:
+    def read(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> _Guard | None:
         """None for a guard that speaks of something else than sizes of inputs."""
         reader = _SizeReader(arguments, plan, inputs)
         try:

@@ -50,8 +50,8 @@ def _open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
         recorder.directory(path)
         return
     if flags & _WRITES:
-        if flags & os.O_RDWR and not flags & (os.O_TRUNC | os.O_EXCL):
-            recorder.file(path)
+        if flags & (os.O_RDWR | os.O_APPEND) and not flags & (os.O_TRUNC | os.O_EXCL):
+            recorder.file(path)  # what is there already is read, or added to
         recorder.wrote(path)
         return
     recorder.file(path)

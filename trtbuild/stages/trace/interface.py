@@ -83,8 +83,6 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, dict) and value.get("kind") in ("tensor", "none", "constant")
 
 
-
-
 def _constant(value: Any, job: TraceJob) -> dict[str, Any]:
     if value is None:
         return {"kind": "none"}

@@ -20,12 +20,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from trtbuild.stages.trace.frames import caller
 from trtbuild.stages.trace.observe import normalized
+from trtbuild.stages.trace.places import HOME, Place
 from trtbuild.stages.trace.recording import Recorder
 
 
@@ -90,15 +90,15 @@ class _Finder:
             return None
         self._local.busy = True
         try:
-            importer = caller(self._recorder.places)
-            by_user = importer is not None and self._recorder.places.is_user(importer[0])
+            importer = self._recorder.places.of(_importer())
+            by_user = importer.owner in ("user", "trtbuild")  # trtbuild imports the source's own module
             if path is None and not by_user:
                 spec = self._ask(name, None, target, [entry for entry in sys.path if not self._is_root(entry)])
                 spec = spec or PathFinder.find_spec(name, [entry for entry in sys.path if self._is_root(entry)], target)
             else:
                 spec = self._ask(name, path, target, None)
             with self._recorder.own():
-                if by_user or (spec is None and path is None):
+                if by_user or (spec is None and path is None and _is_noted(importer)):
                     self._missed(name, sys.path if path is None else path, spec, by_user)
             if spec is not None and name in self._after:
                 _call_after(spec, self._after[name])
@@ -132,21 +132,42 @@ class _Finder:
             return
         for entry in searched:
             directory = os.path.abspath(entry)
+            if directory == HOME and directory not in self._roots:
+                continue  # an editable install of trtbuild itself
             if not self._recorder.places.is_user(directory) and directory not in self._roots:
                 if found is not None and os.path.dirname(found) == directory:
                     return
                 continue
-            for candidate in _candidates(directory, tail):
+            for candidate in _candidates(directory, tail, found):
                 if found == candidate:
                     return
                 self._recorder.file(candidate)
 
 
-def _candidates(directory: str, tail: str) -> list[str]:
+def _importer() -> str:
+    """The file of the nearest frame outside the import system and this package."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith("<frozen") and f"{os.sep}importlib{os.sep}" not in filename:
+            return str(filename)
+        frame = frame.f_back
+    return "<frozen>"
+
+
+def _is_noted(importer: Place) -> bool:
+    """Whether it matters that an importer finds nothing. What Python and torch probe for (``_winapi``, ``z3``) follows
+    from their versions and the platform, and those are in the key."""
+    return importer.owner == "distribution" and importer.distribution != "torch"
+
+
+def _candidates(directory: str, tail: str, found: str | None) -> list[str]:
     """What an import of `tail` looks for in a directory, in order (`FileFinder`); a package stands for all of its files."""
     package = os.path.join(directory, tail)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package
-    return [first, package + importlib.machinery.EXTENSION_SUFFIXES[0], package + ".py"]
+    source = package + ".py"
+    # compiled beside its source (Cython) is the one case in which people have extension modules in a project
+    return [first, package + EXTENSION_SUFFIXES[0], source] if found == source else [first, source]
 
 
 def _call_after(spec: ModuleSpec, patch: Patch) -> None:

@@ -53,6 +53,9 @@ DISTRIBUTIONS: dict[str, str] = {
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
+#: The directory that the package trtbuild is imported from.
+HOME = os.path.dirname(_PACKAGE)
+
 
 @dataclass(frozen=True)
 class Place:

@@ -46,9 +46,7 @@ class Point:
     guess: Guess | None = None
 
 
-def prove(
-    module: torch.nn.Module, arranged: Arranged, guesses: Sequence[Guess], job: TraceJob, frames: Frames
-) -> None:
+def prove(module: torch.nn.Module, arranged: Arranged, guesses: Sequence[Guess], job: TraceJob, frames: Frames) -> None:
     """Compare program and model at every point. Raises SourceError."""
     example = tuple(symbol.example for symbol in job.shapes.symbols)
     points = {sizes: Point(sizes) for sizes in dict.fromkeys((example, *job.points))}
@@ -148,8 +146,7 @@ def _run(arranged: Arranged, weights: list[torch.Tensor], values: list[torch.Ten
 def _frozen(point: Point, what: str, job: TraceJob) -> SourceError:
     return SourceError(
         f"the traced program is not the model at {_sizes(point, job)}: {what}. The model takes another branch there "
-        "than at the example, and export kept only one"
-        + (f" (it assumed {point.guess.text})" if point.guess else ""),
+        "than at the example, and export kept only one" + (f" (it assumed {point.guess.text})" if point.guess else ""),
         code="frozen-branch",
         hint=_hint(point, job),
         **_place(point, job),

@@ -65,6 +65,10 @@ class Recorder:
             path = path[len(self._project) + 1 :]
         return path.replace(os.sep, "/")
 
+    def is_inside(self, path: str) -> bool:
+        """Whether `path` is inside the project."""
+        return os.path.abspath(path).startswith(self._project + os.sep)
+
     def file(self, path: Any, digest: str | None = None) -> None:
         """`path` was opened, imported or asked about, found or not. `digest` is of the bytes that were used."""
         found = _absolute(path)
@@ -125,7 +129,8 @@ class Recorder:
 
     def _file(self, path: str, digest: str | None) -> None:
         place = self.places.of(path)
-        if place.distribution is not None:
+        if place.distribution is not None and "-info" + os.sep not in path:
+            # whoever looks for a distribution's plugins reads the metadata of all distributions: that is no use of them
             self.distribution(place.distribution)
         if place.owner != "user" or self._is_above(path):
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,13 +56,17 @@ def trace(job: TraceJob, project: Path) -> Traced:
     with torch.no_grad():
         with discovery.recording():
             module = load(job, project, frames)
-            traced = _trace_module(module, job, frames, discovery)
-        traced.observations = discovery.observations(job)
+            traced = trace_module(module, job, frames, discovery.implementation)
+        traced.interface["operators"] = discovery.operators
+        traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
     return traced
 
 
-def _trace_module(module: torch.nn.Module, job: TraceJob, frames: Frames, discovery: Any) -> Traced:
+def trace_module(
+    module: torch.nn.Module, job: TraceJob, frames: Frames, implementation: Callable[[str], str] | None = None
+) -> Traced:
+    """Trace a module that is loaded already. `implementation` gives the digests of custom operators. Raises SourceError."""
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.trace import checks
     from trtbuild.stages.trace.arranging import arrange
@@ -85,7 +90,7 @@ def _trace_module(module: torch.nn.Module, job: TraceJob, frames: Frames, discov
     program = arranged.program
     return Traced(
         program=program.to_bytes(),
-        graph=program_text(program, discovery.implementation),
+        graph=program_text(program, implementation),
         modules=module_paths(program),
         interface=interface(exported.program, arranged, weights, job),
         weights=_values(arranged, job),

@@ -255,4 +255,3 @@ def _input_values(exported: ExportedProgram) -> list[Any]:
 
 
 KINDS: dict[str, Loader] = {"python": _python, "exported_program": _exported_program}
-

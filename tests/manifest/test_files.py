@@ -91,7 +91,9 @@ def test_rejects_files_that_include_themselves(files: Files) -> None:
 
 def test_rejects_a_cycle_through_a_link(files: Files) -> None:
     (files.root / "link.yaml").symlink_to("trtbuild.yaml")
-    files.refused("version: 1\ninclude: [«link.yaml]\n" + MODELS + PROFILES.replace("version: 1\n", ""), "includes itself")
+    files.refused(
+        "version: 1\ninclude: [«link.yaml]\n" + MODELS + PROFILES.replace("version: 1\n", ""), "includes itself"
+    )
 
 
 def test_rejects_manifests_that_include_each_other(files: Files) -> None:
@@ -119,9 +121,13 @@ def test_rejects_includes_that_are_missing_doubled_or_no_list(files: Files) -> N
         "there is no directory 'nowhere'",
     )
     files.marks.clear()
-    files.refused("version: 1\ninclude: «shapes.yaml\n" + BASE.partition("\n")[2], "`include` must be a list", "[shapes.yaml]")
+    files.refused(
+        "version: 1\ninclude: «shapes.yaml\n" + BASE.partition("\n")[2], "`include` must be a list", "[shapes.yaml]"
+    )
     files.marks.clear()
-    files.refused("version: 1\ninclude: [«3, «'']\n" + BASE.partition("\n")[2], "each entry of `include` must be a path")
+    files.refused(
+        "version: 1\ninclude: [«3, «'']\n" + BASE.partition("\n")[2], "each entry of `include` must be a path"
+    )
 
 
 def test_rejects_what_is_no_readable_file(files: Files) -> None:
@@ -148,7 +154,9 @@ def test_rejects_a_file_without_permission(files: Files, monkeypatch: pytest.Mon
 
 def test_rejects_a_named_file_that_is_missing(files: Files) -> None:
     files.manifest(BASE)
-    with pytest.raises(UsageError, match="'trtbuild.yml' cannot be read: no such file\n  → did you mean 'trtbuild.yaml'"):
+    with pytest.raises(
+        UsageError, match=r"'trtbuild\.yml' cannot be read: no such file\n  → did you mean 'trtbuild\.yaml'"
+    ):
         files.load("trtbuild.yml")
 
 

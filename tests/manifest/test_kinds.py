@@ -114,7 +114,13 @@ def test_rejects_other_callables(given: str, hint: str) -> None:
 
 
 def test_operators_are_normalized_sorted_and_said_once() -> None:
-    given = ["torch.ops.aten.sort.stable", "aten.cumsum.default", "aten::mm", "aten.sort.stable", "torch.ops.aten.cumsum"]
+    given = [
+        "torch.ops.aten.sort.stable",
+        "aten.cumsum.default",
+        "aten::mm",
+        "aten.sort.stable",
+        "torch.ops.aten.cumsum",
+    ]
     assert value(kinds.Operators, given) == ["aten.cumsum", "aten.mm", "aten.sort.stable"]
     assert value(kinds.Operators, []) == []
     for bad in ("cumsum", "aten.", "aten.a.b.c", "aten.mm ", "torch.mm.default.x", ""):

@@ -75,7 +75,9 @@ def test_rejects_two_included_defaults_of_one_field(files: Files) -> None:
     files.write("a.yaml", "defaults: {precision: float16, builder: {tf32: false}}\n")
     files.write("b.yaml", "defaults: {«precision: float32, builder: {refit: true, «tf32: true}}\n")
     text = with_defaults("{targets: [ada], profiles: [batch]}", "a.yaml", "b.yaml")
-    files.refused(text, "two included files give the default `precision`; the other is at a.yaml:1:12", "`builder.tf32`")
+    files.refused(
+        text, "two included files give the default `precision`; the other is at a.yaml:1:12", "`builder.tf32`"
+    )
     model = files.model(text.replace("{targets", "{precision: bfloat16, builder: {tf32: true}, targets"))
     assert (model.precision, model.builder.tf32, model.builder.refit) == ("bfloat16", True, True)
 
@@ -91,11 +93,15 @@ def test_many_includes_of_includes_stay_cheap(files: Files) -> None:
         for side in "ab":
             files.write(f"{side}{level}.yaml", f"include: [a{level + 1}.yaml, b{level + 1}.yaml]\n")
     files.write("a25.yaml", "defaults: {precision: float16}\n").write("b25.yaml", "version: 1\n")
-    assert files.model(with_defaults("{targets: [ada], profiles: [batch]}", "a0.yaml", "b0.yaml")).precision == "float16"
+    assert (
+        files.model(with_defaults("{targets: [ada], profiles: [batch]}", "a0.yaml", "b0.yaml")).precision == "float16"
+    )
 
 
 def test_paths_in_an_included_file_are_relative_to_it(files: Files) -> None:
-    files.write("lib/w.pt").write("lib/models/m.yaml", "models:\n" + BASE.partition("models:\n")[2] + "    weights: ../w.pt\n")
+    files.write("lib/w.pt").write(
+        "lib/models/m.yaml", "models:\n" + BASE.partition("models:\n")[2] + "    weights: ../w.pt\n"
+    )
     model = files.model(HEAD + "include: [lib/models/m.yaml]\n")
     assert model.weights == "lib/w.pt"
     assert model.source.roots == ("lib/models", "lib", ".")

@@ -24,7 +24,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
 MIB = 1 << 20
 ABSENT = "ab" * 32
 # Below, at and above the size from which blobs are cut; zeros, whose chunks are all alike; random bytes.
-SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 9 * MIB]
+SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 3 * MIB + 17]
 
 
 @pytest.fixture(params=STORES)

@@ -35,12 +35,13 @@ def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None
     """Whatever was announced is there, whatever is there is whole, and the rest is in tmp/."""
     moments = random.Random(11)
     killed, unfinished, announced = 0, 0, 0
-    for seed in range(14):
+    for seed in range(12):
         root = tmp_path / f"store{seed % 2}"
         writer = child(WRITER, root, seed, 1000)
         assert writer.line() == "ready"
-        time.sleep(moments.uniform(0.0, 0.12))
-        keys = writer.kill()
+        keys = [writer.line() for _ in range(moments.randrange(3))]
+        time.sleep(moments.uniform(0.0, 0.03))
+        keys += writer.kill()
         assert writer.process.returncode == -signal.SIGKILL
         killed += 1
         store = LocalStore(root)
@@ -53,7 +54,7 @@ def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None
         announced += len(keys)
         unfinished += len(list((root / "tmp").glob("*")))
     # The faults were delivered, and in the middle of work.
-    assert killed == 14 and announced > 0 and unfinished > 0
+    assert killed == 12 and announced > 0 and unfinished > 0
 
 
 def test_leftovers_of_the_killed_are_collected(tmp_path: Path, child: Callable[..., Any]) -> None:

@@ -65,6 +65,28 @@ def test_many_processes_build_one_after_the_other(tmp_path: Path, child: Callabl
         builder.finish()
 
 
+def test_who_waited_for_a_removed_file_waits_again(local: LocalStore) -> None:
+    """The holder unlinks the file and lets go; meanwhile another one made and took the file of that name."""
+    local.put_bytes(b"x")
+    path = str(local.root / "locks" / KEY)
+    held = leases._acquire(path)
+    inside = threading.Event()
+
+    def build() -> None:
+        with local.building(KEY):
+            inside.set()
+
+    waiting = threading.Thread(target=build)
+    waiting.start()
+    time.sleep(0.1)
+    Path(path).unlink()
+    with local.building(KEY):
+        leases._close(held)
+        assert not inside.wait(0.2)
+    waiting.join(10)
+    assert inside.is_set()
+
+
 def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
     path = local.root / "locks" / KEY
     with local.session(), local.building(KEY):

@@ -90,7 +90,7 @@ def test_a_wrong_small_blob(local: LocalStore, entry_path: EntryPath, damage: st
 def test_a_wrong_chunk(
     local: LocalStore, payload: Callable[..., bytes], entry_path: EntryPath, damage: str, reading: str, tmp_path: Path
 ) -> None:
-    data = payload(1, 9 * MIB)
+    data = payload(1, 3 * MIB)
     output = local.put_bytes(data)
     chunk = local.parts(output.sha256)[3]
     path = entry_path(local, "cas", chunk.sha256)
@@ -227,6 +227,21 @@ def test_another_format_is_refused(local: LocalStore, text: str) -> None:
     with pytest.raises(StoreUnavailable) as caught:
         LocalStore(local.root)
     assert ("upgrade trtbuild" in str(caught.value.hint)) == text.startswith("trtbuild.store/")
+
+
+def test_joining_chunks_of_another_store(local: LocalStore, payload: Callable[..., bytes], tmp_path: Path) -> None:
+    data, other = payload(1, 3 * MIB), LocalStore(tmp_path / "other")
+    output = other.put_bytes(data)
+    chunks = other.parts(output.sha256)
+    with pytest.raises(BlobMissing):
+        local.join(output.sha256, chunks)
+    for chunk in chunks:
+        local.put_bytes(other.get_bytes(chunk.sha256))
+    with pytest.raises(EntryCorrupt):
+        local.join(output.sha256, chunks[::-1])
+    assert not local.has(output.sha256)
+    assert local.join(output.sha256, chunks) == output
+    assert local.get_bytes(output.sha256) == data
 
 
 def test_names_cannot_leave_the_directory(local: LocalStore) -> None:

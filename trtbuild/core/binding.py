@@ -63,7 +63,8 @@ def bind(interface: Interface, traced: Mapping[str, Weight], table: Mapping[str,
     """The weight of each slot: from the weights file where it has the name (or a name tied to it), else from the trace.
 
     The trace has checked that the file's names, shapes and dtypes are the module's, so only values are left to differ.
-    Raises SourceError when names that the module ties together have different values in the file.
+    Raises SourceError when names that the module ties together have different values in the file, and KeyError when
+    neither has a value.
     """
     tied: dict[str, list[str]] = {slot.name: [slot.name] for slot in interface.slots}
     for alias, name in interface.aliases.items():

@@ -9,7 +9,8 @@ Rules
    `SINGLE` links they grow by doubling, so that thousands of files are a few dozen look-ups.
 3. Links are write-once. A trace that met its dependencies in another order follows the links that are there, adding
    what they ask for (a superset is sound: at worst something is built again), and extends their end.
-4. A link at a place wins over a record there: the longer chain knows more.
+4. A link at a place wins over a record there: the longer chain knows more. So does the link of whoever wrote first.
+5. A link that names nothing new leads nowhere: it is damaged, and taken as none.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def link_recipe(declared: Declared, seen: Sequence[Observation]) -> Recipe:
 def follow(declared: Declared, read_link: ReadLink, observe: Observe) -> tuple[Observation, ...]:
     """What the chain says has to be looked at, with what is there now. The trace's key is made of it."""
     seen: list[Observation] = []
-    while (named := read_link(link_recipe(declared, seen))) is not None:
-        seen.extend(_new(named, seen, observe))
+    while named := _new(read_link(link_recipe(declared, seen)), seen):
+        seen.extend(Observation(dependency, observe(dependency)) for dependency in named)
     return tuple(seen)
 
 
@@ -53,27 +54,34 @@ def extend(
     write_link: Callable[[Recipe, Sequence[Dependency]], None],
     observe: Observe,
 ) -> tuple[Observation, ...]:
-    """Make the chain lead to what a trace has `found` (in order of discovery). Returns what its key is made of."""
+    """Make the chain lead to what a trace has `found` (in order of discovery). Returns what its key is made of.
+
+    `write_link` is called only where `read_link` gives nothing that can be used: it publishes a link write-once, and
+    replaces one that is there and damaged. When another build was faster, `read_link` gives that build's link
+    afterwards, and the chain goes on from there.
+    """
     known = {observation.dependency: observation.seen for observation in found}
     seen: list[Observation] = []
     links = 0
     while True:
         here = link_recipe(declared, seen)
-        named = read_link(here)
-        if named is None:
-            have = {observation.dependency for observation in seen}
-            missing = [observation.dependency for observation in found if observation.dependency not in have]
+        named = _new(read_link(here), seen)
+        if not named:
+            missing = _new([observation.dependency for observation in found], seen)
             if not missing:
                 return tuple(seen)
-            named = missing[: 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)]
-            write_link(here, named)
+            mine = missing[: 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)]
+            write_link(here, mine)
+            named = _new(read_link(here), seen) or mine
         links += 1
-        seen.extend(_new(named, seen, lambda dependency: known.get(dependency) or observe(dependency)))
+        for dependency in named:
+            seen.append(Observation(dependency, known[dependency] if dependency in known else observe(dependency)))
 
 
-def _new(named: Sequence[Dependency], seen: Sequence[Observation], observe: Observe) -> list[Observation]:
+def _new(named: Sequence[Dependency] | None, seen: Sequence[Observation]) -> list[Dependency]:
+    """Those of `named` that are not in `seen`, once each."""
     have = {observation.dependency for observation in seen}
-    return [Observation(dependency, observe(dependency)) for dependency in named if dependency not in have]
+    return [dependency for dependency in dict.fromkeys(named or ()) if dependency not in have]
 
 
 def link_bytes(named: Sequence[Dependency]) -> bytes:
@@ -83,7 +91,10 @@ def link_bytes(named: Sequence[Dependency]) -> bytes:
 
 def parse_link(data: bytes) -> tuple[Dependency, ...]:
     """Raises ValueError when `data` is no link."""
-    names = json.loads(data)
+    try:
+        names = json.loads(data)
+    except RecursionError:
+        raise ValueError("a link is a list of names") from None
     if not isinstance(names, list) or not names:
         raise ValueError("a link names at least one dependency")
     return tuple(Dependency.from_part(str(name)) for name in names)

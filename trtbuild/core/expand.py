@@ -20,15 +20,15 @@ def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile
     """The min, opt and max of a tensor inside the model under one profile.
 
     min and max are interval bounds of each size's expression, not its value at the profile's min and max: ``10 - s``
-    falls where s grows. Opt is the value at opt.
+    falls where s grows. Opt is the value at opt. No size is negative, whatever the bounds say.
     """
     low, mid, high = (units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max"))
     bounds: list[Interval] = list(zip(low, high, strict=True))
-    found = [(*interval(size, bounds), evaluate(size, mid)) for size in shape]
+    ends = [interval(size, bounds) for size in shape]
     return ShapeRange(
-        min=tuple(max(0, entry[0]) for entry in found),
-        opt=tuple(entry[2] for entry in found),
-        max=tuple(entry[1] for entry in found),
+        min=tuple(max(0, end[0]) for end in ends),
+        opt=tuple(max(0, evaluate(size, mid)) for size in shape),
+        max=tuple(max(0, end[1]) for end in ends),
     )
 
 

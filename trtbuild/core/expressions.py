@@ -16,11 +16,15 @@ Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 #: An interval whose upper end is unknown ends here (TensorRT's dimensions are 64-bit, its sizes 31-bit).
 UNBOUNDED = 2**31 - 1
 
+#: No power of a number beyond 1 with a larger exponent is a size.
+_EXPONENT = 63
+
 Interval = tuple[int, int]
 
 
 def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
-    """The size where symbol k is `symbols[k]`. Raises ValueError for a size that depends on data."""
+    """The size where symbol k is `symbols[k]`. Raises ValueError for a size that depends on data, and where there is none
+    (division by zero, a negative exponent, a number beyond 64 bits by `pow`)."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression
@@ -91,6 +95,8 @@ def _point(operator: str, values: Sequence[int]) -> int:
     if operator == "min":
         return min(values)
     left, right = values
+    if operator in ("floordiv", "ceildiv", "mod") and right == 0:
+        raise ValueError(f"{operator} by zero")
     if operator == "floordiv":
         return left // right
     if operator == "ceildiv":
@@ -98,6 +104,8 @@ def _point(operator: str, values: Sequence[int]) -> int:
     if operator == "mod":
         return left % right
     if operator == "pow":
+        if right < 0 or (right > _EXPONENT and abs(left) > 1):
+            raise ValueError(f"{left} to the power of {right} is no size")
         return int(left**right)
     raise ValueError(f"no operator {operator!r}")
 
@@ -116,16 +124,29 @@ def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
         return low, high
     left, right = bounds
     if operator == "mod":
-        if right[0] <= 0:
-            return -UNBOUNDED, UNBOUNDED
         if left[0] >= 0 and left[1] < right[0]:
             return left
-        return 0, right[1] - 1
-    if operator in ("floordiv", "ceildiv", "pow"):
-        if operator != "pow" and right[0] <= 0 <= right[1]:
-            return -UNBOUNDED, UNBOUNDED
-        if operator == "pow" and (right[0] < 0 or left[0] < 0):
-            return -UNBOUNDED, UNBOUNDED
-        corners = [_point(operator, (a, b)) for a in left for b in right]
-        return min(corners), max(corners)
+        return min(0, right[0] + 1), max(0, right[1] - 1)  # the sign is the divisor's
+    if operator in ("floordiv", "ceildiv"):
+        return _quotient(operator, left, right)
+    if operator == "pow":
+        return _power(left, right)
     raise ValueError(f"no operator {operator!r}")
+
+
+def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
+    low, high = right[0] or 1, right[1] or -1  # nothing is divided by 0
+    if low < 0 < high:
+        largest = max(abs(left[0]), abs(left[1]))
+        return -largest, largest
+    corners = [_point(operator, (a, b)) for a in left for b in (low, high)]
+    return min(corners), max(corners)
+
+
+def _power(left: Interval, right: Interval) -> Interval:
+    low, high = (min(max(0, exponent), _EXPONENT) for exponent in right)  # beyond them only 0, 1 and -1 have powers
+    if left[0] < 0:
+        largest = max(1, abs(left[0]), abs(left[1])) ** high
+        return -largest, largest
+    corners = [base**exponent for base in left for exponent in (low, high)]
+    return min(corners), max(corners)

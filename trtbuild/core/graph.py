@@ -1,13 +1,19 @@
-"""The build graph: steps, what they are called, and what was decided about each."""
+"""The build graph: steps, what they are called, and what was decided about each; and the plan of a model, which is all
+its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from trtbuild.core.dependency import Observation
+from trtbuild.core.encoding import Value
+from trtbuild.core.packaging import Contents
 from trtbuild.core.recipe import Change, Recipe
 from trtbuild.core.record import Record
+from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.spec import Model
 
 Stage = Literal["trace", "lower", "partition", "convert", "engine", "package"]
 STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "convert", "engine", "package")
@@ -56,3 +62,28 @@ class Step:
     @property
     def key(self) -> str | None:
         return self.recipe.key if self.recipe else None
+
+
+@dataclass
+class ModelPlan:
+    """The steps of one model by id, in graph order, and what is known of its results."""
+
+    model: Model
+    shapes: ShapePlan
+    steps: dict[str, Step] = field(default_factory=dict)
+    declared: tuple[tuple[str, Value], ...] = ()
+    observations: tuple[Observation, ...] = ()
+    #: What the package step puts together, once all engines have keys.
+    contents: Contents | None = None
+    #: Digests of blobs that a weights file provides.
+    file_weights: frozenset[str] = frozenset()
+
+    @property
+    def package(self) -> Step | None:
+        return self.steps.get(step_id(self.model.name, "package"))
+
+    def run_again(self, step: Step, reason: Reason) -> Step:
+        """Make a run of a hit. Its record stays: recipes below follow from it, and running it again leaves the same."""
+        changed = replace(step, verdict="run", reason=reason, source=None)
+        self.steps[step.id] = changed
+        return changed

@@ -6,8 +6,10 @@ Rules (DESIGN section 4)
    A new field is in the key without anybody remembering it; leaving one out takes a line and a reason here.
 3. A step's recipe holds the digests of what it consumes, never who made it or when: early cut-off.
 4. Below an engine its key stands for it, because engine bytes are not reproducible with every toolchain.
-5. trtbuild's own steps enter by `STEP_VERSIONS`, bumped when that step's output changes, not by the package's version.
-6. Versions of torch, onnx and onnxscript are in trace, lower, partition and convert, and in no engine.
+5. What user code sees is in the key of its trace as it was written down: a directory to import from, or a pattern of
+   ``deps:``, decides *what* is looked at, so the things that were looked at cannot stand for it.
+6. trtbuild's own steps enter by `STEP_VERSIONS`, bumped when that step's output changes, not by the package's version.
+7. Versions of torch, onnx and onnxscript are in trace, lower, partition and convert, and in no engine.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trtbuild.core.dependency import Observation
-from trtbuild.core.encoding import Value
+from trtbuild.core.encoding import Value, encode
 from trtbuild.core.engine_job import EngineJob
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.shapes import ShapePlan, symbol_values
@@ -33,25 +35,21 @@ STEP_VERSIONS: Mapping[str, int] = {
     "weights": 1,
 }
 
-#: (type, field) → why it is in no key. Every other field of every type named here is in one.
+#: (type, field) → why `fields_of` leaves it out. Every other field of every type of core.spec, core.shapes and
+#: core.engine_job is in a key as it is. Labels are in the package's key, and only there: they are what a package says.
 EXCLUDED: Mapping[tuple[str, str], str] = {
-    ("Model", "name"): "names the steps, not their results",
+    ("Model", "name"): "a label: it names the steps, not their results",
     ("Model", "origin"): "where it was written down",
     ("Model", "places"): "where its fields were written down",
     ("Model", "outputs"): "where results are put; the results are the same",
-    ("Model", "targets"): "each engine has its own target in its key",
-    ("Model", "dims"): "names and relations; what follows from them (ShapePlan) is in the key",
-    ("Model", "profiles"): "their names; the shapes are in the key",
-    ("Model", "weights"): "the file's path; its content is in the key",
-    ("Profile", "name"): "a label; its order and shapes are in the key",
+    ("Model", "targets"): "in another form: each engine has its own target in its key",
+    ("Model", "dims"): "in another form: what follows from them, symbols and shapes (core.shapes), is in the key",
+    ("Model", "profiles"): "in another form: their shapes, in order, are in the keys of traces and engines",
+    ("Model", "weights"): "in another form: a path; what the file holds is in the key",
+    ("Profile", "name"): "a label; its place in the order and its shapes are in the key",
     ("Target", "name"): "a label; what it stands for is in the key",
-    ("Target", "version"): "a pin; the resolved toolchain version is in the key",
-    ("Source", "cacheable"): "decides whether the result is kept, not what it is",
-    ("Source", "deps"): "patterns; the files that they match are observations, which are in the key",
-    ("Source", "env"): "names; the values are observations, which are in the key",
-    ("Source", "roots"): "directories; the files found in them are observations, which are in the key",
+    ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",
     ("Symbol", "name"): "a label; symbols are numbered",
-    ("Input", "name"): "binding names belong to the package; a keyword input's name is in the key by itself",
 }
 
 
@@ -69,7 +67,7 @@ def _plain(value: Any) -> Value:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return fields_of(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}  # not str(key): 1 and "1" are two keys
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value  # type: ignore[no-any-return]  # the encoder refuses what it does not know
@@ -89,9 +87,7 @@ def trace_declared(
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
-        described = fields_of(entry)
-        if entry.keyword:
-            described["keyword"] = entry.name
+        described = fields_of(entry)  # its name too: a keyword's is passed, and outputs must not be called like inputs
         described["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
         inputs.append(described)
     parts: list[tuple[str, Value]] = [
@@ -122,9 +118,12 @@ def trace(declared: Sequence[tuple[str, Value]], observations: Sequence[Observat
     return _step("trace", *declared, *((seen.dependency.part, seen.seen) for seen in observations))
 
 
-def lower(graph: str, precision: str, versions: Mapping[str, str]) -> Recipe:
-    """`graph` is the digest of the traced program's canonical text."""
-    return _step("lower", ("graph", graph), ("precision", precision), ("versions", dict(versions)))
+def lower(graph: str, modules: str, precision: str, versions: Mapping[str, str]) -> Recipe:
+    """`graph` is the digest of the traced program's canonical text, `modules` that of its module paths: they are not in
+    the text, and lowering hands them on."""
+    return _step(
+        "lower", ("graph", graph), ("modules", modules), ("precision", precision), ("versions", dict(versions))
+    )
 
 
 def partition(
@@ -180,3 +179,12 @@ def weights_file(sha256: str, form: str) -> Recipe:
 def any_trace(recipe: Recipe) -> Recipe:
     """Where a machine without torch looks for a trace: the same parts but the versions that it was made with."""
     return Recipe("trace-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
+
+
+def may_stand_for(made: Recipe, anyone: Recipe) -> bool:
+    """Whether the trace `made` is one that `anyone` (a trace without versions) leads to: it was declared alike, and
+    nothing that both looked at differs. What only one of them looked at is a superset that the chain asked for."""
+    parts = dict(made.parts)
+    return (made.stage, made.version) == (anyone.stage, anyone.version) and all(
+        encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in anyone.parts
+    )

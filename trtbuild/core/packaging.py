@@ -67,6 +67,7 @@ class Contents:
             ("output tree", self.interface.output_tree),
             ("dims", self._dims()),
             ("profiles", self._profiles()),
+            ("precision", self.model.precision),
             ("targets", self._targets()),
             ("partitions", {name: self._cut(cut) for name, cut in self.cuts.items()}),
             ("engines", {f"{engine.partition}@{engine.target}": engine.key for engine in self.engines}),
@@ -77,7 +78,7 @@ class Contents:
         return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
 
     def blobs(self) -> dict[str, str]:
-        """Digests of all blobs that the package's files hold, but plans: digest → what it is."""
+        """Digests of all blobs that the package's files hold, but plans: digest → ``program`` or ``weight``."""
         found = {output.sha256: "program" for cut in self.cuts.values() for output in cut.programs.values()}
         for entry in self._torch_weights().values():
             found[entry["sha256"]] = "weight"
@@ -94,8 +95,8 @@ class Contents:
             files[path] = engine.plan.to_json()
             plans.setdefault(engine.target, {})[engine.partition] = path
         for cut in self.cuts.values():
-            for graph, output in cut.programs.items():
-                files[f"torch/{graph[:16]}.pt2"] = output.to_json()
+            for output in cut.programs.values():  # by content: two toolchains' cuts may store one graph differently
+                files[f"torch/{output.sha256[:32]}.pt2"] = output.to_json()
         weights = self._torch_weights()
         for entry in weights.values():
             files[f"weights/{entry['sha256'][:32]}"] = {"sha256": entry["sha256"], "size": _size(entry)}
@@ -190,11 +191,17 @@ def _lists(shape: Mapping[str, Any]) -> dict[str, list[int]]:
     return {which: list(sizes) for which, sizes in shape.items()}
 
 
-_BYTES = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4}
+_BYTES = {
+    **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
+    **dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("uint32", "int32", "float32"), 4),
+    **dict.fromkeys(("uint64", "int64", "float64", "complex64"), 8),
+    "complex128": 16,
+}
 
 
 def _size(entry: Mapping[str, Any]) -> int:
-    size = _BYTES.get(entry["dtype"], 8)
+    size = _BYTES[entry["dtype"]]
     for length in entry["shape"]:
         size *= length
     return size

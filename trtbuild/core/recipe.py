@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,10 @@ class Recipe:
         names = [name for name, _ in self.parts]
         if len(set(names)) != len(names):
             raise ValueError(f"a recipe names a part twice: {sorted({n for n in names if names.count(n) > 1})}")
-        return digest(SCHEMA, [self.stage, self.version, [[name, value] for name, value in self.parts]])
+        return digest(SCHEMA, self._value())
+
+    def _value(self) -> Value:
+        return [self.stage, self.version, [[name, value] for name, value in self.parts]]
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -45,7 +49,7 @@ class Recipe:
         if not isinstance(data, dict):
             raise ValueError("a recipe is an object")
         stage, version, parts = data.get("stage"), data.get("version"), data.get("parts")
-        if not isinstance(stage, str) or not isinstance(version, int) or not isinstance(parts, list):
+        if not isinstance(stage, str) or type(version) is not int or not isinstance(parts, list):
             raise ValueError("a recipe has a stage, a version and parts")
         pairs = []
         for part in parts:
@@ -56,11 +60,7 @@ class Recipe:
 
     def same_as(self, other: Recipe) -> bool:
         """Equal in full, by canonical bytes (DESIGN: a hit compares recipes, not only keys)."""
-        return (
-            self.stage == other.stage
-            and self.version == other.version
-            and encode([[n, v] for n, v in self.parts]) == encode([[n, v] for n, v in other.parts])
-        )
+        return encode(self._value()) == encode(other._value())
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def printable(value: Value) -> str:
 
 
 def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
-    """The parts that differ, in the order of `now`, then those that `was` alone has.
+    """The parts that differ, in the order of `now`, then those that `was` alone has; none for equal recipes only.
 
-    A mapping on both sides is compared entry by entry (``settings.optimization_level``), so that the smallest thing
-    that changed is what is named.
+    A mapping on both sides is compared entry by entry (``settings.optimization_level``), and so are lists of one length,
+    so that the smallest thing that changed is what is named.
     """
     found: list[Change] = []
     if was.version != now.version:
@@ -107,6 +107,8 @@ def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
     before, after = dict(was.parts), dict(now.parts)
     for name in [*after, *(name for name in before if name not in after)]:
         _compare(name, before.get(name, _MISSING), after.get(name, _MISSING), found)
+    if not found and not was.same_as(now):
+        found.append(Change("order of parts", ", ".join(before), ", ".join(after)))
     return tuple(found)
 
 
@@ -120,8 +122,7 @@ _MISSING = _Missing()
 def _compare(name: str, was: Value | _Missing, now: Value | _Missing, found: list[Change]) -> None:
     if isinstance(was, _Missing) or isinstance(now, _Missing):
         shown = [ABSENT if isinstance(side, _Missing) else printable(side) for side in (was, now)]
-        if shown[0] != shown[1]:
-            found.append(Change(name, *shown))
+        found.append(Change(name, *shown))
         return
     if encode(was) == encode(now):
         return
@@ -142,4 +143,6 @@ def _compare(name: str, was: Value | _Missing, now: Value | _Missing, found: lis
     shown = [printable(was), printable(now)]
     if shown[0] == shown[1]:  # 1 and True, or "1" and 1: say the types too
         shown = [f"{text} ({type(side).__name__})" for text, side in zip(shown, (was, now), strict=True)]
+    if shown[0] == shown[1]:  # two NaNs, or ["a, b"] and ["a", "b"]
+        shown = [json.dumps(to_json(side)) for side in (was, now)]
     found.append(Change(name, *shown))

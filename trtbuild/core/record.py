@@ -53,18 +53,24 @@ class Record:
     @classmethod
     def from_bytes(cls, data: bytes) -> Record:
         """Raises ValueError when `data` is not a well-formed record whose key is its recipe's."""
-        document = json.loads(data)
+        try:
+            document = json.loads(data)
+        except RecursionError:
+            raise ValueError("a record is not nested that deeply") from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
         recipe = Recipe.from_json(document.get("recipe"))
         if document.get("key") != recipe.key:
             raise ValueError("the record's key is not its recipe's")
-        outputs = {}
-        for name, entry in dict(document.get("outputs", {})).items():
-            if not is_digest(entry.get("sha256")) or not isinstance(entry.get("size"), int) or entry["size"] < 0:
-                raise ValueError(f"output {name!r} has no digest or size")
-            outputs[name] = Output(entry["sha256"], entry["size"])
-        provenance = document.get("provenance", {})
-        if not isinstance(provenance, dict):
-            raise ValueError("provenance is an object")
-        return cls(recipe, outputs, provenance)
+        outputs, provenance = document.get("outputs"), document.get("provenance")
+        if not isinstance(outputs, dict) or not isinstance(provenance, dict):
+            raise ValueError("outputs and provenance are objects")
+        return cls(recipe, {name: _output(name, entry) for name, entry in outputs.items()}, provenance)
+
+
+def _output(name: str, entry: object) -> Output:
+    if isinstance(entry, dict):
+        sha256, size = entry.get("sha256"), entry.get("size")
+        if isinstance(sha256, str) and is_digest(sha256) and type(size) is int and size >= 0:
+            return Output(sha256, size)
+    raise ValueError(f"output {name!r} has no digest or size")

@@ -24,11 +24,6 @@ class Fields(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _one_of(*choices: list[str], **more: Any) -> dict[str, Any]:
-    """That exactly one of these sets of fields is there: checked below or in `source`, and said to editors here."""
-    return {"oneOf": [{"required": fields} for fields in choices], **more}
-
-
 def _with_shorthands(schema: dict[str, Any]) -> None:
     """A dim may be its places alone."""
     whole = dict(schema)
@@ -57,7 +52,9 @@ class TargetFields(Fields):
 class ShapeFields(Fields):
     """One input's shapes in a profile: `min`, `opt` and `max`, or `shape` where all three are equal."""
 
-    model_config = ConfigDict(json_schema_extra=_one_of(["shape"], ["min", "opt", "max"]))
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["shape"], "maxProperties": 1}, {"required": ["min", "opt", "max"]}]}
+    )
 
     min: kinds.Shape | None = Field(None, description="The smallest shape.", examples=[[1, 3, 224, 224]])
     opt: kinds.Shape | None = Field(None, description="The shape to tune for.", examples=[[8, 3, 224, 224]])
@@ -107,14 +104,10 @@ class SourceFields(Fields):
     """Where the model comes from: exactly one of `python`, `exported_program`, `onnx`, `torchscript` and `network`."""
 
     model_config = ConfigDict(
-        json_schema_extra=_one_of(
-            ["python"],
-            ["exported_program"],
-            ["onnx"],
-            ["torchscript"],
-            ["network"],
-            dependentRequired={"kwargs": ["python"]},
-        )
+        json_schema_extra={
+            "oneOf": [{"required": [kind]} for kind in kinds.SOURCES],
+            "dependentRequired": {"kwargs": ["python"]},
+        }
     )
 
     python: kinds.Callable_ | None = Field(

@@ -73,6 +73,9 @@ Platform = Literal["linux-x86_64", "linux-aarch64", "windows-x86_64"]
 Tiling = Literal["none", "fast", "moderate", "full"]
 Verbosity = Literal["layer_names_only", "detailed", "none"]
 
+#: The kinds of sources; a model has exactly one.
+SOURCES = ("python", "exported_program", "onnx", "torchscript", "network")
+
 #: What people write for a value of a choice, where no spelling is near.
 SYNONYMS = {
     "fp16": "float16",

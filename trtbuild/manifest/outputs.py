@@ -13,6 +13,8 @@ from trtbuild.manifest.problems import Problems, place
 
 #: Parts of the manifest's contract that a later version writes.
 LATER = ("triton", "pt2")
+#: Where the builder keeps what it knows about the project (DESIGN section 5).
+STATE_FOLDER = ".trtbuild"
 KINDS = ("package", "plans", "triton", "pt2")
 
 
@@ -48,6 +50,8 @@ def resolve_outputs(declared: DeclaredModel, picked: Picked | None, problems: Pr
             problems.add(origin, f"the output {written!r} lies outside of the project", own)
         elif path == ".":
             problems.add(origin, f"the output {written!r} is the project itself", own)
+        elif path.split("/")[0] == STATE_FOLDER:
+            problems.add(origin, f"the output {written!r} lies in trtbuild's own state, which may be deleted", own)
         else:
             outputs.append(Output(declared.name, kind, path, picked.node.keys[kind]))
     return outputs

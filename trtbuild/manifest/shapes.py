@@ -35,24 +35,25 @@ def resolve_dims(picked: Picked | None, inputs: tuple[Input, ...], problems: Pro
     """The dims, each one's places and all dims in the order of the inputs' axes: the order of writing means nothing."""
     declared: dict[str, DimFields] = (picked.value if picked else None) or {}
     order = {entry.name: index for index, entry in enumerate(inputs)}
+    taken: dict[tuple[str, int], str] = {}
     dims = []
     for name, fields in declared.items():
-        assert picked is not None
-        node = picked.node.items[name]
+        node = picked.node.items[name] if picked else None
         places: list[tuple[str, int]] = []
         for index, written in enumerate(fields.at):
             input_name, _, axis = written.partition(".")
             at = (input_name, int(axis))
-            origin = place_node(node, index).origin
+            text = hint = ""
             if input_name not in order:
-                problems.add(
-                    origin,
-                    f"there is no input {input_name!r} for dim {name!r}",
-                    suggestion(input_name, order, "inputs"),
-                )
-            elif at in places:
-                problems.add(origin, f"dim {name!r} names {written} twice", "keep it once")
+                text = f"there is no input {input_name!r} for dim {name!r}"
+                hint = suggestion(input_name, order, "inputs")
+            elif at in taken:
+                text = f"{written} is already in dim {taken[at]!r}"
+                hint = "name one dim for each axis, once"
+            if text and node:
+                problems.add(place_node(node, index).origin, text, hint)
             else:
+                taken[at] = name
                 places.append(at)
         if places:
             places.sort(key=lambda at: (order[at[0]], at[1]))

@@ -7,11 +7,11 @@ from typing import Any
 from trtbuild.core.spec import Origin, Source
 from trtbuild.manifest.declared import Picked
 from trtbuild.manifest.fields import SourceFields
+from trtbuild.manifest.kinds import SOURCES
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of, import_roots
 from trtbuild.manifest.problems import Problems
 from trtbuild.manifest.tree import Node
 
-KINDS = ("python", "exported_program", "onnx", "torchscript", "network")
 #: Parts of the manifest's contract that a later version builds.
 LATER = ("onnx", "torchscript", "network")
 
@@ -20,13 +20,13 @@ def resolve_source(picked: Picked, model: str, paths: ProjectPaths, problems: Pr
     """The source that a model declares, or None where it is wrong."""
     declared: SourceFields = picked.value
     node = picked.node
-    given: list[str] = [kind for kind in KINDS if getattr(declared, kind) is not None]
+    given: list[str] = [kind for kind in SOURCES if getattr(declared, kind) is not None]
     if len(given) != 1:
         said = f"{' and '.join(f'`{kind}`' for kind in given)} stand together" if given else "the source says no kind"
         problems.add(
             node.key_origin(given[1]) if given else picked.key,
             f"{said} in model {model!r}",
-            f"write exactly one of {', '.join(KINDS)}",
+            f"write exactly one of {', '.join(SOURCES)}",
         )
         return None
     kind = given[0]
@@ -46,7 +46,7 @@ def resolve_source(picked: Picked, model: str, paths: ProjectPaths, problems: Pr
         target = paths.named(target, folder)
         check_readable(paths, target, "the exported program", node.items[kind].origin, problems)
     return Source(
-        kind=kind,  # type: ignore[arg-type]  # one of KINDS without LATER
+        kind=kind,  # type: ignore[arg-type]  # one of SOURCES without LATER
         target=target,
         kwargs=_kwargs(declared, node, problems),
         deps=tuple(sorted({paths.named(pattern, folder) for pattern in declared.deps or ()})),

@@ -160,7 +160,12 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
-    loc: tuple[str | int, ...] = tuple(step for step in details["loc"] if step != "[key]")
+    error, context, given = details["type"], details.get("ctx", {}), details.get("input")
+    loc: tuple[str | int, ...] = details["loc"]
+    # So pydantic says that a key of a mapping is wrong, and not its value. (Or somebody made up a field of that name.)
+    about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
+    if about_key:
+        loc = loc[:-1]
     node, origin, at_key = root, root.origin, key
     expected: Expected | None = Expected(kind)
     parent = Expected(kind)
@@ -175,20 +180,17 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
         if expected is not None:
             parent, expected = expected, expected.inside(step)
     name = loc[-1] if loc else None
-    error, context = details["type"], details.get("ctx", {})
-    given = details.get("input")
     if error == "trtbuild":
         # About a mapping as a whole (a missing part), the key says more than the first field does.
-        problems.add(
-            at_key if isinstance(given, dict | BaseModel) or node.items else origin, context["text"], context["hint"]
-        )
+        whole = about_key or isinstance(given, dict | BaseModel) or node.items
+        problems.add(at_key if whole else origin, context["text"], context["hint"])
     elif error == "extra_forbidden":
         known = list(parent.bare.model_fields)
         problems.add(at_key, f"unknown field {name!r}", suggestion(str(name), known, "fields here"))
     elif error == "missing":
         words = allowed(expected) if expected else "a value"
         problems.add(at_key, f"the field `{name}` is missing", f"`{name}` is {words}")
-    elif "[key]" in details["loc"]:
+    elif about_key:
         words = allowed(Expected(typing.get_args(parent.bare)[0])) if typing.get_args(parent.bare) else "a name"
         problems.add(at_key, f"{name!r} cannot be a name here", f"it must be {words}")
     else:

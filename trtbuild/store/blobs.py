@@ -83,6 +83,27 @@ class LocalBlobs:
             raise BlobMissing(f"blob {sha256} is not in the store {self.root}")
         return parts
 
+    def join(self, sha256: str, chunks: Sequence[Output]) -> Output:
+        """Make a blob of two or more chunks that are in the store, as they came from another one. They are read.
+
+        Raises BlobMissing when one of them is not there, EntryCorrupt when they are not that blob, StoreUnavailable.
+        """
+        if len(chunks) < 2:
+            raise ValueError("a blob has at least two chunks, or none")
+        with self.entries.lock.shared():
+            for chunk in chunks:
+                if self.entries.find("cas", chunk.sha256) != chunk.size:
+                    raise BlobMissing(f"chunk {chunk.sha256} is not in the store {self.root}")
+        whole = hashlib.sha256()
+        scratch = memoryview(bytearray(max(chunk.size for chunk in chunks)))
+        for chunk in chunks:
+            self.entries.read_into(chunk, scratch[: chunk.size])
+            whole.update(scratch[: chunk.size])
+        if whole.hexdigest() != sha256:
+            raise EntryCorrupt(f"the chunks that were given are not blob {sha256}")
+        self.entries.write("ac", action_result.list_key(sha256), action_result.list_entry(sha256, chunks).to_bytes())
+        return Output(sha256, sum(chunk.size for chunk in chunks))
+
     def find_parts(self, sha256: str) -> tuple[Output, ...] | None:
         """`parts`, or None; for a caller who holds the store-wide lock."""
         size = self.entries.find("cas", sha256)

@@ -20,9 +20,11 @@ from typing import Any
 from trtbuild.core.engine_job import EngineJob
 from trtbuild.errors import ToolchainError
 from trtbuild.toolchain.configuration import configure
+from trtbuild.toolchain.element_types import foreign_nodes
 from trtbuild.toolchain.library import Log, listening, load
-from trtbuild.toolchain.network import Bytes, Parsed
+from trtbuild.toolchain.network import Bytes, NodeError, Parsed
 from trtbuild.toolchain.onnx_outline import outline
+from trtbuild.toolchain.table import FLAVOURS
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,11 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes]) -> Compiled:
 
 
 def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
+    shape = outline(model)
+    foreign = foreign_nodes(shape, FLAVOURS[job.target.toolchain].dtypes)
     try:
-        errors = parsed.parse(model, weights) or parsed.changed_types(outline(model))
+        errors = [NodeError(text, name) for name, text in foreign.items()]
+        errors = errors or parsed.parse(model, weights) or parsed.changed_types(shape)
     except ValueError as error:
         raise ToolchainError(str(error)) from error
     if errors:

@@ -15,24 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from trtbuild.toolchain.element_types import TENSORRT_TYPES
 from trtbuild.toolchain.library import Log
 from trtbuild.toolchain.onnx_outline import Node, Outline, outline
 
 NETWORK_NAME = "partition"
 
 Bytes = bytes | bytearray | memoryview
-
-#: onnx.TensorProto.DataType → tensorrt.DataType.
-_TYPES = {
-    1: "FLOAT",
-    2: "UINT8",
-    3: "INT8",
-    6: "INT32",
-    7: "INT64",
-    9: "BOOL",
-    10: "HALF",
-    16: "BF16",
-}
 
 
 @dataclass(frozen=True)
@@ -62,22 +51,22 @@ class Parsed:
         mark = self._log.mark()
         shape = outline(model)
         if not self._parser.load_model_proto(model):
-            return self._errors(mark, shape.nodes)
+            return self._refused(mark, shape)
         for weight in shape.weights:
             data = self._own(weights[weight.name])
             if data.nbytes != weight.size_bytes:
                 raise ValueError(f"weight {weight.name} has {weight.size_bytes} bytes; {data.nbytes} were given")
             if not self._parser.load_initializer(weight.name, data.ctypes.data, data.nbytes):
-                return self._errors(mark, shape.nodes)
-        return [] if self._parser.parse_model_proto() else self._errors(mark, shape.nodes)
+                return self._refused(mark, shape)
+        return [] if self._parser.parse_model_proto() else self._refused(mark, shape)
 
     def changed_types(self, shape: Outline) -> list[NodeError]:
-        """Inputs and outputs whose type the parser changed in silence (1.7.1 makes float32 of float64), by their nodes."""
+        """Inputs and outputs whose element type the parser changed, by their nodes."""
         tensors = {t.name: t for t in map(self.network.get_input, range(self.network.num_inputs))}
         tensors |= {t.name: t for t in map(self.network.get_output, range(self.network.num_outputs))}
         found = []
         for name, element in (*shape.inputs, *shape.outputs):
-            wanted = _TYPES.get(element, f"ONNX type {element}")
+            wanted = TENSORRT_TYPES.get(element, f"ONNX element type {element}")
             taken = str(tensors[name].dtype).rpartition(".")[2] if name in tensors else "nothing"
             if wanted != taken:
                 text = f"{name} is {wanted} in the model and {taken} in the network"
@@ -85,7 +74,7 @@ class Parsed:
                 found += [NodeError(text, node) for node in nodes or [""]]
         return found
 
-    def _own(self, data: Bytes) -> np.ndarray:
+    def _own(self, data: Bytes) -> Any:
         """`data` at an address that no other weight of the network has: TensorRT takes equal addresses for one weight,
         and refuses it where sizes differ (INetworkDefinition::setWeightsName). Kept until the network is closed."""
         array = np.frombuffer(data, dtype=np.uint8)
@@ -106,6 +95,9 @@ class Parsed:
         pieces = [list(self._parser.get_subgraph_nodes(index)) for index in range(self._parser.num_subgraphs)]
         return pieces, self._errors(mark, shape.nodes)
 
+    def _refused(self, mark: int, shape: Outline) -> list[NodeError]:
+        return self._errors(mark, shape.nodes) or [NodeError("refused, and no reason was given", "")]
+
     def _errors(self, mark: int, nodes: Sequence[Node]) -> list[NodeError]:
         found = []
         for index in range(self._parser.num_errors):
@@ -117,9 +109,7 @@ class Parsed:
             code = str(error.code()).rpartition(".")[2]
             text = f"{operator or 'model'}: {code}: {error.desc()}"
             found.append(NodeError(text, node))
-        if not found:
-            found = [NodeError(text, "") for text in self._log.errors(mark)] or [NodeError("refused", "")]
-        return found
+        return found or [NodeError(text, "") for text in self._log.errors(mark)]
 
     def close(self) -> None:
         """Let go of the parser, then the network, then the weights."""

@@ -1,10 +1,8 @@
 """The few things that the toolchain wants to know of a serialized ONNX model, read from the protobuf wire format.
 
 Engine workers have TensorRT and numpy, and need not have onnx; and a model whose weights are elsewhere is small, so
-reading it twice costs nothing. Field numbers are those of onnx.proto (they never change):
-ModelProto.graph 7; GraphProto.node 1, initializer 5, input 11, output 12; NodeProto.input 1, output 2, name 3,
-op_type 4; TensorProto.dims 1, data_type 2, name 8, data_location 14; ValueInfoProto.name 1, type 2;
-TypeProto.tensor_type 1; TypeProto.Tensor.elem_type 1. The wire format is https://protobuf.dev/programming-guides/encoding.
+reading it twice costs nothing. Field numbers are those of onnx.proto (they never change). The wire format is
+https://protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
@@ -13,9 +11,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# onnx.proto
+_MODEL_GRAPH = 7
+_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
+_NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 3, 4, 5
+_ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH = 1, 3, 5, 6
+_TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_LOCATION, _EXTERNAL = 1, 2, 8, 14, 1
+_VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
+#: Attributes of ONNX operators that are element types (Cast, CastLike's kin, EyeLike, RandomNormal, …).
+_TYPE_ATTRIBUTES = ("to", "dtype")
+
 #: TensorProto.DataType → bytes of one element, for the types that torch weights have.
 _ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2}
-_EXTERNAL = 1
 
 
 @dataclass(frozen=True)
@@ -28,62 +35,116 @@ class ExternalWeight:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the outer graph."""
+    """A node of the outer graph. What the graphs nested in it read and declare is among its `inputs` and `types`."""
 
     name: str
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    #: Element types (TensorProto.DataType) that its attributes name.
+    types: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Outline:
-    """The outer graph: its nodes and external weights in order, and the ONNX element type of each input and output."""
+    """The outer graph: its nodes and external weights in order; and (name, element type) of its values that have one."""
 
     nodes: tuple[Node, ...]
     weights: tuple[ExternalWeight, ...]
+    initializers: tuple[tuple[str, int], ...]
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[tuple[str, int], ...]
 
 
 def outline(model: bytes) -> Outline:
     """Raises ValueError when `model` is not a protobuf message, or a weight has a type of unknown size."""
-    nodes: list[Node] = []
-    weights: list[ExternalWeight] = []
-    values: dict[int, list[tuple[str, int]]] = {11: [], 12: []}
-    for field, graph in _messages(memoryview(model)):
-        if field != 7:
-            continue
-        for part, value in _messages(graph):
-            if part == 1:
-                nodes.append(_node(value))
-            elif part == 5:
-                weight = _external_weight(value)
-                if weight is not None:
-                    weights.append(weight)
-            elif part in values:
-                values[part].append(_value(value))
-    return Outline(tuple(nodes), tuple(weights), tuple(values[11]), tuple(values[12]))
+    graph = next((part for field, part in _messages(memoryview(model)) if field == _MODEL_GRAPH), memoryview(b""))
+    weights, initializers = [], []
+    parts: dict[int, list[memoryview]] = {}
+    for field, part in _messages(graph):
+        parts.setdefault(field, []).append(part)
+    for tensor in parts.get(_GRAPH_INITIALIZER, []):
+        name, element, weight = _tensor(tensor)
+        initializers.append((name, element))
+        if weight is not None:
+            weights.append(weight)
+    return Outline(
+        tuple(map(_node, parts.get(_GRAPH_NODE, []))),
+        tuple(weights),
+        tuple(initializers),
+        tuple(map(_value, parts.get(_GRAPH_INPUT, []))),
+        tuple(map(_value, parts.get(_GRAPH_OUTPUT, []))),
+    )
 
 
 def _node(message: memoryview) -> Node:
-    texts: dict[int, list[str]] = {1: [], 2: [], 3: [], 4: []}
-    for number, text in _messages(message):
-        if number in texts:
-            texts[number].append(bytes(text).decode())
-    return Node("".join(texts[3]), "".join(texts[4]), tuple(texts[1]), tuple(texts[2]))
+    texts: dict[int, list[str]] = {_NODE_INPUT: [], _NODE_OUTPUT: [], _NODE_NAME: [], _NODE_OPERATOR: []}
+    types: list[int] = []
+    for field, part in _messages(message):
+        if field in texts:
+            texts[field].append(bytes(part).decode())
+        elif field == _NODE_ATTRIBUTE:
+            _attribute(part, texts[_NODE_INPUT], types)
+    return Node(
+        "".join(texts[_NODE_NAME]),
+        "".join(texts[_NODE_OPERATOR]),
+        tuple(texts[_NODE_INPUT]),
+        tuple(texts[_NODE_OUTPUT]),
+        tuple(types),
+    )
+
+
+def _attribute(message: memoryview, reads: list[str], types: list[int]) -> None:
+    name, number = "", 0
+    for field, value in _fields(message):
+        if isinstance(value, int):
+            number = value if field == _ATTRIBUTE_INT else number
+        elif field == _ATTRIBUTE_NAME:
+            name = bytes(value).decode()
+        elif field == _ATTRIBUTE_TENSOR:
+            types.append(_tensor(value)[1])
+        elif field == _ATTRIBUTE_GRAPH:
+            for part, inner in _messages(value):
+                if part == _GRAPH_NODE:
+                    node = _node(inner)
+                    reads += node.inputs
+                    types += node.types
+                elif part == _GRAPH_INITIALIZER:
+                    types.append(_tensor(inner)[1])
+    if name in _TYPE_ATTRIBUTES and number:
+        types.append(number)
 
 
 def _value(message: memoryview) -> tuple[str, int]:
     name, element = "", 0
     for field, part in _messages(message):
-        if field == 1:
+        if field == _VALUE_NAME:
             name = bytes(part).decode()
-        elif field == 2:
+        elif field == _VALUE_TYPE:
             for kind, tensor in _messages(part):
-                if kind == 1:
-                    element = next((value for number, value in _fields(tensor) if number == 1), 0)  # type: ignore[assignment]
+                for number, value in _fields(tensor) if kind == _TYPE_TENSOR else ():
+                    if number == _TENSOR_ELEMENT and isinstance(value, int):
+                        element = value
     return name, element
+
+
+def _tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
+    dims: list[int] = []
+    name, element, location = "", 0, 0
+    for field, value in _fields(message):
+        if field == _TENSOR_DIMS:
+            dims += [value] if isinstance(value, int) else list(_packed(value))
+        elif field == _TENSOR_TYPE and isinstance(value, int):
+            element = value
+        elif field == _TENSOR_NAME and not isinstance(value, int):
+            name = bytes(value).decode()
+        elif field == _TENSOR_LOCATION and isinstance(value, int):
+            location = value
+    if location != _EXTERNAL:
+        return name, element, None
+    if element not in _ELEMENT_BYTES:
+        raise ValueError(f"weight {name} has ONNX element type {element}, whose size is not known")
+    return name, element, ExternalWeight(name, math.prod(dims) * _ELEMENT_BYTES[element])
 
 
 def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:

@@ -9,8 +9,7 @@ Rules
    node; nothing wrong can be built from a wrong answer here.
 3. A refusal names every node that is known to be refused: those that the parser names, and those that
    `supports_model_v2` leaves out of its subgraphs.
-4. What the parser takes by changing the type of an input or output counts as refused (`Flavour.dtypes` is the rule for
-   the nodes between).
+4. What the parser takes by changing an element type in silence counts as refused (`element_types`).
 """
 
 from __future__ import annotations
@@ -23,9 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtbuild.core.spec import ToolchainName
+from trtbuild.toolchain.element_types import foreign_nodes
 from trtbuild.toolchain.library import listening, load
 from trtbuild.toolchain.network import NodeError, Parsed
-from trtbuild.toolchain.onnx_outline import ExternalWeight, outline
+from trtbuild.toolchain.onnx_outline import ExternalWeight, Outline, outline
+from trtbuild.toolchain.table import FLAVOURS
 
 #: Bytes between the windows: what any type of element may be aligned to.
 _STEP = 64
@@ -44,16 +45,19 @@ class Parser:
 
     def __init__(self, toolchain: ToolchainName, version: str | None = None) -> None:
         self._trt = load(toolchain, version)
+        self._dtypes = FLAVOURS[toolchain].dtypes
 
     def refused(self, model: bytes) -> Refusal | None:
         """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why."""
         shape = outline(model)
+        foreign = [NodeError(text, name) for name, text in foreign_nodes(shape, self._dtypes).items()]
         with listening(self._trt) as (logger, log):
             builder = self._trt.Builder(logger)
             with Parsed(self._trt, builder, logger, log) as parsed:
-                errors = parsed.parse(model, _zeros(shape.weights)) or parsed.changed_types(shape)
-            if not errors:
-                return None
+                errors = parsed.parse(model, _zeros(shape.weights))
+                if not errors:
+                    errors = foreign or parsed.changed_types(shape)
+                    return _refusal(shape, errors, []) if errors else None
             # A parse stops at the first node that fails to convert; supports_model_v2 goes on behind it.
             with (
                 tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder,
@@ -62,14 +66,19 @@ class Parser:
                 _empty_files(folder, shape.weights)
                 pieces, more = parsed.supported(model, os.path.join(folder, "model.onnx"))
         taken = {index for piece in pieces for index in piece}
-        named = {error.node for error in (*errors, *more) if error.node}
-        names = [node.name for index, node in enumerate(shape.nodes) if node.name in named or index not in taken]
-        return Refusal(tuple(names), _messages([*errors, *more]))
+        left = [node.name for index, node in enumerate(shape.nodes) if index not in taken]
+        return _refusal(shape, [*errors, *more, *foreign], left)
+
+
+def _refusal(shape: Outline, errors: Sequence[NodeError], left: Sequence[str]) -> Refusal:
+    named = {error.node for error in errors} | set(left)
+    texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
+    return Refusal(tuple(node.name for node in shape.nodes if node.name in named), tuple(dict.fromkeys(texts)))
 
 
 def _zeros(weights: Sequence[ExternalWeight]) -> dict[str, memoryview]:
     largest = max((weight.size_bytes for weight in weights), default=0)
-    block = memoryview(np.zeros(largest + _STEP * len(weights), dtype=np.uint8))
+    block: memoryview = np.zeros(largest + _STEP * len(weights), dtype=np.uint8).data
     return {
         weight.name: block[_STEP * index : _STEP * index + weight.size_bytes] for index, weight in enumerate(weights)
     }
@@ -80,8 +89,3 @@ def _empty_files(folder: str, weights: Sequence[ExternalWeight]) -> None:
     for weight in weights:
         with open(os.path.join(folder, weight.name), "wb") as file:
             file.truncate(weight.size_bytes)
-
-
-def _messages(errors: Sequence[NodeError]) -> tuple[str, ...]:
-    texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
-    return tuple(dict.fromkeys(texts))

@@ -127,14 +127,14 @@ def _copy_attribute(source: onnx.AttributeProto, result: onnx.AttributeProto, na
         graph = result.g
         graph.name = "nested"
         for value in source.g.input:
-            graph.input.add(name=_value(value.name, names)).type.CopyFrom(_without_dims(value.type))
+            graph.input.add(name=_value(value.name, names)).type.CopyFrom(_without_size_names(value.type))
         for tensor in source.g.initializer:
             copied = graph.initializer.add()
             _copy_tensor(tensor, copied)
             copied.name = _value(tensor.name, names)
         _copy_nodes(source.g, graph, names)
         for value in source.g.output:
-            graph.output.add(name=names.values[value.name]).type.CopyFrom(_without_dims(value.type))
+            graph.output.add(name=names.values[value.name]).type.CopyFrom(_without_size_names(value.type))
         return
     result.CopyFrom(source)
     result.ClearField("doc_string")
@@ -143,11 +143,14 @@ def _copy_attribute(source: onnx.AttributeProto, result: onnx.AttributeProto, na
         _copy_tensor(source.t, result.t)
 
 
-def _without_dims(source: onnx.TypeProto) -> onnx.TypeProto:
+def _without_size_names(source: onnx.TypeProto) -> onnx.TypeProto:
+    """A type with its rank and numbers: onnxruntime wants to know that a loop's counter is a scalar."""
     result = onnx.TypeProto()
     result.CopyFrom(source)
-    if result.HasField("tensor_type"):
-        result.tensor_type.ClearField("shape")
+    result.ClearField("denotation")
+    for size in result.tensor_type.shape.dim if result.HasField("tensor_type") else ():
+        size.ClearField("denotation")
+        size.ClearField("dim_param")
     return result
 
 

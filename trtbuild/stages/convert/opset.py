@@ -1,18 +1,40 @@
 """From the opset that a model was translated in to the toolchain's.
 
-Up: onnxscript's converter, which works on the model in memory. Down: onnx's own, operator by operator; it knows most of
-17 and 18, and refuses what has no older form.
+Up: onnxscript's converter. Down: from 18 to 17, which TensorRT 8.6 wants; written here, because onnx's own converter has no
+way back for Pad, and what 18 changed is little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
+
+1. Operators that are new in 18 have no older form.
+2. Reductions take their axes as an input since 18, and took them as an attribute before (ReduceSum since 13).
+3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got attributes or inputs; without them they are what they were.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import onnx
-import onnx.version_converter
+import onnx.numpy_helper
 import onnx_ir
 from onnxscript import version_converter
 
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import ORIGIN
+
+OLDEST = 17
+
+_NEW = frozenset(
+    ("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "CenterCropPad", "Col2Im", "GroupNormalization", "Mish")
+) | frozenset(("OptionalGetElement", "OptionalHasElement"))
+_REDUCTIONS = frozenset(
+    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+)
+#: Operator → the attributes, and the position of the input, that 18 gave it.
+_WIDENED: Mapping[str, tuple[tuple[str, ...], int | None]] = {
+    "Pad": ((), 3),
+    "Resize": (("antialias", "axes", "keep_aspect_ratio_policy"), None),
+    "LpPool": (("ceil_mode", "dilations"), None),
+}
 
 
 def raise_opset(model: onnx_ir.Model, opset: int) -> None:
@@ -23,23 +45,70 @@ def raise_opset(model: onnx_ir.Model, opset: int) -> None:
 
 
 def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """`model` in an older `opset`; origins are kept. Raises ConversionRefused where an operator has no older form."""
-    (own,) = (entry.version for entry in model.opset_import if not entry.domain)
-    if own <= opset:
+    """`model` in an older `opset`. Raises ConversionRefused, with the calls in `nodes`, where it has no older form."""
+    (own,) = (entry for entry in model.opset_import if not entry.domain)
+    if own.version <= opset:
         return model
-    # The C++ converter keeps the nodes' names and drops their metadata.
-    origins = {
-        node.name: entry.value for node in model.graph.node for entry in node.metadata_props if entry.key == ORIGIN
-    }
-    try:
-        lowered = onnx.version_converter.convert_version(model, opset)
-    except Exception as error:  # it raises RuntimeError and ConvertError, which is not exported
-        reason = str(error).strip().splitlines()
-        raise ConversionRefused(
-            f"no form in ONNX opset {opset}: {reason[-1] if reason else type(error).__name__}",
-            hint="a newer toolchain takes newer opsets",
-        ) from error
-    for node in lowered.graph.node:
-        if node.name in origins:
-            node.metadata_props.add(key=ORIGIN, value=origins[node.name])
+    if (own.version, opset) != (OLDEST + 1, OLDEST):
+        raise ConversionRefused(f"trtbuild writes ONNX opset {OLDEST} and later, not {opset}")
+    lowered = onnx.ModelProto()
+    lowered.CopyFrom(model)
+    _lower(lowered.graph, {tensor.name: tensor for tensor in lowered.graph.initializer})
+    for entry in lowered.opset_import:
+        if not entry.domain:
+            entry.version = opset
     return lowered
+
+
+def _lower(graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) -> None:
+    constants = {**constants, **{tensor.name: tensor for tensor in graph.initializer}}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _lower(attribute.g, constants)
+        given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type in _NEW:
+            raise _refused(node, "it is new in opset 18")
+        if node.op_type in _REDUCTIONS and len(node.input) > 1:
+            _axes_to_attribute(node, constants)
+        elif node.op_type == "Split" and "num_outputs" in given:
+            _drop_attribute(node, "num_outputs")  # as many equal parts as outputs: what 13 does without a split
+        elif node.op_type.startswith("Scatter") and given.get("reduction") in (b"max", b"min"):
+            raise _refused(node, "the reductions max and min are new in opset 18")
+        elif node.op_type in _WIDENED:
+            attributes, position = _WIDENED[node.op_type]
+            for name in attributes:
+                if name in given and given[name] not in (0, b"stretch"):
+                    raise _refused(node, f"{name} is new in opset 18")
+                _drop_attribute(node, name)
+            if position is not None and len(node.input) > position and node.input[position]:
+                raise _refused(node, f"input {position} is new in opset 18")
+
+
+def _axes_to_attribute(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> None:
+    name = node.input[1]
+    del node.input[1:]
+    if not name:
+        return
+    if name not in constants:
+        raise _refused(node, "its axes are computed")
+    axes = np.atleast_1d(onnx.numpy_helper.to_array(constants[name])).tolist()
+    if axes:
+        node.attribute.append(onnx.helper.make_attribute("axes", axes))
+        _drop_attribute(node, "noop_with_empty_axes")
+    elif any(a.name == "noop_with_empty_axes" and a.i for a in node.attribute):
+        raise _refused(node, "a reduction over no axes is new in opset 18")
+
+
+def _drop_attribute(node: onnx.NodeProto, name: str) -> None:
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _refused(node: onnx.NodeProto, reason: str) -> ConversionRefused:
+    return ConversionRefused(
+        f"{node.op_type} has no form in ONNX opset {OLDEST}: {reason}",
+        hint="a newer toolchain takes newer opsets; or name the operator in partition.torch_executed_ops",
+        nodes=[int(entry.value) for entry in node.metadata_props if entry.key == ORIGIN],
+    )

@@ -1,19 +1,22 @@
-"""Attention with a mask, written out, so that rows that are masked entirely are what eager makes of them.
+"""Attention written out as MatMul, mask, Softmax, MatMul, where the exporter's translation is not what eager computes.
 
 Rules
-1. Without a mask, or with ``is_causal`` (where no row is masked entirely), attention stays whole.
+1. In float32, attention without a mask and with ``is_causal`` (where no row is masked entirely) stays whole.
 2. Eager gives 0 for a row of which every key is masked, by ``False`` or by -inf (``torch._safe_softmax``). The
-   exporter's translation gives the average of the values, or NaN. Here such a row is set to 0 at the end, which leaves
-   MatMul, mask, Softmax, MatMul together for the compiler to fuse.
+   translation gives the average of the values, or NaN. Here such a row is set to 0 at the end, which leaves the four
+   operators together for the compiler to fuse.
 3. A mask of finite numbers (``torch.finfo.min``) is added as it is: eager gives the softmax of the sums, and the average
-   where all sums are equal. Written out, precision keeps the sum and the softmax in float32 and both products in half.
-4. Both operands get the square root of the scale, as in torch's own formula: half overflows later.
+   where all sums are equal.
+4. In half precision every attention is written out, for the translation puts its softmax in half; so the general rules
+   of precision keep sum and softmax in float32 and both products in half, as hand-written attention has it.
+5. Both operands get the square root of the scale, as in torch's own formula: half overflows later.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,17 +30,31 @@ _aten = torch.ops.aten
 _LOWEST = torch.finfo(torch.float32).min
 
 
-def write_out_masked_attention(program: Program, request: Request) -> Program:
-    """`program` with every masked ``scaled_dot_product_attention`` of its outer graph written out."""
+@dataclass(frozen=True)
+class _Attention:
+    """The arguments of ``scaled_dot_product_attention``, by their names in its schema."""
+
+    query: torch.fx.Node
+    key: torch.fx.Node
+    value: torch.fx.Node
+    attn_mask: torch.fx.Node | None
+    dropout_p: float
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
+
+
+def write_out_attention(program: Program, request: Request) -> Program:
+    """`program` with attention written out: masked ones, and in half precision all. Nested graphs are left alone."""
     graph = program.graph
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
         refresh(node, changed)
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
-            arguments = _arguments(node)
-            if _is_covered(**arguments):
+            attention = _attention(node)
+            if _can_be_written(attention) and (attention.attn_mask is not None or request.precision != "float32"):
                 with graph.inserting_before(node):
-                    written = _write_out(node, **arguments)
+                    written = _Writer(node).write(attention)
                 node.replace_all_uses_with(written)
                 graph.erase_node(node)
                 changed.add(written)  # it has other strides
@@ -47,57 +64,78 @@ def write_out_masked_attention(program: Program, request: Request) -> Program:
     return program
 
 
-def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+def _attention(node: torch.fx.Node) -> _Attention:
     schema = _aten.scaled_dot_product_attention.default._schema.arguments
-    given = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    given: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
     given.update(zip((argument.name for argument in schema), node.args, strict=False))
     given.update(node.kwargs)
-    return given
+    return _Attention(**given)
 
 
-def _is_covered(query: torch.fx.Node, attn_mask: Any, dropout_p: float, is_causal: bool, **_: Any) -> bool:
-    value = query.meta["val"]
-    is_plain = value.dtype is torch.float32 and isinstance(value.shape[-1], int)
-    return attn_mask is not None and not is_causal and dropout_p == 0.0 and is_plain
+def _can_be_written(attention: _Attention) -> bool:
+    query, key = attention.query.meta["val"], attention.key.meta["val"]
+    scale_is_known = isinstance(query.shape[-1], int) or isinstance(attention.scale, float)
+    heads = (query.shape[-3:-2], key.shape[-3:-2]) if attention.enable_gqa else ((), ())
+    groups_are_known = all(isinstance(size, int) for sizes in heads for size in sizes)
+    is_sound = attention.dropout_p == 0.0 and not (attention.is_causal and attention.attn_mask is not None)
+    return query.dtype is torch.float32 and scale_is_known and groups_are_known and is_sound
 
 
-def _write_out(
-    node: torch.fx.Node,
-    query: torch.fx.Node,
-    key: torch.fx.Node,
-    value: torch.fx.Node,
-    attn_mask: torch.fx.Node,
-    scale: Any,
-    enable_gqa: bool,
-    **_: Any,
-) -> torch.fx.Node:
-    stack = stack_of(node)
+class _Writer:
+    """Writes before `node`, in its module."""
 
-    def call(target: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        made = node.graph.call_function(target, args)
-        set_stack(made, stack)
+    def __init__(self, node: torch.fx.Node) -> None:
+        self._graph = node.graph
+        self._stack = stack_of(node)
+
+    def write(self, attention: _Attention) -> torch.fx.Node:
+        key, value = self._repeated(attention)
+        width = attention.query.meta["val"].shape[-1]
+        root = math.sqrt(attention.scale if attention.scale is not None else 1.0 / math.sqrt(width))
+        query = self._call(_aten.mul.Tensor, attention.query, root)
+        transposed = self._call(_aten.mul.Tensor, self._call(_aten.transpose.int, key, -2, -1), root)
+        scores = self._call(_aten.matmul.default, query, transposed)
+        dead = None
+        if attention.is_causal:
+            scores = self._without(scores, self._call(_aten.logical_not.default, self._causal(attention)))
+        elif attention.attn_mask is not None:
+            scores, dead = self._masked(scores, attention.attn_mask)
+        result = self._call(_aten.matmul.default, self._call(_aten.softmax.int, scores, -1), value)
+        return result if dead is None else self._call(_aten.masked_fill.Scalar, result, dead, 0.0)
+
+    def _masked(self, scores: torch.fx.Node, mask: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
+        """The masked scores, and which rows have no key left."""
+        if mask.meta["val"].dtype is torch.bool:
+            dead = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
+            return self._without(scores, self._call(_aten.logical_not.default, mask)), dead
+        # -inf becomes the lowest finite number: the same weights, and no NaN in a row of nothing else
+        sums = self._call(_aten.add.Tensor, scores, self._call(_aten.clamp.default, mask, _LOWEST))
+        return sums, self._call(_aten.eq.Scalar, self._call(_aten.amax.default, mask, [-1], True), -math.inf)
+
+    def _without(self, scores: torch.fx.Node, masked: torch.fx.Node) -> torch.fx.Node:
+        return self._call(_aten.masked_fill.Scalar, scores, masked, _LOWEST)
+
+    def _causal(self, attention: _Attention) -> torch.fx.Node:
+        rows, columns = (
+            self._call(_aten.arange.default, self._size(of, -2)) for of in (attention.query, attention.key)
+        )
+        return self._call(_aten.ge.Tensor, self._call(_aten.unsqueeze.default, rows, 1), columns)
+
+    def _size(self, of: torch.fx.Node, axis: int) -> Any:
+        size = of.meta["val"].shape[axis]
+        return size if isinstance(size, int) else self._call(_aten.sym_size.int, of, axis)
+
+    def _repeated(self, attention: _Attention) -> tuple[torch.fx.Node, torch.fx.Node]:
+        """Key and value with one head per head of the query."""
+        key, value = attention.key, attention.value
+        groups = attention.query.meta["val"].shape[-3] // key.meta["val"].shape[-3] if attention.enable_gqa else 1
+        if groups == 1:
+            return key, value
+        repeat = _aten.repeat_interleave.self_int
+        return self._call(repeat, key, groups, -3), self._call(repeat, value, groups, -3)
+
+    def _call(self, target: Callable[..., Any], *args: Any) -> torch.fx.Node:
+        made = self._graph.call_function(target, args)
+        set_stack(made, self._stack)
         propagate(made)
         return made
-
-    width = query.meta["val"].shape[-1]
-    root = math.sqrt(scale if scale is not None else 1.0 / math.sqrt(width))
-    if enable_gqa:
-        groups = query.meta["val"].shape[-3] // key.meta["val"].shape[-3]
-        if groups != 1:
-            key = call(_aten.repeat_interleave.self_int, key, groups, -3)
-            value = call(_aten.repeat_interleave.self_int, value, groups, -3)
-    query = call(_aten.mul.Tensor, query, root)
-    transposed = call(_aten.mul.Tensor, call(_aten.transpose.int, key, -2, -1), root)
-    scores = call(_aten.matmul.default, query, transposed)
-    if attn_mask.meta["val"].dtype is torch.bool:
-        scores = call(_aten.masked_fill.Scalar, scores, call(_aten.logical_not.default, attn_mask), _LOWEST)
-        alive = call(_aten.any.dim, attn_mask, -1, True)
-    else:
-        # -inf becomes the lowest finite number: the same weights, and no NaN in a row of nothing else
-        finite = call(_aten.clamp.default, attn_mask, _LOWEST)
-        scores = call(_aten.add.Tensor, scores, finite)
-        alive = call(_aten.ne.Scalar, call(_aten.amax.default, attn_mask, [-1], True), -math.inf)
-    weights = call(_aten.softmax.int, scores, -1)
-    result = call(_aten.matmul.default, weights, value)
-    # the zero is a scalar: a tensor of it would be one more value with a dtype
-    return call(_aten.masked_fill.Scalar, result, call(_aten.logical_not.default, alive), 0.0)

@@ -58,12 +58,11 @@ class Casts:
                 self._say_float32(node)
                 continue
             dtype = self._half if node in self._half_nodes else torch.float32
-            before = node.all_input_nodes
-            replaced = {source: self._in_dtype(source, dtype, node) for source in before if source in self._governed}
-            node.args = torch.fx.map_arg(node.args, lambda source: replaced.get(source, source))
-            node.kwargs = torch.fx.map_arg(dict(node.kwargs), lambda source: replaced.get(source, source))
-            if node.all_input_nodes != before:
-                self._changed.add(node)
+            for source in node.all_input_nodes:
+                given = self._in_dtype(source, dtype, node) if source in self._governed else source
+                if given is not source:
+                    node.replace_input_with(source, given)
+                    self._changed.add(node)
             self._refresh(node)
 
     def _in_dtype(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:

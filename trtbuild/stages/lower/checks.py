@@ -29,7 +29,6 @@ CHECKS = {
     _aten.sym_constrain_range_for_size.default: "kept as the program's range constraint",
     _aten._functional_sym_constrain_range.default: "kept as the program's range constraint",
     _aten._functional_sym_constrain_range_for_size.default: "kept as the program's range constraint",
-    torch.sym_constrain_range if hasattr(torch, "sym_constrain_range") else None: "kept as a range constraint",
 }
 
 

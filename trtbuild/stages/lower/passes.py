@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trtbuild.stages.lower.attention import write_out_masked_attention
+from trtbuild.stages.lower.attention import write_out_attention
 from trtbuild.stages.lower.checks import drop_checks
 from trtbuild.stages.lower.functionalize import functionalize
 from trtbuild.stages.lower.identities import drop_identities
+from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.precision import apply_precision
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.views import free_views
@@ -37,10 +38,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("drop-checks", drop_checks, "assertions compute nothing: ranges are checked by the profiles and the trace"),
     Pass("drop-identities", drop_identities, "a copy of what nothing mutates is the thing itself"),
     Pass("free-views", free_views, "strides are PyTorch's own affair, and the next passes change them"),
+    Pass("drop-true-masks", drop_true_masks, "libraries build attention masks that mask nothing"),
     Pass(
-        "write-out-masked-attention",
-        write_out_masked_attention,
-        "rows that are masked entirely: the exporter's translation gives an average or NaN where eager gives 0",
+        "write-out-attention",
+        write_out_attention,
+        "rows that are masked entirely are 0 in eager and not in the translation; softmax must be seen to be kept",
     ),
     Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph says what is half"),
 )

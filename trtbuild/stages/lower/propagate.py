@@ -22,10 +22,10 @@ def propagate(node: torch.fx.Node) -> None:
     args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda source: source.meta["val"])
     mode = _mode(node.graph)
     if mode is None:  # a graph without tensors
-        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+        node.meta["val"] = node.target(*args, **kwargs)
         return
     with mode:
-        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+        node.meta["val"] = node.target(*args, **kwargs)
 
 
 def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:

@@ -17,7 +17,6 @@ import enum
 import math
 import operator
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 import torch.utils._pytree as pytree

@@ -9,11 +9,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trtbuild.core.spec import Precision
-from trtbuild.stages.lower.passes import PASSES, Request
+from trtbuild.stages.lower.passes import PASSES, Pass
+from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
 
 
@@ -24,10 +25,14 @@ def lower(program: Program, precision: Precision, decompositions: Mapping[Any, C
     ``ExportedProgram.run_decompositions`` takes it. Raises SourceError (code ``mutated-input``) for a program that
     writes to one of its inputs, which only functionalization brings to light.
     """
-    request = Request(precision=precision, decompositions=decompositions)
-    for step in PASSES:
+    return run_passes(program, Request(precision=precision, decompositions=decompositions), PASSES)
+
+
+def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Program:
+    """`program` after `passes`, in order, verified and with clean metadata."""
+    for step in passes:
         program = step.function(program, request)
-    # once more through the one place that knows the functional form: it cleans metadata and verifies
+    # once more through the one place that knows the functional form
     signature = program.exported.graph_signature
     exported = assemble(
         program.exported.graph_module,

@@ -54,6 +54,15 @@ class Symbols:
             operands.sort(key=lambda operand: json.dumps(operand))
         return [name, *operands]
 
+    def text(self, expr: Any) -> str:
+        """An expression over sizes that is no size itself (a condition, a float), in canonical symbols."""
+        expr = sympy.sympify(expr)
+        for symbol in sorted(expr.free_symbols, key=str):
+            self._convert(symbol)
+        names = {symbol: sympy.Symbol(f"sym{k}", integer=True) for symbol, k in self._numbers.items()}
+        names |= {symbol: sympy.Symbol(f"data{k}", integer=True) for symbol, k in self._data.items()}
+        return str(expr.xreplace(names))
+
     @property
     def ranges(self) -> tuple[tuple[int, int | None], ...]:
         """(min, max) of each numbered symbol; max is None where it has no bound."""

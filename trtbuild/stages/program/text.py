@@ -64,7 +64,7 @@ def module_paths(program: Program) -> list[tuple[str, str]]:
 
 def tensor_digest(tensor: torch.Tensor) -> str:
     """SHA-256 over dtype, shape and logical row-major bytes."""
-    value = tensor.detach().cpu().contiguous()
+    value = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     head = f"{value.dtype}{list(value.shape)}".encode()
     raw = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
     return hashlib.sha256(struct.pack(">Q", len(head)) + head + raw).hexdigest()
@@ -80,6 +80,11 @@ def target_name(target: Any) -> str:
         module = getattr(target, "__module__", None) or ""
         return f"{module}.{getattr(target, '__qualname__', target.__name__)}"
     raise TypeError(f"a node calls {type(target).__name__}, which has no canonical name")
+
+
+def _told(node: torch.fx.Node) -> tuple[Any, ...]:
+    """A call's positional arguments without an assertion's message, which speaks in torch's names."""
+    return node.args[:1] if node.target is torch.ops.aten._assert_scalar.default else node.args
 
 
 class _Writer:
@@ -98,7 +103,7 @@ class _Writer:
     def body(self, module: torch.fx.GraphModule, graph: torch.fx.Graph) -> None:
         for node in graph.nodes:
             if node.op == "call_function":
-                args = [self._argument(argument, module) for argument in node.args]
+                args = [self._argument(argument, module) for argument in _told(node)]
                 args += [f"{key}={self._argument(value, module)}" for key, value in sorted(node.kwargs.items())]
                 call = f"{self._target(node.target)}({', '.join(args)})"
                 self.lines.append(f"{self._name(node)} = {call} : {self._value(node.meta.get('val'))}")
@@ -184,7 +189,7 @@ class _Writer:
         if isinstance(value, torch.SymInt):
             return f"int{{{json.dumps(self._symbols.expression(value))}}}"
         if isinstance(value, torch.SymFloat):
-            return f"float{{{value.node.expr}}}"
+            return f"float{{{self._symbols.text(value.node.expr)}}}"
         if isinstance(value, torch.SymBool):
-            return f"bool{{{value.node.expr}}}"
+            return f"bool{{{self._symbols.text(value.node.expr)}}}"
         raise TypeError(f"a value of type {type(value).__name__} has no canonical form")

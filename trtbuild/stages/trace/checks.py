@@ -88,7 +88,7 @@ def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
             f"the model draws random numbers when it is called ({name})",
             code="random-operator",
             hint="pass the random tensor as an input, or switch it off: dropout needs training=self.training",
-            **where,  # type: ignore[arg-type]
+            **where,
         )
 
 

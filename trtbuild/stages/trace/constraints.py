@@ -59,6 +59,10 @@ def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[V
         match = re.match(r"\s*- .*?\btrtdim(\d+)\b", line)
         if match and int(match[1]) < len(plan.symbols):
             symbol = int(match[1])
+            fixed = re.search(r"specialized it to be a constant \((\d+)\)", line)
+            if fixed:  # of a derived dim: the size itself, and no suggestion
+                found.append(_fixed(symbol, int(fixed[1]), plan, inputs))
+                continue
             reason = _reason(line, plan, inputs)
             found.append(
                 Violation(
@@ -77,12 +81,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
     name = plan.symbols[symbol].name
     path = _path(plan, inputs, symbol)
     if re.fullmatch(r"\d+", fix):
-        size = int(fix) * unit
-        return Violation(
-            f"{what} is declared dynamic, but the model fixes it to {size}",
-            _static_hint(plan, inputs, symbol, size),
-            path,
-        )
+        return _fixed(symbol, int(fix) * unit, plan, inputs)
     match = re.fullmatch(r"(\d+)\*_trtdim\d+", fix)
     if match:
         step = int(match[1]) * unit
@@ -120,6 +119,14 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
         f"a manifest cannot say this relation: derive {places[0]}'s size inside the model, or make it static "
         f"(the same min, opt and max in all profiles)",
         path,
+    )
+
+
+def _fixed(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
+    return Violation(
+        f"{describe(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
+        _static_hint(plan, inputs, symbol, size),
+        _path(plan, inputs, symbol),
     )
 
 

@@ -30,9 +30,11 @@ from trtbuild.stages.trace.wrappers import READERS, Wrapping
 class Discovery:
     """The dependencies of one trace."""
 
-    def __init__(self, project: Path, source: Source) -> None:
+    def __init__(self, project: Path, source: Source, loaded: frozenset[str] = frozenset()) -> None:
+        """`loaded` are the modules that this process had loaded for itself, before torch: they count when used."""
         self._project = project
         self._source = source
+        self._loaded = frozenset() if "torch" in loaded else loaded
         self.places = Places()
         self._recorder = Recorder(project, self.places)
         self._operators = Operators(self._recorder)
@@ -44,7 +46,7 @@ class Discovery:
         """User code that runs inside is watched."""
         wrapping = Wrapping(self._recorder)
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
-        importing = Importing(self._recorder, roots, dict.fromkeys(READERS, wrapping.patch))
+        importing = Importing(self._recorder, roots, dict.fromkeys(READERS, wrapping.patch), self._loaded)
         self._declared()
         mapped = mapped_files()
         # the operators' wrapper of load_library goes below the reader's
@@ -72,9 +74,9 @@ class Discovery:
 
     def observations(self) -> tuple[Observation, ...]:
         """All that was seen, in the order of first use. Raises SourceError when it changed meanwhile."""
-        for module in list(sys.modules.values()):
+        for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
-            if isinstance(path, str):
+            if isinstance(path, str) and name not in self._loaded:
                 place = self.places.of(path)
                 if place.distribution is not None:
                     self._recorder.distribution(place.distribution)

@@ -54,6 +54,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         )
     except Exception as error:
         _raise_violations(error, job)
+        _raise_eager(module, job, frames)
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
     guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
@@ -85,11 +86,11 @@ def _bound(
         positional = ", ".join(entry.name for entry in job.inputs if not entry.keyword)
         keywords = ", ".join(f"{entry.name}=" for entry in job.inputs if entry.keyword)
         called = ", ".join(part for part in (positional, keywords) if part)
-        parameters = signature.parameters.values()
-        takes = ", ".join(str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters)
+        parameters = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+        takes = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
         raise SourceError(
             f"the manifest's inputs do not fit the model's forward: it is called with ({called}) and takes "
-            f"({takes}): {error}",
+            f"{takes}: {error}",
             code="signature",
             hint="inputs are passed in the manifest's order; `keyword: true` passes one by its name",
             **job.place("inputs", *(f"inputs.{entry.name}" for entry in job.inputs)),
@@ -109,6 +110,23 @@ def _dynamic_shapes(
     dim_args, dim_kwargs = call_arguments(job.inputs, per_input)
     rebound = bound.signature.bind(*dim_args, **dim_kwargs)
     return dict(rebound.arguments)
+
+
+def _raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
+    """Raise what the model itself raises at the example: it speaks of numbers, where export speaks of symbols."""
+    shapes = job.shapes.example
+    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))
+    try:
+        module(*args, **kwargs)
+    except Exception as error:
+        shown = ", ".join(f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, shapes, strict=True))
+        frames.raise_from(
+            error,
+            f"the model itself fails at the example shapes: {shown}",
+            code="eager",
+            hint="the first profile's opt is the example; sizes that must be equal need one name in dims",
+            fallback=job.place("source"),
+        )
 
 
 def _raise_violations(error: Exception, job: TraceJob) -> None:

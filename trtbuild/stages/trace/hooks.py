@@ -38,7 +38,10 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         return
     with recorder.own() as outermost:
         if outermost:
-            handler(recorder, arguments)
+            try:
+                handler(recorder, arguments)
+            except Exception as error:  # it would come out of the user's own call of open()
+                recorder.refuse(f"{event} of {arguments[0]!r} could not be recorded: {error}")
 
 
 def _open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
@@ -82,8 +85,10 @@ def _library(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 def _database(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     path = arguments[0]
-    if isinstance(path, str) and path not in ("", ":memory:"):
-        recorder.file(path.removeprefix("file:").split("?", 1)[0])
+    if isinstance(path, str | bytes | os.PathLike):
+        name = os.fsdecode(path)
+        if name not in ("", ":memory:"):
+            recorder.file(name.removeprefix("file:").split("?", 1)[0])
 
 
 def _made(recorder: Recorder, arguments: tuple[Any, ...]) -> None:

@@ -103,6 +103,8 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
     kind = spec.type
     if kind in (list, tuple):
         return {"kind": kind.__name__, "items": items}
+    if not isinstance(kind, type):
+        kind = spec.context  # of all named tuples: the class itself
     name = f"{kind.__module__}:{kind.__qualname__}"
     keys = _keys(spec)
     if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):

@@ -9,10 +9,14 @@ Rules
 3. An import by installed or standard code prefers what is installed. So a project file that has the name of some
    library's own dependency changes nothing, and need not be looked out for.
 4. A name that is found nowhere is recorded as an absent distribution of that name too.
+5. Modules that this process had loaded for itself (`loaded`) are dependencies only where user code imports them.
 """
+
+# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import importlib
 import importlib.machinery
@@ -28,15 +32,17 @@ from trtbuild.stages.trace.observe import normalized
 from trtbuild.stages.trace.places import HOME, Place
 from trtbuild.stages.trace.recording import Recorder
 
-
 Patch = Callable[[ModuleType], None]
 
 
 class Importing:
     """Installs the rules above, and takes them back. `after` are functions to call on modules when they were loaded."""
 
-    def __init__(self, recorder: Recorder, roots: Iterable[str], after: dict[str, Patch]) -> None:
+    def __init__(
+        self, recorder: Recorder, roots: Iterable[str], after: dict[str, Patch], loaded: frozenset[str] = frozenset()
+    ) -> None:
         self._recorder = recorder
+        self._loaded = loaded
         self._roots = list(roots)
         self._finder = _Finder(recorder, self._roots, after)
         self._undo: list[Callable[[], None]] = []
@@ -63,6 +69,7 @@ class Importing:
         sys.path[:0] = self._roots
         sys.meta_path.insert(0, self._finder)
         importlib.invalidate_caches()
+        self._note_loaded()
 
         def restore() -> None:
             sys.dont_write_bytecode = kept_flag
@@ -74,6 +81,22 @@ class Importing:
     def remove(self) -> None:
         while self._undo:
             self._undo.pop()()
+
+    def _note_loaded(self) -> None:
+        """Rule 5: an import of what is loaded already asks no finder."""
+        recorder, loaded, original = self._recorder, self._loaded, builtins.__import__
+
+        def noting(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+            if level == 0 and name in loaded and isinstance(path := (globals or {}).get("__file__"), str):
+                with recorder.own():
+                    if recorder.places.is_user(os.path.abspath(path)):
+                        found = getattr(sys.modules.get(name), "__file__", None)
+                        if isinstance(found, str):
+                            recorder.file(found)
+            return original(name, globals, locals, fromlist, level)
+
+        builtins.__import__ = noting
+        self._undo.append(lambda: setattr(builtins, "__import__", original))
 
 
 class _Finder:

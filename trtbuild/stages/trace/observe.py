@@ -5,6 +5,8 @@ A listing is the names of a directory's entries, directories with a ``/`` behind
 first place of ``sys.path`` that has it.
 """
 
+# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
+
 from __future__ import annotations
 
 import hashlib
@@ -110,7 +112,7 @@ def installed_version(name: str) -> str | None:
 
 
 def _installed(directory: str) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     try:
         names = sorted(os.listdir(directory))
     except OSError:

@@ -5,6 +5,8 @@ that was searched for matches is a listing, so that a new match makes the trace 
 below it.
 """
 
+# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
+
 from __future__ import annotations
 
 import fnmatch

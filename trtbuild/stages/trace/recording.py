@@ -11,6 +11,8 @@ Rules
 4. What belongs to a distribution is recorded as the distribution; Python, trtbuild and `places.IGNORED` not at all.
 """
 
+# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
+
 from __future__ import annotations
 
 import os
@@ -43,6 +45,8 @@ class Recorder:
         self._written: set[str] = set()
         self._set: set[str] = set()
         self._seen: set[str] = set()
+        #: Files whose pin is the digest of the bytes that were used.
+        self._used: set[Dependency] = set()
         self._local = threading.local()
 
     @contextmanager
@@ -139,7 +143,8 @@ class Recorder:
             if path in self._written:
                 return
             self._pins[dependency] = _pin(path)
-        if digest is not None and not isinstance(self._pins[dependency], str):
+        if digest is not None and dependency not in self._used:
+            self._used.add(dependency)
             self._pins[dependency] = digest
 
     def _is_above(self, path: str) -> bool:

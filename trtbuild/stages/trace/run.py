@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ def trace(job: TraceJob, project: Path) -> Traced:
     """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError."""
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded; a trace is the same with and without a GPU
+    loaded = frozenset(sys.modules)
     import torch
 
     from trtbuild.stages.trace.discovery import Discovery
@@ -50,7 +52,7 @@ def trace(job: TraceJob, project: Path) -> Traced:
     from trtbuild.stages.trace.sources import load
 
     project = project.resolve()
-    discovery = Discovery(project, job.source)
+    discovery = Discovery(project, job.source, loaded)
     frames = Frames(discovery.places, project)
     seed_everything()
     with torch.no_grad():
@@ -79,7 +81,7 @@ def trace_module(
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
     if job.weights is not None:
         refuse_misfit(module, weights, job)
-        fill_unset(module)
+        fill_unset(weights)
     exported = export(module, job, frames)
     checks.refuse_random(exported.raw, job, frames)
     checks.refuse_mutation(exported.program, job)

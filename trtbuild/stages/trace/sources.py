@@ -57,7 +57,7 @@ def _python(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
         if not hasattr(found, name):
             public = ", ".join(sorted(key for key, value in vars(found).items() if callable(value) and key[0] != "_"))
             raise SourceError(
-                f"module {module_name!r} has no {path!r}", code="import", hint=f"it has: {public}" or None, **place
+                f"module {module_name!r} has no {path!r}", code="import", hint=f"it has: {public}", **place
             )
         found = getattr(found, name)
     if isinstance(found, torch.nn.Module) and not job.source.kwargs:

@@ -119,16 +119,16 @@ def refuse_misfit(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
         )
 
 
-def fill_unset(module: torch.nn.Module) -> None:
-    """Give small numbers to weights that hold NaN or infinities (``torch.empty``), so that the proof compares numbers.
-
-    Only for a model whose values come from a file: the model's own stay as they are.
-    """
+def fill_unset(weights: ModuleWeights) -> None:
+    """Give small numbers to weights that a file will fill and that now hold nothing (zeros, or the NaN of a
+    ``torch.empty``), so that the proof compares numbers. Only for a model with ``weights:``."""
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for tensor in [*module.parameters(), *module.buffers()]:
-            if tensor.is_floating_point() and tensor.numel() and not bool(torch.isfinite(tensor).all()):
-                tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.02)
+    for weight in weights.all():
+        value = weight.value
+        if not (weight.persistent and value.is_floating_point() and value.numel()):
+            continue
+        if not bool(torch.isfinite(value).all()) or not bool(value.any()):
+            value.copy_(torch.randn(value.shape, generator=generator) * 0.02)
 
 
 def _refuse_own_loading(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:

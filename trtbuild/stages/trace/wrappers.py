@@ -27,8 +27,9 @@ from trtbuild.stages.trace.recording import Recorder
 
 #: What the standard library reads about the machine and its user, not about a model.
 MACHINE_VARIABLES = frozenset(
-    "HOME USER LOGNAME USERNAME LNAME TMPDIR TEMP TMP PATH PWD LANG LANGUAGE LC_ALL LC_CTYPE LC_MESSAGES COLUMNS LINES "
-    "TERM NO_COLOR FORCE_COLOR TZ SHELL XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME".split()
+    ["HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"]
+    + ["LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"]
+    + ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"]
 )
 
 #: (object in torch, function, position of the path, its keyword).
@@ -112,10 +113,10 @@ class Wrapping:
             return original(*args, **kwargs)
 
         value: Any = read
-        if isinstance(target, type) and isinstance(vars(target).get(name), staticmethod | classmethod):
-            value = staticmethod(read)
-        elif isinstance(target, type) and getattr(original, "__self__", None) is not None:
-            value = staticmethod(read)
+        if isinstance(target, type) and (
+            isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
+        ):
+            value = staticmethod(read)  # `original` is bound already
         self._set(target, name, value)
 
     def _asking(self, original: Callable[..., Any], *, follow: bool) -> Callable[..., Any]:

@@ -1,0 +1,63 @@
+"""Fixtures that several folders share: running the real command line on a real project."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class CommandLine:
+    """`trtbuild` in a project, as a user runs it: another process."""
+
+    project: Path
+    cache: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __call__(
+        self, *arguments: str, expect: int = 0, environment: Mapping[str, str] | None = None, timeout_s: float = 240
+    ) -> Any:
+        """Run with ``--json`` and return the document; fail the test when the exit code is not `expect`."""
+        done = self.run(*arguments, "--json", environment=environment, timeout_s=timeout_s)
+        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    def run(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 240
+    ) -> subprocess.CompletedProcess[str]:
+        """Run and return what came of it."""
+        return subprocess.run(
+            [sys.executable, "-m", "trtbuild.cli.main", *arguments],
+            cwd=self.project,
+            env={**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), **self.environment, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+
+def ran(document: Any) -> dict[str, int]:
+    """Stage → number of steps that ran, without zeros."""
+    return {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
+
+
+def step(document: Any, identifier: str) -> Any:
+    """One step of a document."""
+    (found,) = [entry for entry in document["steps"] if entry["id"] == identifier]
+    return found
+
+
+@pytest.fixture
+def command_line(tmp_path: Path) -> CommandLine:
+    """An empty project with a cache of its own."""
+    (tmp_path / "project").mkdir()
+    return CommandLine(tmp_path / "project", tmp_path / "cache")

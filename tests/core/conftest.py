@@ -1,0 +1,313 @@
+"""What the core's tests share: a small model, and a world in which its steps can be run without torch or TensorRT."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trtbuild.core import chain, keys
+from trtbuild.core.binding import names_of, weights_to_json
+from trtbuild.core.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.graph import Reason, Step
+from trtbuild.core.packaging import name_table
+from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.core.planning import Facts, ModelPlan, ToolchainFacts, plan_model
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output, Record
+from trtbuild.core.shapes import ShapePlan, derive
+from trtbuild.core.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
+from trtbuild.errors import BlobMissing, EntryCorrupt
+
+ADA = Target("ada", 89)
+BLACKWELL = Target("blackwell", 120)
+HOPPER = Target("hopper", 90, toolchain="tensorrt")
+ROWS = Profile("rows", (("x", ShapeRange((1, 4), (4, 4), (8, 4))),))
+
+VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript": "0.6.0"}
+RTX = ToolchainFacts("1.4.0.76", 22)
+TRT = ToolchainFacts("11.0.0", 23, workspace=1 << 30)
+
+#: Three equal layers, one of another kind that only Torch can do, and one more.
+NET = "read helper.py\nlayer layers.0 linear\nlayer layers.1 linear\ntorch nms nms\nlayer layers.2 linear\n"
+
+
+def sha(data: bytes | str) -> str:
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def value_bytes(value: str) -> bytes:
+    """The 16 bytes of the weight that is called `value` in tests: float32, four elements."""
+    return hashlib.sha256(value.encode()).digest()[:16]
+
+
+def weight(value: str) -> Weight:
+    return Weight("float32", (4,), sha(value_bytes(value)))
+
+
+def a_model(**changes: Any) -> Model:
+    model = Model(
+        name="net",
+        source=Source("python", "net.py"),
+        inputs=(Input("x"),),
+        profiles=(ROWS,),
+        targets=(ADA,),
+        origin=Origin("trtbuild.yaml", 7),
+        partition=PartitionSettings(granularity=("layers.*",)),
+        outputs=(("package", "dist/net"),),
+    )
+    return replace(model, **changes)
+
+
+def shapes_of(model: Model) -> ShapePlan:
+    shapes, problems = derive(model.inputs, model.dims, model.profiles)
+    assert shapes is not None, problems
+    return shapes
+
+
+def with_opt(model: Model, opt: int) -> Model:
+    return replace(model, profiles=(Profile("rows", (("x", ShapeRange((1, 4), (opt, 4), (8, 4))),)),))
+
+
+class FakeWorld:
+    """`core.lookups.Lookups` in dictionaries, and a builder that runs steps on them.
+
+    A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
+    Each layer has one weight. Every blob that a step reads comes from `blobs`, so a plan that did not see to it that
+    the blob is there fails the test.
+    """
+
+    def __init__(self) -> None:
+        self.files = {"net.py": NET, "helper.py": "a helper"}
+        self.distributions = {"timm": "1.0"}
+        self.records: dict[str, Record] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.history: dict[str, Recipe] = {}
+        self.tables: dict[str, dict[str, Weight]] = {}
+        self.placed: set[str] = set()
+        self.damaged: set[str] = set()
+        self.forced = False
+        self.uncacheable: set[str] = set()
+        self.versions: Mapping[str, str] | None = VERSIONS
+        self.rtx, self.trt = RTX, TRT
+        self.ran: list[str] = []
+        self.observed: list[Dependency] = []
+
+    # -- Lookups
+
+    def record(self, key: str) -> Record | None:
+        return self.records.get(key)
+
+    def source_of(self, key: str) -> str:
+        return "local"
+
+    def blob(self, sha256: str) -> bytes:
+        if sha256 in self.damaged:
+            raise EntryCorrupt(sha256)
+        if sha256 not in self.blobs:
+            raise BlobMissing(sha256)
+        return self.blobs[sha256]
+
+    def has(self, sha256: str) -> bool:
+        return sha256 in self.blobs
+
+    def observe(self, dependency: Dependency) -> str:
+        self.observed.append(dependency)
+        if dependency.kind == "distribution":
+            return self.distributions.get(dependency.name, ABSENT)
+        return sha(self.files[dependency.name]) if dependency.name in self.files else ABSENT
+
+    def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
+        record = self.record(recipe.key)
+        return None if record is None else chain.parse_link(self.blob(record.outputs["next"].sha256))
+
+    def last_recipe(self, step: str) -> Recipe | None:
+        return self.history.get(step)
+
+    def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
+        return None if model.weights is None else self.tables[model.weights]
+
+    def overruled(self, step: str, key: str) -> Reason | None:
+        if step in self.ran:
+            return None
+        if step in self.uncacheable:
+            return Reason("uncacheable", "it reads the clock")
+        return Reason("forced", "--force was given") if self.forced else None
+
+    # -- planning and building
+
+    def facts(self, model: Model) -> Facts:
+        toolchains = {t: self.trt if t.toolchain == "tensorrt" else self.rtx for t in model.targets}
+        toolchains = {t: replace(f, version=t.version or f.version) for t, f in toolchains.items()}
+        return Facts("linux-x86_64", self.versions, toolchains, {"LANG": "C.UTF-8"})
+
+    def in_place(self, model: Model, record: Record) -> bool:
+        return record.outputs["index"].sha256 in self.placed
+
+    def plan(self, model: Model) -> ModelPlan:
+        return plan_model(model, shapes_of(model), self.facts(model), self, self.in_place)
+
+    def build(self, model: Model) -> list[str]:
+        """Bring `model` up to date. Returns the ids of the steps that ran, in order."""
+        self.ran = []
+        plan = self.plan(model)
+        while waiting := [step for step in plan.steps.values() if step.verdict != "hit"]:
+            ready = (s for s in waiting if s.verdict == "run" and self._inputs_there(plan, s))
+            step = next(ready, None)
+            assert step is not None, [(s.id, s.verdict, s.reason.text) for s in waiting]
+            assert step.id not in self.ran, f"{step.id} runs twice"
+            self.run(step, plan)
+            plan = self.plan(model)
+        for step in plan.steps.values():
+            assert step.recipe is not None
+            self.history[step.id] = step.recipe
+        self._place(plan)
+        return list(self.ran)
+
+    def verdicts(self, model: Model) -> dict[str, str]:
+        return {step.id: step.verdict for step in self.plan(model).steps.values()}
+
+    def run(self, step: Step, plan: ModelPlan) -> Record:
+        assert step.recipe is not None
+        self.ran.append(step.id)
+        if step.stage == "trace":
+            return self._trace(plan)
+        outputs, provenance = getattr(self, f"_{step.stage}")(step, plan)
+        return self.keep(step.recipe, outputs, provenance)
+
+    def put(self, data: bytes | str | Any) -> Output:
+        raw = data if isinstance(data, bytes) else (data if isinstance(data, str) else json.dumps(data)).encode()
+        self.blobs[sha(raw)] = raw
+        return Output(sha(raw), len(raw))
+
+    def keep(self, recipe: Recipe, outputs: Mapping[str, Output], provenance: Mapping[str, object] = {}) -> Record:
+        record = Record.from_bytes(Record(recipe, outputs, provenance).to_bytes())
+        self.records[recipe.key] = record
+        return record
+
+    def evict(self, *outputs: Output) -> None:
+        for output in outputs:
+            del self.blobs[output.sha256]
+
+    def with_weights(self, path: str, values: Mapping[str, str]) -> None:
+        """A weights file: name → value."""
+        self.tables[path] = {name: weight(value) for name, value in values.items()}
+        for value in values.values():
+            self.put(value_bytes(value))
+
+    def _inputs_there(self, plan: ModelPlan, step: Step) -> bool:
+        return all(plan.steps[name].verdict == "hit" for name in step.after if name in plan.steps)
+
+    def _place(self, plan: ModelPlan) -> None:
+        assert plan.package is not None and plan.package.record is not None
+        index = plan.package.record.outputs["index"]
+        if index.sha256 not in self.placed:
+            for entry in json.loads(self.blob(index.sha256))["files"].values():
+                assert entry["size"] == len(self.blob(entry["sha256"]))
+            self.placed.add(index.sha256)
+
+    # -- what the stages do
+
+    def _trace(self, plan: ModelPlan) -> Record:
+        model, declared = plan.model, plan.declared
+        table = self.weights_table(model)
+        source = self.files[model.source.target]
+        lines = [line.split() for line in source.splitlines() if not line.startswith("#")]
+        found = [Dependency("file", model.source.target), *(Dependency("file", w[1]) for w in lines if w[0] == "read")]
+        found.append(Dependency("distribution", "timm"))
+        seen = [Observation(dependency, self.observe(dependency)) for dependency in found]
+        recipe = keys.trace(declared, chain.extend(declared, seen, self.read_link, self.write_link, self.observe))
+        layers = [(words[1], words[2], words[0]) for words in lines if words[0] in ("layer", "torch")]
+        values = {str(k): weight(f"initial {k}") for k in range(len(layers)) if table is None}
+        for k in values:
+            self.put(value_bytes(f"initial {k}"))
+        interface = {
+            "weights": [
+                {"name": f"{path}.weight", "dtype": "float32", "shape": [4], "persistent": True}
+                for path, _, _ in layers
+            ],
+            "aliases": {},
+            "inputs": [{"name": i.name, "dtype": i.dtype, "shape": [["sym", 0], 4]} for i in model.inputs],
+            "outputs": [{"name": "output_0", "dtype": "float32", "shape": [["sym", 0], 4]}],
+            "output_tree": {"kind": "tensor", "index": 0},
+        }
+        record = self.keep(
+            recipe,
+            {
+                "program": self.put({"source": source, "layers": layers}),
+                "graph": self.put([(operator, kind) for _, operator, kind in layers]),
+                "modules": self.put([[path, operator] for path, operator, _ in layers]),
+                "interface": self.put(interface),
+                "weights": self.put(weights_to_json(values)),
+            },
+        )
+        anyone = keys.trace_declared(model, plan.shapes, names_of(table), "linux-x86_64", None)
+        files = [o for o in seen if o.dependency.kind != "distribution"]
+        pointer = keys.trace(anyone, chain.extend(anyone, files, self.read_link, self.write_link, self.observe))
+        self.keep(keys.any_trace(pointer), {"record": self.put(record.to_bytes())})
+        return record
+
+    def write_link(self, recipe: Recipe, named: Sequence[Dependency]) -> None:
+        assert recipe.key not in self.records, "a link is written once"
+        self.keep(recipe, {"next": self.put(chain.link_bytes(named))})
+
+    def _lower(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
+        layers = json.loads(self.blob(str(step.job["program"])))["layers"]
+        precision = step.job["precision"]
+        return {
+            "program": self.put({"lowered": layers, "precision": precision}),
+            "graph": self.put([[operator, kind, precision] for _, operator, kind in layers]),
+            "modules": self.put([[path, operator] for path, operator, _ in layers]),
+        }, {}
+
+    def _partition(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
+        layers = json.loads(self.blob(str(step.job["program"])))
+        settings = PartitionSettings.from_json(dict(step.job["settings"]))  # type: ignore[call-overload]
+        rows = TensorType("float32", (["sym", 0], 4))
+        partitions, outputs, source = [], {}, "input:0"
+        for k, (path, operator, kind) in enumerate(layers["lowered"]):
+            name = path if settings.by_module and kind == "layer" else f"p{k}"
+            graph = sha(f"{operator} {layers['precision']}")
+            outputs[f"program:{graph}"] = self.put(f"program of {operator} {layers['precision']}")
+            partitions.append(
+                Partition(
+                    name=name,
+                    kind="tensorrt" if kind == "layer" else "torch",
+                    graph=graph,
+                    weights=(k,),
+                    inputs=((source, rows),),
+                    outputs=(rows,),
+                    calls=(k,),
+                )
+            )
+            source = f"{name}:0"
+        return {"partitions": self.put(Partitions(tuple(partitions), (source,)).to_bytes()), **outputs}, {}
+
+    def _convert(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
+        program = self.blob(str(step.job["program"])).decode()
+        return {"onnx": self.put(f"onnx of {program}, opset {step.job['opset']}"), "origins": self.put([["n0", 0]])}, {}
+
+    def _engine(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
+        self.blob(str(step.job["onnx"]))
+        for weight in step.job["weights"]:  # type: ignore[attr-defined]
+            self.blob(weight["sha256"])
+        return {"plan": self.put(f"plan {step.key}"), "layers": self.put("[]")}, {}
+
+    def _package(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
+        contents = plan.contents
+        assert contents is not None
+        modules = json.loads(self.blob(contents.modules.sha256))
+        origins = {graph: json.loads(self.blob(sha256)) for graph, sha256 in contents.origins.items()}
+        names = {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}
+        plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
+        return {"index": self.put(contents.index()), "names": self.put(names)}, {"plans": plans}
+
+
+@pytest.fixture
+def world() -> FakeWorld:
+    return FakeWorld()

@@ -1,0 +1,25 @@
+"""The nearest name, and what a message says of the allowed ones."""
+
+from __future__ import annotations
+
+from trtbuild.core.nearest import LISTED, nearest, suggestion
+
+
+def test_nearest_ignores_case_and_gives_nothing_for_strangers() -> None:
+    assert nearest("Precison", ["profiles", "precision"]) == "precision"
+    assert nearest("ADA", ["ada", "Hopper"]) == "ada"
+    assert nearest("zzz", ["ada", "hopper"]) is None
+    assert nearest("x", []) is None
+
+
+def test_a_suggestion_names_the_nearest_and_the_allowed() -> None:
+    assert suggestion("adda", ["ada", "hopper"], "targets") == "did you mean 'ada'? the targets are: ada, hopper"
+    assert suggestion("zzz", ["ada"], "targets") == "the targets are: ada"
+    assert suggestion("zzz", [], "targets") == "there are no targets"
+
+
+def test_a_suggestion_of_many_names_is_short_but_looks_at_all() -> None:
+    names = [f"model{number}" for number in range(LISTED)] + ["special", "other"]
+    said = suggestion("specal", names, "models")
+    assert said.startswith("did you mean 'special'?")
+    assert said.endswith("and 2 more")

@@ -1,0 +1,473 @@
+"""Plans of a small model in a world of dictionaries: what runs after which change, and what reason is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.conftest import ADA, BLACKWELL, HOPPER, NET, VERSIONS, FakeWorld, a_model, sha, weight, with_opt
+from trtbuild.core.graph import Step
+from trtbuild.core.record import Record
+from trtbuild.core.spec import BuilderSettings, PartitionSettings, Source
+from trtbuild.errors import SourceError
+
+ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]
+CONVERTS = ["net/convert/layers.0"]  # the other layers are equal: one conversion
+
+FIRST = ["net/trace", "net/lower", "net/partition", *CONVERTS, *ENGINES, "net/package"]
+
+
+def reason_of(world: FakeWorld, step: str, **changes: object) -> tuple[str, list[tuple[str, str, str]]]:
+    reason = world.plan(a_model(**changes)).steps[step].reason
+    return reason.code, [(change.part, change.was, change.now) for change in reason.changed]
+
+
+def test_what_is_not_known_yet_is_unknown_and_says_when_it_will_be(world: FakeWorld) -> None:
+    plan = world.plan(a_model())
+    assert {step.id: step.verdict for step in plan.steps.values()} == {
+        "net/trace": "run",
+        "net/lower": "unknown",
+        "net/partition": "unknown",
+        "net/convert": "unknown",
+        "net/engine@ada": "unknown",
+        "net/package": "unknown",
+    }
+    assert plan.steps["net/trace"].reason.code == "new"
+    assert plan.steps["net/engine@ada"].reason.text == "known when net/partition has run"
+    assert plan.steps["net/engine@ada"].target == "ada"
+    assert plan.package is not None and plan.package.key is None
+
+
+def test_after_each_stage_the_next_one_is_known(world: FakeWorld) -> None:
+    plan = world.plan(a_model())
+    for stage in ("trace", "lower", "partition"):
+        assert plan.steps[f"net/{stage}"].verdict == "run"
+        world.run(plan.steps[f"net/{stage}"], plan)
+        plan = world.plan(a_model())
+        assert plan.steps[f"net/{stage}"].verdict == "hit"
+    assert [step.id for step in plan.steps.values() if step.verdict == "unknown"] == [*ENGINES, "net/package"]
+    assert "net/convert" not in plan.steps and "net/engine@ada" not in plan.steps
+    world.run(plan.steps["net/convert/layers.0"], plan)
+    assert [s for s, verdict in world.verdicts(a_model()).items() if verdict == "run"] == [*ENGINES, "net/package"]
+
+
+def test_a_first_build_runs_every_step_and_the_second_none(world: FakeWorld) -> None:
+    assert world.build(a_model()) == FIRST
+    assert world.build(a_model()) == []
+    plan = world.plan(a_model())
+    assert {step.reason.code for step in plan.steps.values()} == {"recorded"}
+    assert {step.source for step in plan.steps.values()} == {"local"}
+
+
+# -- early cut-off
+
+
+def test_rule_4_11_a_comment_runs_the_trace_and_nothing_after_it(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.files["net.py"] = "# a comment\n" + NET
+    assert reason_of(world, "net/trace") == (
+        "changed",
+        [("file:net.py", sha(NET), sha("# a comment\n" + NET))],
+    )
+    assert world.build(a_model()) == ["net/trace"]
+
+
+def test_rule_4_11_a_new_torch_runs_everything_on_the_torch_side_and_no_engine(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.versions = {**VERSIONS, "torch": "2.14.0"}
+    assert reason_of(world, "net/trace") == ("changed", [("versions.torch", "2.13.0", "2.14.0")])
+    assert world.build(a_model()) == ["net/trace", "net/lower", "net/partition", *CONVERTS]
+
+
+def test_an_edited_import_is_a_new_trace_and_an_unrelated_file_is_not(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.files["unrelated.py"] = "x"
+    assert world.build(a_model()) == []
+    world.files["helper.py"] = "another helper"
+    assert world.build(a_model()) == ["net/trace"]
+    world.distributions["timm"] = "1.1"
+    assert reason_of(world, "net/trace") == ("changed", [("distribution:timm", "1.0", "1.1")])
+    world.files["helper.py"], world.distributions["timm"] = "a helper", "1.0"
+    assert world.build(a_model()) == []
+
+
+def test_a_renamed_module_is_seen_by_granularity(world: FakeWorld) -> None:
+    """Module paths are in no graph text: lowering hands them on, so they are a part of its recipe."""
+    world.build(a_model())
+    world.files["net.py"] = NET.replace("layers.", "layers.b")
+    assert world.build(a_model()) == ["net/trace", "net/lower", "net/partition", "net/package"]
+    plan = world.plan(a_model())
+    assert [step.id for step in plan.steps.values() if step.stage == "engine"] == [
+        "net/engine/layers.b0@ada",
+        "net/engine/layers.b1@ada",
+        "net/engine/layers.b2@ada",
+    ]
+
+
+def test_a_renamed_module_without_granularity_keeps_the_partitions(world: FakeWorld) -> None:
+    model = a_model(partition=PartitionSettings())
+    world.build(model)
+    world.files["net.py"] = NET.replace("layers.", "blocks.")
+    assert world.build(model) == ["net/trace", "net/lower", "net/package"]
+
+
+# -- minimal
+
+
+def test_opt_of_a_profile_rebuilds_engines_alone(world: FakeWorld) -> None:
+    world.build(with_opt(a_model(), 4))
+    model = with_opt(a_model(), 5)
+    assert (
+        reason_of(world, ENGINES[0], profiles=model.profiles)[1] == []
+    )  # not known before the trace: the example moved
+    assert world.build(model) == ["net/trace", *ENGINES, "net/package"]
+
+
+def test_opt_of_a_later_profile_runs_no_trace(world: FakeWorld) -> None:
+    first = a_model().profiles[0]
+    model = a_model(profiles=(first, *with_opt(a_model(), 5).profiles))
+    world.build(model)
+    model = a_model(profiles=(first, *with_opt(a_model(), 6).profiles))
+    assert world.build(model) == [*ENGINES, "net/package"]
+
+
+def test_a_builder_setting_rebuilds_the_engines_of_its_model_only(world: FakeWorld) -> None:
+    one, two = a_model(), a_model(name="two", builder=BuilderSettings(optimization_level=2))
+    world.build(one)
+    assert world.build(two) == [step.replace("net/", "two/") for step in (*ENGINES, "net/package")]
+    changed = replace(one, builder=BuilderSettings(tf32=False))
+    assert reason_of(world, ENGINES[0], builder=changed.builder) == ("changed", [("settings.tf32", "true", "false")])
+    assert world.build(changed) == [*ENGINES, "net/package"]
+    assert world.build(two) == []
+
+
+def test_one_changed_weight_is_one_engine_and_the_package(world: FakeWorld) -> None:
+    world.files["net.py"] = "".join(f"layer layers.{k} linear\n" for k in range(12))
+    names = [f"layers.{k}.weight" for k in range(12)]
+    world.with_weights("a.safetensors", dict.fromkeys(names, "old"))
+    model = a_model(weights="a.safetensors")
+    world.build(model)
+    world.with_weights("a.safetensors", {**dict.fromkeys(names, "old"), "layers.7.weight": "new"})
+    step = world.plan(model).steps["net/engine/layers.7@ada"]
+    assert [(change.part, change.now) for change in step.reason.changed] == [
+        ("weights.w0.sha256", weight("new").sha256)
+    ]
+    assert world.build(model) == ["net/engine/layers.7@ada", "net/package"]
+
+
+def test_the_path_of_a_weights_file_means_nothing(world: FakeWorld) -> None:
+    for path in ("a.safetensors", "b.safetensors"):
+        world.with_weights(path, {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")})
+    world.build(a_model(weights="a.safetensors"))
+    assert world.build(a_model(weights="b.safetensors")) == []
+
+
+def test_another_name_in_a_weights_file_is_another_trace(world: FakeWorld) -> None:
+    world.files["net.py"] = "layer layers.0 linear\n"
+    world.with_weights("a.safetensors", {"layers.0.weight": "v"})
+    world.build(a_model(weights="a.safetensors"))
+    world.tables["a.safetensors"]["alias"] = world.tables["a.safetensors"]["layers.0.weight"]
+    assert world.plan(a_model(weights="a.safetensors")).steps["net/trace"].reason.code == "changed"
+
+
+def test_equal_layers_with_equal_weights_share_one_engine(world: FakeWorld) -> None:
+    world.files["net.py"] = "layer layers.0 linear\nlayer layers.1 linear\n"
+    world.with_weights("a.safetensors", {"layers.0.weight": "same", "layers.1.weight": "same"})
+    ran = world.build(a_model(weights="a.safetensors"))
+    assert [step for step in ran if "/engine" in step] == [ENGINES[0]]
+    plan = world.plan(a_model(weights="a.safetensors"))
+    assert plan.steps[ENGINES[0]].key == plan.steps[ENGINES[1]].key
+
+
+def test_precision_changes_everything_but_the_trace(world: FakeWorld) -> None:
+    world.build(a_model())
+    assert reason_of(world, "net/lower", precision="float16") == ("changed", [("precision", "float32", "float16")])
+    assert world.build(a_model(precision="float16")) == FIRST[1:]
+    assert world.build(a_model()) == []
+
+
+def test_a_target_more_is_its_engines(world: FakeWorld) -> None:
+    world.build(a_model())
+    both = a_model(targets=(ADA, BLACKWELL))
+    assert world.build(both) == [*(step.replace("ada", "blackwell") for step in ENGINES), "net/package"]
+
+
+def test_two_models_of_one_source_share_all_but_the_package(world: FakeWorld) -> None:
+    world.build(a_model())
+    assert world.build(a_model(name="twin")) == ["twin/package"]
+    one, two = world.plan(a_model()), world.plan(a_model(name="twin"))
+    assert {step.key for step in one.steps.values()} & {step.key for step in two.steps.values()}
+
+
+# -- several toolchains
+
+
+def test_two_toolchains_cut_and_convert_apart(world: FakeWorld) -> None:
+    model = a_model(targets=(ADA, BLACKWELL, HOPPER))
+    ran = world.build(model)
+    assert [step for step in ran if "/partition" in step] == ["net/partition", "net/partition@tensorrt-11.0.0"]
+    assert [step for step in ran if "/convert" in step] == [
+        "net/convert/layers.0",
+        "net/convert/layers.0@tensorrt-11.0.0",
+    ]
+    assert world.build(model) == []
+    world.trt = replace(world.trt, version="11.0.1")
+    ran = world.build(model)
+    assert {step.partition("@")[2] for step in ran if "/package" not in step} == {"tensorrt-11.0.1", "hopper"}
+
+
+def test_a_pinned_version_that_is_the_installed_one_is_no_change(world: FakeWorld) -> None:
+    world.build(a_model())
+    assert world.build(a_model(targets=(replace(ADA, version=world.rtx.version),))) == []
+
+
+def test_programs_of_the_second_toolchain_are_demanded_from_its_own_partition_step(world: FakeWorld) -> None:
+    model = a_model(targets=(ADA, HOPPER))
+    world.build(model)
+    second = world.plan(model).steps["net/partition@tensorrt-11.0.0"]
+    assert second.record is not None
+    # its program is stored differently, as torch.export.save may do
+    program = next(name for name in second.record.outputs if name == f"program:{sha('nms float32')}")
+    other = world.put("the same program, in other bytes")
+    world.keep(second.record.recipe, {**second.record.outputs, program: other})
+    world.build(model)
+    world.evict(other)
+    world.placed.clear()
+    assert [s for s, v in world.verdicts(model).items() if v == "run"] == ["net/partition@tensorrt-11.0.0"]
+
+
+def test_unknown_steps_below_a_second_toolchain(world: FakeWorld) -> None:
+    world.build(a_model())
+    verdicts = world.verdicts(a_model(targets=(ADA, HOPPER)))
+    assert verdicts["net/partition@tensorrt-11.0.0"] == "run"
+    assert verdicts["net/convert@tensorrt-11.0.0"] == "unknown"
+    assert verdicts["net/engine@hopper"] == "unknown"
+    assert verdicts["net/package"] == "unknown"
+    assert all(verdicts[engine] == "hit" for engine in ENGINES)
+
+
+# -- reasons
+
+
+def test_forced_steps_say_so_and_run_once(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.forced = True
+    world.ran = []
+    assert world.plan(a_model()).steps["net/trace"].reason.code == "forced"
+    assert world.build(a_model()) == [
+        *FIRST[:4],
+        "net/convert/layers.1",
+        "net/convert/layers.2",
+        *ENGINES,
+        "net/package",
+    ]
+
+
+def test_what_cannot_be_cached_runs_each_time_and_says_why(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.uncacheable = {"net/trace"}
+    world.ran = []
+    step = world.plan(a_model()).steps["net/trace"]
+    assert (step.verdict, step.reason.code, step.reason.text) == ("run", "uncacheable", "it reads the clock")
+    assert world.build(a_model()) == ["net/trace"]
+    assert world.build(a_model()) == ["net/trace"]
+
+
+def test_cacheable_false_leaves_earlier_traces_unused(world: FakeWorld) -> None:
+    world.build(a_model())
+    assert world.verdicts(a_model(source=Source("python", "net.py", cacheable=False)))["net/trace"] == "run"
+
+
+def test_declared_deps_are_not_forgotten_by_an_earlier_trace(world: FakeWorld) -> None:
+    """A trace that was made before `deps:` was written did not look at them."""
+    world.build(a_model())
+    assert world.verdicts(a_model(source=Source("python", "net.py", deps=("data/*",))))["net/trace"] == "run"
+
+
+def test_two_manifests_with_one_module_name_do_not_share_a_trace(world: FakeWorld) -> None:
+    """``a/net.py`` and ``b/net.py`` are both imported as `net`; the chain of one must not answer for the other."""
+    world.build(a_model(source=Source("python", "net.py", roots=("a", "."))))
+    assert world.verdicts(a_model(source=Source("python", "net.py", roots=("b", "."))))["net/trace"] == "run"
+
+
+def test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss(world: FakeWorld) -> None:
+    world.build(a_model())
+    step = world.plan(a_model()).steps[ENGINES[0]]
+    assert step.key is not None and step.record is not None and step.recipe is not None
+    forged = replace(step.recipe, parts=(*step.recipe.parts[1:], step.recipe.parts[0]))
+    world.records[step.key] = Record(forged, step.record.outputs)
+    found = world.plan(a_model()).steps[ENGINES[0]]
+    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    assert world.build(a_model()) == [ENGINES[0]]
+
+
+@pytest.mark.parametrize("step", ["net/trace", "net/lower", "net/partition", CONVERTS[0], ENGINES[0], "net/package"])
+def test_a_record_without_an_output_of_its_stage_is_a_miss(world: FakeWorld, step: str) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    world.keep(record.recipe, dict(list(record.outputs.items())[1:]))
+    found = world.plan(a_model()).steps[step]
+    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    assert step in world.build(a_model())
+
+
+def test_a_step_that_was_here_before_is_evicted_not_changed(world: FakeWorld) -> None:
+    world.build(a_model())
+    del world.records[world.plan(a_model()).steps["net/lower"].key or ""]
+    assert reason_of(world, "net/lower") == ("evicted", [])
+    assert world.build(a_model()) == ["net/lower"]
+
+
+# -- documents that planning reads
+
+
+@pytest.mark.parametrize(
+    ("step", "name"), [("net/trace", "interface"), ("net/trace", "weights"), ("net/partition", "partitions")]
+)
+def test_a_hit_whose_documents_are_gone_runs_again(world: FakeWorld, step: str, name: str) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    world.evict(record.outputs[name])
+    assert reason_of(world, step) == ("evicted", [])
+    assert world.build(a_model()) == [step]
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b"\xff", b"null"])
+@pytest.mark.parametrize(
+    ("step", "name"), [("net/trace", "interface"), ("net/trace", "weights"), ("net/partition", "partitions")]
+)
+def test_a_hit_whose_documents_are_nonsense_runs_again(world: FakeWorld, step: str, name: str, damage: bytes) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    world.keep(record.recipe, {**record.outputs, name: world.put(damage)})
+    assert reason_of(world, step) == ("corrupt", [])
+    assert world.build(a_model()) == [step]
+
+
+def test_a_document_in_quarantine_is_made_again(world: FakeWorld) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps["net/partition"].record
+    assert record is not None
+    world.damaged.add(record.outputs["partitions"].sha256)
+    assert reason_of(world, "net/partition") == ("corrupt", [])
+
+
+def test_a_partition_record_without_a_program_is_a_miss(world: FakeWorld) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps["net/partition"].record
+    assert record is not None
+    world.keep(record.recipe, {"partitions": record.outputs["partitions"]})
+    assert reason_of(world, "net/partition") == ("corrupt", [])
+    assert world.build(a_model()) == ["net/partition"]
+
+
+# -- packages
+
+
+def test_a_package_is_made_again_when_an_engine_has_other_bytes(world: FakeWorld) -> None:
+    """Engine bytes are not reproducible with every toolchain: its key stands for it, the record says which bytes."""
+    world.build(a_model())
+    engine = world.plan(a_model()).steps[ENGINES[1]]
+    assert engine.record is not None
+    old, new = engine.record.outputs["plan"], world.put("the same engine, in other bytes")
+    world.keep(engine.record.recipe, {**engine.record.outputs, "plan": new})
+    code, changed = reason_of(world, "net/package")
+    assert (code, changed) == ("changed", [("plan:layers.1@ada", old.sha256, new.sha256)])
+    assert world.build(a_model()) == ["net/package"]
+
+
+def test_a_package_whose_engine_is_built_again_is_known_afterwards(world: FakeWorld) -> None:
+    world.build(a_model())
+    del world.records[world.plan(a_model()).steps[ENGINES[1]].key or ""]
+    package = world.plan(a_model()).package
+    assert package is not None
+    assert (package.verdict, package.reason.text) == ("unknown", f"known when {ENGINES[1]} has run")
+    assert world.build(a_model()) == [ENGINES[1]]  # reproducible: the same bytes
+
+
+# -- tied weights
+
+
+def test_tied_weights_that_differ_in_the_file_are_named(world: FakeWorld) -> None:
+    world.files["net.py"] = "layer layers.0 linear\n"
+    world.with_weights("a.safetensors", {"layers.0.weight": "v"})
+    model = a_model(weights="a.safetensors")
+    world.build(model)
+    record = world.plan(model).steps["net/trace"].record
+    assert record is not None
+    interface = world.blob(record.outputs["interface"].sha256).replace(
+        b'"aliases": {}', b'"aliases": {"tied.weight": "layers.0.weight"}'
+    )
+    # the table's names are a part of the trace: make the record for the new ones, too
+    world.with_weights("a.safetensors", {"layers.0.weight": "v", "tied.weight": "w"})
+    recipe = world.plan(model).steps["net/trace"].recipe
+    assert recipe is not None
+    world.keep(recipe, {**record.outputs, "interface": world.put(interface)})
+    with pytest.raises(SourceError, match=r"layers\.0\.weight and tied\.weight are one tensor"):
+        world.plan(model)
+
+
+# -- machines without torch
+
+
+def test_rule_4_8_without_torch_a_trace_of_the_same_files_is_accepted_and_named(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.versions = None
+    world.distributions.clear()
+    plan = world.plan(a_model())
+    assert {step.verdict for step in plan.steps.values()} == {"hit"}
+    assert "torch 2.13.0" in plan.steps["net/trace"].reason.text
+    assert "torch is not installed here" in plan.steps["net/trace"].reason.text
+    engines = world.build(replace(a_model(), builder=BuilderSettings(tf32=False)))
+    assert engines == [*ENGINES, "net/package"]
+
+
+def test_without_torch_an_edited_file_is_no_hit(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.versions = None
+    world.files["helper.py"] = "edited"
+    plan = world.plan(a_model())
+    assert plan.steps["net/trace"].verdict == "run"
+
+
+def test_without_torch_a_pointer_to_another_trace_is_not_followed(world: FakeWorld) -> None:
+    world.build(a_model())
+    other = a_model(source=Source("python", "other.py"))
+    world.files["other.py"] = "layer layers.0 conv\n"
+    world.build(other)
+    wrong = world.plan(other).steps["net/trace"].record
+    world.versions = None
+    pointers = [record for record in world.records.values() if record.recipe.stage == "trace-any"]
+    assert wrong is not None and len(pointers) == 2
+    for pointer in pointers:
+        world.keep(pointer.recipe, {"record": world.put(wrong.to_bytes())})
+    assert world.verdicts(a_model())["net/trace"] == "run"
+    assert world.verdicts(other)["net/trace"] == "hit"
+
+
+@pytest.mark.parametrize("damage", ["gone", "nonsense", "recipe"])
+def test_without_torch_a_damaged_pointer_is_no_hit(world: FakeWorld, damage: str) -> None:
+    world.build(a_model())
+    world.versions = None
+    (pointer,) = (record for record in world.records.values() if record.recipe.stage == "trace-any")
+    if damage == "gone":
+        world.evict(pointer.outputs["record"])
+    elif damage == "nonsense":
+        world.keep(pointer.recipe, {"record": world.put("{}")})
+    else:
+        world.records[pointer.recipe.key] = Record(replace(pointer.recipe, version=9), pointer.outputs)
+    assert world.verdicts(a_model())["net/trace"] == "run"
+
+
+def test_every_step_says_what_it_comes_after(world: FakeWorld) -> None:
+    world.build(a_model())
+    steps: dict[str, Step] = world.plan(a_model()).steps
+    assert steps["net/lower"].after == ("net/trace",)
+    assert steps["net/partition"].after == ("net/lower",)
+    assert steps["net/convert/layers.1"].after == ("net/partition",)
+    assert steps["net/engine/layers.1@ada"].after == ("net/convert/layers.1", "net/trace")
+    assert steps["net/package"].after == (*ENGINES, "net/partition")

@@ -1,0 +1,35 @@
+"""docs/keys.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trtbuild.core import keys
+
+PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+
+
+def table(name: str) -> list[list[str]]:
+    (body,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE, re.DOTALL)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.strip().splitlines()]
+    return rows[2:]
+
+
+def test_the_excluded_fields_are_those_of_the_code() -> None:
+    listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("excluded")}
+    assert listed == dict(keys.EXCLUDED)
+
+
+def test_the_steps_and_their_versions_are_those_of_the_code() -> None:
+    listed = {row[0]: int(row[1]) for row in table("parts")}
+    assert listed == dict(keys.STEP_VERSIONS)
+
+
+def test_the_parts_are_those_of_the_code() -> None:
+    from tests.core import recipes  # one recipe of each stage, made by the real functions
+
+    listed = {row[0]: re.findall(r"`([^`]+)`", row[2]) for row in table("parts")}
+    for stage, recipe in recipes.one_of_each().items():
+        names = [name for name, _ in recipe.parts if ":" not in name]
+        assert listed[stage] == names, stage

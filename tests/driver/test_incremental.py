@@ -1,0 +1,280 @@
+"""What a change costs: one project, built again and again by the real command line with the real compiler.
+
+The tests of this file are one story and run in order; each starts from where the last one ended and says exactly which
+steps a change must run, and which must not.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.conftest import CommandLine, ran, step
+
+pytestmark = pytest.mark.xdist_group("incremental")
+
+MANIFEST = """\
+version: 1
+targets:
+  ada: {sm: 89}
+profiles:
+  rows:
+    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
+models:
+  net:
+    source: {python: "models.net:build"}
+    weights: net.safetensors
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+    partition: {granularity: ["layers.*"]}
+    builder: {optimization_level: 3}
+"""
+
+NET = """\
+import torch
+from models.layer import Layer
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer(scale) for scale in (1.0, 1.0, 1.0))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+def build():
+    return Net().eval()
+"""
+
+LAYER = """\
+import torch
+
+class Layer(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * self.scale + x
+"""
+
+#: Put in front of the module path, this makes every import of torch or TensorRT in any process an error.
+NO_TORCH = """\
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch",):
+            raise ImportError(f"{name} must not be imported here")
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def weights(changed: int | None = None) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    tensors = {}
+    for number in range(3):
+        tensors[f"layers.{number}.linear.weight"] = random.standard_normal((16, 16), dtype=np.float32)
+        tensors[f"layers.{number}.linear.bias"] = random.standard_normal(16, dtype=np.float32)
+    if changed is not None:
+        tensors[f"layers.{changed}.linear.weight"] = tensors[f"layers.{changed}.linear.weight"] + 1
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def trtbuild(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    base = tmp_path_factory.mktemp("incremental")
+    project = base / "project"
+    (project / "models").mkdir(parents=True)
+    (project / "trtbuild.yaml").write_text(MANIFEST)
+    (project / "models" / "net.py").write_text(NET)
+    (project / "models" / "layer.py").write_text(LAYER)
+    save_file(weights(), project / "net.safetensors")
+    return CommandLine(project, base / "cache")
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_the_first_build_runs_everything_and_equal_layers_convert_once(trtbuild: CommandLine) -> None:
+    document = trtbuild("build")
+    assert ran(document) == {"trace": 1, "lower": 1, "partition": 1, "convert": 1, "engine": 3, "package": 1}
+    assert document["totals"]["convert"]["hit"] == 2
+    assert step(document, "net/engine/layers.1@ada")["reason"]["code"] == "new"
+
+
+def test_the_second_build_runs_nothing(trtbuild: CommandLine) -> None:
+    document = trtbuild("build")
+    assert ran(document) == {}
+    assert all(entry["verdict"] == "hit" for entry in document["steps"])
+
+
+def test_an_unrelated_file_runs_nothing(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "models" / "other.py").write_text("x = 1\n")
+    (trtbuild.project / "notes.txt").write_text("hello\n")
+    assert ran(trtbuild("build")) == {}
+
+
+def test_a_comment_or_a_rename_runs_trace_and_nothing_after_it(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "models" / "layer.py", "import torch\n", "import torch  # the library\n")
+    document = trtbuild("build")
+    assert ran(document) == {"trace": 1}
+    reason = step(document, "net/trace")["reason"]
+    assert reason["code"] == "changed"
+    assert [change["part"] for change in reason["changed"]] == ["file:models/layer.py"]
+
+    edit(
+        trtbuild.project / "models" / "net.py",
+        "for layer in self.layers:\n            x = layer(x)\n        return x",
+        "for part in self.layers:\n            x = part(x)\n        renamed = x\n        return renamed",
+    )
+    assert ran(trtbuild("build")) == {"trace": 1}
+
+
+def test_one_changed_layer_is_one_conversion_and_one_engine(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "models" / "net.py", "(1.0, 1.0, 1.0)", "(1.0, 2.0, 1.0)")
+    document = trtbuild("build")
+    assert ran(document) == {"trace": 1, "lower": 1, "partition": 1, "convert": 1, "engine": 1, "package": 1}
+    assert step(document, "net/engine/layers.1@ada")["verdict"] == "run"
+    assert [c["part"] for c in step(document, "net/engine/layers.1@ada")["reason"]["changed"]] == ["onnx"]
+
+
+def test_why_names_the_part_that_changed_also_afterwards(trtbuild: CommandLine) -> None:
+    document = trtbuild("why", "net/engine/layers.1@ada")
+    (told,) = document["steps"]
+    assert told["verdict"] == "hit"
+    assert [change["part"] for change in told["last_run"]["reason"]["changed"]] == ["onnx"]
+    shown = trtbuild.run("why", "net/trace").stdout
+    assert "file:models/net.py" in shown
+
+
+def test_an_imported_file_with_other_mathematics_runs_all_that_it_must(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "models" / "layer.py", "torch.relu", "torch.tanh")
+    document = trtbuild("build")
+    # two layers have one structure, the scaled one another
+    assert ran(document) == {"trace": 1, "lower": 1, "partition": 1, "convert": 2, "engine": 3, "package": 1}
+
+
+def test_the_opt_of_a_profile_runs_the_trace_and_the_engines(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "trtbuild.yaml", "opt: [4, 16]", "opt: [6, 16]")
+    document = trtbuild("build")
+    # the example that a model is traced with is opt, and it is cut off right there
+    assert ran(document) == {"trace": 1, "engine": 3, "package": 1}
+    changed = step(document, "net/engine/layers.0@ada")["reason"]["changed"]
+    assert [(c["part"], c["was"], c["now"]) for c in changed] == [("profiles.0.i0.opt[0]", "4", "6")]
+
+
+def test_a_builder_setting_runs_the_engines(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 3", "optimization_level: 2")
+    document = trtbuild("build")
+    assert ran(document) == {"engine": 3, "package": 1}
+    changed = step(document, "net/engine/layers.0@ada")["reason"]["changed"]
+    assert [(c["part"], c["was"], c["now"]) for c in changed] == [("settings.optimization_level", "3", "2")]
+
+
+def test_a_new_target_runs_its_own_engines(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "trtbuild.yaml", "  ada: {sm: 89}\n", "  ada: {sm: 89}\n  ampere: {sm: 86}\n")
+    edit(trtbuild.project / "trtbuild.yaml", "targets: [ada]", "targets: [ada, ampere]")
+    document = trtbuild("build")
+    assert ran(document) == {"engine": 3, "package": 1}
+    assert {e["id"] for e in document["steps"] if e["verdict"] == "run"} == {
+        "net/engine/layers.0@ampere",
+        "net/engine/layers.1@ampere",
+        "net/engine/layers.2@ampere",
+        "net/package",
+    }
+
+
+def test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine(trtbuild: CommandLine) -> None:
+    manifest = trtbuild.project / "trtbuild.yaml"
+    edit(manifest, "rows:", "lines:")
+    edit(manifest, "[rows]", "[lines]")
+    edit(manifest, "x: {min: [1, 16], opt: [6, 16], max: [8, 16]}", "x: {max: [8, 16], opt: [6, 16], min: [1, 16]}")
+    assert ran(trtbuild("build")) == {"package": 1}
+
+
+def test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_target(
+    trtbuild: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_TORCH)
+    blocked = {"PYTHONPATH": str(tmp_path)}
+    save_file(weights(changed=2), trtbuild.project / "net.safetensors")
+    document = trtbuild("build", "--target", "ada", environment=blocked)
+    assert ran(document) == {"engine": 1, "package": 1}
+    assert [c["part"] for c in step(document, "net/engine/layers.2@ada")["reason"]["changed"]] == ["weights.w0.sha256"]
+    assert ran(trtbuild("build", environment=blocked)) == {"engine": 1, "package": 1}
+    # the block is real
+    (trtbuild.project / "models" / "layer.py").write_text((trtbuild.project / "models" / "layer.py").read_text() + "\n")
+    failed = trtbuild("build", environment=blocked, expect=1)
+    assert "must not be imported here" in failed["errors"][0]["text"]
+    assert ran(trtbuild("build")) == {"trace": 1}
+
+
+def test_outputs_that_were_deleted_come_back_without_running_anything(trtbuild: CommandLine) -> None:
+    plan = trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.0.plan"
+    content = plan.read_bytes()
+    plan.unlink()
+    kept = (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns
+    assert ran(trtbuild("build")) == {}
+    assert plan.read_bytes() == content
+    assert (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns == kept
+
+
+def test_frozen_succeeds_when_nothing_is_to_do_and_exits_3_otherwise(trtbuild: CommandLine) -> None:
+    assert ran(trtbuild("build", "--frozen")) == {}
+    edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 2", "optimization_level: 1")
+    done = trtbuild.run("build", "--frozen")
+    assert done.returncode == 3
+    assert "net/engine/layers.0@ada" in done.stderr
+    edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 1", "optimization_level: 2")
+
+
+def test_going_back_is_all_hits(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "models" / "net.py", "(1.0, 2.0, 1.0)", "(1.0, 1.0, 1.0)")
+    first = ran(trtbuild("build"))
+    assert "trace" in first
+    edit(trtbuild.project / "models" / "net.py", "(1.0, 1.0, 1.0)", "(1.0, 2.0, 1.0)")
+    assert ran(trtbuild("build")) == {}
+
+
+def test_a_copy_elsewhere_hits_the_same_cache(trtbuild: CommandLine, tmp_path: Path) -> None:
+    import shutil
+
+    other = tmp_path / "another place"
+    shutil.copytree(trtbuild.project, other, ignore=shutil.ignore_patterns(".trtbuild", "dist"))
+    elsewhere = CommandLine(other, trtbuild.cache, {"LC_ALL": "C", "TZ": "Asia/Tokyo", "USER": "somebody"})
+    assert ran(elsewhere("build")) == {}
+    assert (other / "dist" / "net" / "index.json").read_bytes() == (
+        trtbuild.project / "dist" / "net" / "index.json"
+    ).read_bytes()
+
+
+def test_force_runs_every_step_once(trtbuild: CommandLine) -> None:
+    document = trtbuild("build", "--force", "--target", "ada")
+    assert ran(document)["trace"] == ran(document)["lower"] == ran(document)["partition"] == 1
+    assert ran(document)["engine"] == 3
+    assert {step(document, f"net/engine/layers.{k}@ada")["reason"]["code"] for k in range(3)} == {"forced"}
+
+
+def test_a_missing_blob_is_built_again_when_it_is_needed(trtbuild: CommandLine) -> None:
+    document = trtbuild("build")
+    plan = step(document, "net/engine/layers.0@ada")["outputs"]["plan"]["sha256"]
+    (trtbuild.cache / "cas" / plan[:2] / plan).unlink()
+    assert ran(trtbuild("build")) == {}, "nobody needs it: the output is in place"
+    (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.0.plan").unlink()
+    document = trtbuild("build")
+    assert ran(document) == {"engine": 1}
+    assert step(document, "net/engine/layers.0@ada")["reason"]["code"] == "evicted"
+    assert textwrap.dedent(document["steps"][0]["id"])

@@ -1,0 +1,82 @@
+"""Outputs: inside the project, apart from each other and from what is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import BASE, Files
+
+MODEL = BASE.partition("  net:\n")[2]
+
+
+def two(one: str, other: str) -> str:
+    """Two models with these outputs."""
+    return f"{BASE}    {one}\n  second:\n{MODEL}    {other}\n"
+
+
+def test_outputs_have_one_order_and_one_spelling(files: Files) -> None:
+    model = files.base_model("outputs: {plans: ./b//c/, package: a/../d}")
+    assert model.outputs == (("package", "d"), ("plans", "b/c"))
+    for empty in ("outputs:", "outputs: {}", "outputs: {package: null}"):
+        assert files.base_model(empty).outputs == (("package", "dist/net"),)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ("{package: «/dist}", "the output '/dist' lies outside of the project\n  → write a path of its own inside"),
+        ("{package: «../dist}", "lies outside of the project"),
+        ("{package: «a/../../b}", "lies outside of the project"),
+        ("{package: «.}", "is the project itself"),
+        ("{plans: «a/..}", "is the project itself"),
+        ("{plans: «.trtbuild/x}", "lies in trtbuild's own state"),
+        ("{package: dist, «plans: dist}", "(plans of model 'net') is also the package of model 'net'"),
+        ("{package: dist, «plans: dist/plans}", "lies in 'dist', the package of model 'net' (trtbuild.yaml:13:15)"),
+        ("{«triton: dist}", "`triton` outputs are not supported in this version"),
+        ("{«pt2: dist.pt2}", "`pt2` outputs are not supported in this version"),
+        ("{«package: trtbuild.yaml}", "would replace a manifest, 'trtbuild.yaml'"),
+    ],
+)
+def test_rejects_outputs(files: Files, outputs: str, words: str) -> None:
+    files.base_refused(f"outputs: {outputs}", words)
+
+
+def test_rejects_two_models_with_one_output(files: Files) -> None:
+    text = two("outputs: {package: dist/x}", "outputs: {«package: dist//x}")
+    words = "'dist/x' (package of model 'second') is also the package of model 'net' (trtbuild.yaml:13:15)"
+    files.refused(text, words)
+
+
+def test_rejects_an_output_inside_of_anothers(files: Files) -> None:
+    files.refused(two("outputs: {«package: dist/x/y/z}", "outputs: {plans: dist/x}"), "lies in 'dist/x', the plans of")
+    assert len(files.manifest(two("outputs: {package: dist/x}", "outputs: {package: dist/xy}")).load().models) == 2
+
+
+def test_rejects_an_output_that_is_another_models_default(files: Files) -> None:
+    text = two("outputs: {plans: p}", "outputs: {«package: dist/third}") + f"  «third:\n{MODEL}"
+    files.marks.clear()
+    text = text.replace("{«package", "{package").replace("  «third", "  «third")
+    files.refused(text, "(package of model 'third') is also the package of model 'second'")
+
+
+def test_rejects_outputs_that_would_replace_what_is_read(files: Files) -> None:
+    files.write("data/w.pt").write("pt/net.pt2").write("lib/t.yaml")
+    text = two(
+        "weights: data/w.pt\n    outputs: {«package: data}",
+        "outputs: {«package: pt/net.pt2, «plans: lib}",
+    ).replace('second:\n    source: {python: "net:build"}', "second:\n    source: {exported_program: pt/net.pt2}")
+    text = text.replace("version: 1", "version: 1\ninclude: [lib/t.yaml]").replace("{}", "{}")
+    files.write("lib/t.yaml", "version: 1\n")
+    files.refused(
+        text, "would replace weights, 'data/w.pt'", "replace a source, 'pt/net.pt2'", "manifest, 'lib/t.yaml'"
+    )
+
+
+def test_models_of_several_manifests_are_compared(files: Files) -> None:
+    files.write("manifests/a.yaml", BASE + "    outputs: {package: dist/x}\n")
+    files.write("manifests/b.yaml", BASE.replace("  net:", "  other:") + "    outputs: {«package: dist/x}\n")
+    files.refused(None, "is also the package of model 'net' (manifests/a.yaml:13:15)")
+
+
+def test_wrong_models_are_compared_too(files: Files) -> None:
+    files.refused(two("outputs: {package: x}", "outputs: {«package: x}\n    precision: «half"), "is also the package")

@@ -1,0 +1,78 @@
+"""Sources: exactly one kind, files that exist, and paths as the project names them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.core.spec import Source
+
+from .conftest import BASE, Files
+
+
+def with_source(source: str) -> str:
+    return BASE.replace('{python: "net:build"}', source)
+
+
+def test_python_sources(files: Files) -> None:
+    files.write(
+        "manifests/deep/m.yaml",
+        with_source(
+            '{python: "a.b:Net.make", kwargs: {depth: 12, x: [1, 2.5, null, true, .inf, {k: "v"}]}, '
+            "deps: [../data/*.json, ./x.bin, ../../top, /abs/y], env: [B, A], cacheable: false}"
+        ),
+    )
+    (model,) = files.load("manifests/deep/m.yaml").models
+    outside = model.source.deps[0]
+    assert outside.startswith("../")
+    assert outside.endswith("/abs/y")
+    assert model.source == Source(
+        kind="python",
+        target="a.b:Net.make",
+        kwargs={"depth": 12, "x": [1, 2.5, None, True, float("inf"), {"k": "v"}]},
+        deps=(outside, "manifests/data/*.json", "manifests/deep/x.bin", "top"),
+        env=("A", "B"),
+        cacheable=False,
+        roots=("manifests/deep", "manifests", "."),
+    )
+
+
+def test_an_exported_program_is_named_by_the_project(files: Files) -> None:
+    files.write("manifests/m.yaml", with_source("{exported_program: ../pt/net.pt2}")).write("pt/net.pt2")
+    source = files.load().models[0].source
+    assert (source.kind, source.target) == ("exported_program", "pt/net.pt2")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{exported_program: «pt/nett.pt2}", "'pt/nett.pt2' cannot be read: no such file\n  → did you mean 'net.pt2'?"),
+        ("{exported_program: «pt}", "it is a directory"),
+        ("{exported_program: pt/net.pt2, «kwargs: {a: 1}}", "`kwargs` are for `python` sources"),
+        ("{«onnx: a.onnx}", "`onnx` sources are not supported in this version"),
+        ("{«torchscript: a.ts}", "`torchscript` sources are not supported in this version"),
+        ('{«network: "nets.det:define"}', "`network` sources are not supported in this version"),
+        (
+            '{python: "a:b", «onnx: a.onnx}',
+            "`python` and `onnx` stand together in model 'net'\n  → write exactly one of",
+        ),
+        ('{python: «"models/a.py:build"}', 'write "models.a:build"'),
+        ("{python: «3}", "`python` must be `module.path:callable`, not the number 3"),
+        ('«"net:build"', "`source` must be a mapping, not the text 'net:build'\n  → write {python: \"net:build\"}"),
+        ('{python: "a:b", kwargs: {«a-b: 1}}', "'a-b' cannot be the name of an argument"),
+        ('{python: "a:b", kwargs: «[1]}', "`kwargs` must be a mapping, not a list"),
+        ('{python: "a:b", kwargs: {a: [1, «.nan]}}', "not a number) is refused"),
+        ('{python: "a:b", kwargs: {a: {«1: 2}}}', "a key is a name, not the number 1"),
+        ('{python: "a:b", deps: «x}', "`deps` must be a list, not the text 'x'\n  → write [x]"),
+        ('{python: "a:b", deps: [«3]}', "each entry of `deps` must be a path"),
+        ('{python: "a:b", env: [A, «A=1]}', "each entry of `env` must be the name of an environment variable"),
+        ('{python: "a:b", cacheable: «no}', "write false"),
+        ('{«pyton: "a:b"}', "did you mean 'python'?"),
+    ],
+)
+def test_rejects_sources(files: Files, source: str, words: str) -> None:
+    files.write("pt/net.pt2").refused(with_source(source), words)
+
+
+def test_rejects_a_source_without_a_kind(files: Files) -> None:
+    text = with_source("{deps: [a]}").replace("    source:", "    «source:")
+    files.refused(text, "the source says no kind in model 'net'", "exactly one of python, exported_program, onnx")

@@ -1,0 +1,252 @@
+"""Converted partitions compute what the model computes, at every size, and nothing but structure is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.convert.conversion import convert, untranslatable
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.text import program_text
+
+#: What the version converter of onnx takes down to TensorRT 8.6's opset.
+_DOWN = ["linear", "conv", "conv_batchnorm", "layernorm", "encoder", "groupnorm", "attention", "embedding", "pool_pad"]
+
+
+def _assert_equal(found: list[np.ndarray], wanted: list[torch.Tensor], tolerance: float) -> None:
+    assert len(found) == len(wanted)
+    for value, expected in zip(found, wanted, strict=True):
+        assert value.shape == tuple(expected.shape)
+        assert str(value.dtype) == str(expected.dtype).removeprefix("torch.")
+        np.testing.assert_allclose(value.astype(np.float64), expected.double().numpy(), atol=tolerance, rtol=tolerance)
+
+
+def test_equals_eager_at_min_opt_and_max(case: str, made: Any, converted: Any, onnxruntime_run: Any) -> None:
+    model = made(case)
+    for at in ("min", "opt", "max"):
+        tensors = model.tensors(at)
+        found = onnxruntime_run(converted(case).model, model.weights(), tensors)
+        _assert_equal(found, model.eager(tensors), model.case.tolerance)
+
+
+@pytest.mark.parametrize("name", _DOWN)
+def test_the_opset_of_tensorrt_8_equals_eager_too(name: str, made: Any, converted: Any, onnxruntime_run: Any) -> None:
+    model = made(name)
+    proto = onnx.ModelProto.FromString(converted(name, 17).model)
+    assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 17)]
+    assert len(converted(name, 17).origins) > 0
+    for at in ("min", "max"):
+        tensors = model.tensors(at)
+        found = onnxruntime_run(converted(name, 17).model, model.weights(), tensors)
+        _assert_equal(found, model.eager(tensors), model.case.tolerance)
+
+
+def test_names_are_canonical_and_nothing_else_is_in_the_model(case: str, made: Any, converted: Any) -> None:
+    proto = onnx.ModelProto.FromString(converted(case).model)
+    onnx.checker.check_model(proto)
+    graph = proto.graph
+    assert [value.name for value in graph.input] == [f"i{k}" for k in range(len(made(case).case.inputs))]
+    assert [value.name for value in graph.output] == [f"o{k}" for k in range(len(made(case).program.output_nodes))]
+    assert {output for node in graph.node for output in node.output} >= {value.name for value in graph.output}
+    external = [tensor for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    nodes = made(case).program.weight_nodes
+    for tensor in external:
+        value = nodes[int(tensor.name.removeprefix("w"))].meta["val"]
+        assert list(tensor.dims) == list(value.shape)
+        assert not tensor.raw_data
+    assert all(tensor.name.startswith(("w", "c")) for tensor in graph.initializer)
+    assert not graph.value_info and not proto.metadata_props and not proto.functions and not proto.producer_name
+    assert not any(node.metadata_props or node.doc_string for node in graph.node)
+    assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 20)]
+
+
+def test_origins_name_the_call_of_every_node(case: str, made: Any, converted: Any) -> None:
+    conversion = converted(case)
+    calls = [node for node in made(case).program.graph.nodes if node.op == "call_function"]
+    names = {node.name for node in onnx.ModelProto.FromString(conversion.model).graph.node}
+    origins = dict(conversion.origins)
+    assert all(0 <= call < len(calls) for call in origins.values())
+    identities = {
+        node.name for node in onnx.ModelProto.FromString(conversion.model).graph.node if node.op_type == "Identity"
+    }
+    assert names - origins.keys() <= identities
+
+
+def test_origins_are_the_right_calls(made: Any, converted: Any) -> None:
+    calls = [str(n.target) for n in made("encoder").program.graph.nodes if n.op == "call_function"]
+    origins = dict(converted("encoder").origins)
+    found = {
+        n.op_type: calls[origins[n.name]] for n in onnx.ModelProto.FromString(converted("encoder").model).graph.node
+    }
+    assert found["LayerNormalization"] == "aten.layer_norm.default"
+    assert found["Gelu"] == "aten.gelu.default"
+    assert found["Softmax"] == "aten.scaled_dot_product_attention.default"
+    assert found["Expand"] == "aten.expand.default"
+
+
+def test_converting_leaves_the_program_alone_and_is_repeatable(case: str, made: Any, converted: Any) -> None:
+    program = made(case).program
+    before, size = program_text(program), len(program.graph.nodes)
+    assert convert(program, 20) == converted(case)
+    assert (program_text(program), len(program.graph.nodes)) == (before, size)
+
+
+def test_a_stored_program_converts_to_the_same_bytes(made: Any, converted: Any) -> None:
+    for name in ("encoder", "cond", "positions", "constant"):
+        assert convert(Program.from_bytes(made(name).program.to_bytes()), 20) == converted(name)
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+class Renamed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.z, self.n1, self.val_3 = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.z(image))
+        other = torch.relu(self.n1(hidden))
+        return self.val_3(other)
+
+
+def test_one_structure_under_zero_and_random_weights_is_the_same_bytes_and_right(
+    lowered: Any, onnxruntime_run: Any
+) -> None:
+    zero, x = Mlp(), torch.randn(3, 8)
+    for parameter in zero.parameters():
+        nn.init.zeros_(parameter)
+    random = Mlp()
+    models = []
+    for module in (zero, random):
+        program, slots = lowered(module, (x,), ({0: Dim("b", min=1, max=8)},))
+        models.append(convert(program, 20).model)
+    assert models[0] == models[1]
+    weights = {k: random.state_dict()[slot.name].numpy() for k, slot in enumerate(slots)}
+    (found,) = onnxruntime_run(models[0], weights, [x])
+    np.testing.assert_allclose(found, random(x).detach().numpy(), atol=1e-5)
+
+
+def test_names_of_modules_inputs_and_dims_and_the_example_do_not_matter(lowered: Any) -> None:
+    one, _ = lowered(Mlp(), (torch.randn(3, 8),), ({0: Dim("b", min=1, max=8)},))
+    other, _ = lowered(Renamed(), (torch.randn(6, 8),), ({0: Dim("zz", min=1, max=8)},))
+    assert convert(one, 20) == convert(other, 20)
+
+
+def test_two_dims_are_named_by_position_whatever_torch_calls_them(lowered: Any) -> None:
+    def build(first: str, second: str) -> bytes:
+        dims = {0: Dim(first, min=1, max=8), 1: Dim(second, min=2, max=16)}
+        program, _ = lowered(nn.Linear(8, 8), (torch.randn(3, 5, 8),), (dims,))
+        return convert(program, 20).model
+
+    assert build("a", "b") == build("z", "c")
+    shape = onnx.ModelProto.FromString(build("a", "b")).graph.input[0].type.tensor_type.shape
+    assert [size.dim_param for size in shape.dim] == ["d0", "d1", ""]
+
+
+def test_structure_matters(lowered: Any) -> None:
+    class Scale(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor
+
+    models = {convert(lowered(Scale(f), (torch.randn(3, 8),), None)[0], 20).model for f in (2.0, 3.0, -0.0, 0.0)}
+    assert len(models) == 4
+
+
+_SCRIPT = """
+import sys, torch, hashlib
+from torch.export import Dim, export
+from torch import nn
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.program.functional import functional
+from trtbuild.stages.program.translations import decomposition_table
+torch.manual_seed(int(sys.argv[1]))
+layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation="gelu", norm_first=True).eval()
+with torch.no_grad():
+    dims = {0: Dim("b", min=1, max=8), 1: Dim("s", min=2, max=16)}
+    exported = export(layer, (torch.randn(3, 5, 16),), dynamic_shapes=(dims,))
+program, _ = functional(exported.run_decompositions(decomposition_table()))
+print(hashlib.sha256(convert(program, 20).model).hexdigest())
+"""
+
+
+def test_the_bytes_do_not_depend_on_the_process_hash_seed_path_or_locale(tmp_path: Path) -> None:
+    started = []
+    for seed, locale in (("1", "C"), ("2", "tr_TR.UTF-8")):
+        folder = tmp_path / f"place{seed}"
+        folder.mkdir()
+        script = folder / f"script{seed}.py"
+        script.write_text(_SCRIPT)
+        env = {**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": locale, "TZ": "Asia/Tokyo" if seed == "2" else "UTC"}
+        command = [sys.executable, str(script), seed]
+        started.append(subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True))
+    digests = {process.communicate(timeout=120)[0] for process in started}
+    assert len(digests) == 1
+    assert len(digests.pop()) == 65
+
+
+def test_rejects_what_has_no_translation_by_its_calls(lowered: Any) -> None:
+    class Distance(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.relu(torch.cdist(x + 1, y))
+
+    program, _ = lowered(Distance(), (torch.randn(2, 5, 8), torch.randn(2, 4, 8)), None)
+    ((index, name),) = untranslatable(program)
+    assert name == "aten._cdist_forward.default"
+    with pytest.raises(ConversionRefused, match=r"aten\._cdist_forward") as refused:
+        convert(program, 20)
+    assert refused.value.nodes == (index,)
+    assert "torch_executed_ops" in str(refused.value)
+
+
+def test_rejects_a_translation_that_fails_by_its_call(lowered: Any) -> None:
+    class Take(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.logcumsumexp(x + 1, 0) * 2
+
+    program, _ = lowered(Take(), (torch.randn(4),), None)
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    try:
+        convert(program, 20)
+    except ConversionRefused as refused:
+        assert all("logcumsumexp" in str(calls[index].target) for index in refused.nodes)
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], made: Any) -> None:
+    convert(made("encoder").program, 20)
+    convert(made("groupnorm").program, 17)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_recipe_of_a_conversion_is_its_structure_golden(converted: Any) -> None:
+    """Equal in every process by the test above; this one says when torch or onnxscript change what they write."""
+    proto = onnx.ModelProto.FromString(converted("linear").model)
+    assert [(n.op_type, list(n.input), list(n.output)) for n in proto.graph.node] == [
+        ("Gemm", ["i0", "w0", "w1"], ["o0"])
+    ]
+    assert (
+        hashlib.sha256(converted("linear").model).hexdigest()
+        == hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+    )

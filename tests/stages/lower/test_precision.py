@@ -1,0 +1,101 @@
+"""Programs lowered to half precision equal the eager float32 model, at half's tolerance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+_TOLERANCE = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
+_MODELS = ["mlp", "conv", "by_hand", "sdpa", "rms_norm", "pre_norm", "post_norm", "positions", "vit", "bert"]
+
+
+def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], precision: str) -> None:
+    assert [value.dtype for value in found] == [value.dtype for value in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        error = (one - other).nan_to_num().abs().max() / other.nan_to_num().abs().max()
+        assert error <= _TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("precision", _TOLERANCE)
+@pytest.mark.parametrize("name", _MODELS)
+def test_a_lowered_program_equals_eager(traced: Any, lowered: Any, name: str, precision: str) -> None:
+    assert_close(traced(name).run(lowered(name, precision)), traced(name).eager(), precision)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["mlp", "conv", "vit", "bert"])
+def test_matrix_products_are_half_and_inputs_outputs_and_weights_are_not_touched(
+    traced: Any, lowered: Any, name: str, precision: str
+) -> None:
+    program, before = lowered(name, precision), traced(name).program
+    half = getattr(torch, precision)
+    products = [n for n in program.graph.nodes if str(n.target).startswith(("aten.linear", "aten.conv2d"))]
+    assert products and all(node.meta["val"].dtype is half for node in products)
+    for now, then in zip(program.placeholders, before.placeholders, strict=True):
+        assert now.meta["val"].dtype is then.meta["val"].dtype
+    for now, then in zip(program.output_nodes, before.output_nodes, strict=True):
+        assert now.meta["val"].dtype is then.meta["val"].dtype
+
+
+def test_float32_has_no_casts_and_no_half(lowered: Any) -> None:
+    dtypes = {
+        node.meta["val"].dtype
+        for node in lowered("vit").graph.nodes
+        if node.op != "output" and "val" in node.meta and isinstance(node.meta["val"], torch.Tensor)
+    }
+    assert torch.float16 not in dtypes and torch.bfloat16 not in dtypes
+
+
+class Where(nn.Module):
+    """-inf in a softmax by hand: eager gives NaN in a row that is masked entirely."""
+
+    def forward(self, scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_nan_stays_where_eager_has_it(lower_module: Any, precision: str) -> None:
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    found, program = lower_module(Where(), (torch.randn(2, 3), mask), precision)
+    assert found.eager()[0][1].isnan().all()
+    assert_close(found.run(program), found.eager(), precision)
+
+
+class Dtypes(nn.Module):
+    """What the model's own dtypes are stays: integers, booleans, float64, and its own half."""
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        double = x.double() / 3
+        own = (x.to(torch.bfloat16) * 2).float()
+        index = (x.sigmoid() * 3).long() + ids
+        counts = torch.cumsum(ids.float() * 5000.0, 0)
+        return double, own, torch.gather(x, 1, index % 4), counts, (x > 0.5).sum(1), torch.full_like(x, 7.0)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_other_dtypes_are_never_touched(lower_module: Any, precision: str) -> None:
+    inputs = (torch.rand(3, 4) * 4, torch.randint(0, 4, (3, 4)))
+    found, program = lower_module(Dtypes(), inputs, precision)
+    double, own, gathered, counts, above, full = found.run(program)
+    wanted = found.eager()
+    assert [v.dtype for v in found.run(program)] == [v.dtype for v in wanted]
+    for exact, value in zip((double, own, counts, above, full), (wanted[i] for i in (0, 1, 3, 4, 5)), strict=True):
+        assert torch.equal(exact, value)
+    assert_close([gathered], [wanted[2]], precision)
+
+
+class Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ x
+        return torch.cond(y.sum() > 0, lambda v: v * 2, lambda v: v - 1, (y,)) @ x
+
+
+def test_nested_graphs_stay_in_float32(lower_module: Any) -> None:
+    found, program = lower_module(Branch(), (torch.rand(4, 4),), "float16")
+    (cond,) = (node for node in program.graph.nodes if "cond" in str(node.target))
+    assert [source.meta["val"].dtype for source in cond.args[3]] == [torch.float32]
+    assert_close(found.run(program), found.eager(), "float16")

@@ -1,0 +1,288 @@
+"""Whatever a model imports or reads makes its trace stale, by whatever reader; what it does not touch does not.
+
+One child process uses all readers; the tests look at what it found. Each `READ` file is then edited, and must be seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from trtbuild.core.dependency import Dependency
+from trtbuild.core.spec import Source
+from trtbuild.stages.trace.observe import file_digest, observe
+
+#: Files that the model reads, each by another reader.
+READ = {
+    "models/__init__.py": "import of a package",
+    "models/net.py": "import of the source's module",
+    "models/layers.py": "relative import",
+    "models/late.py": "import inside a function",
+    "models/spec.py": "importlib.util.spec_from_file_location",
+    "shared/blocks.py": "import from a second root",
+    "outside.py": "sys.path.insert in user code",
+    "data/config.json": "json.load(open())",
+    "data/text.txt": "Path.read_text",
+    "data/low.txt": "os.open",
+    "data/array.npy": "numpy.load",
+    "data/raw.bin": "numpy.fromfile",
+    "data/map.npy": "numpy.load(mmap_mode)",
+    "data/memmap.bin": "numpy.memmap",
+    "data/mmap.bin": "mmap.mmap",
+    "data/tensor.pt": "torch.load",
+    "data/lazy.pt": "torch.load(mmap=True)",
+    "data/flat.bin": "torch.from_file",
+    "data/script.ts": "torch.jit.load",
+    "data/graph.pt2": "torch.export.load",
+    "data/weights.safetensors": "safetensors.torch.load_file",
+    "data/opened.safetensors": "safetensors.safe_open",
+    "data/db.sqlite": "sqlite3.connect",
+    "data/zipped.zip": "zipfile",
+    "data/exists.txt": "os.path.exists",
+    "data/isfile.txt": "Path.is_file",
+    "data/size.txt": "os.path.getsize",
+    "data/linked.txt": "a symlink's target",
+    "data/link.txt": "a symlink",
+    "data/declared/a.yaml": "deps of the manifest",
+    "data/run.py": "runpy.run_path",
+    "data/exec.py": "exec(open().read())",
+}
+
+ABSENT = {
+    "data/missing.txt": "open, not found",
+    "data/nothere.txt": "os.path.exists, not found",
+    "data/nofile.txt": "Path.exists, not found",
+    "models/layers": "a package that would shadow a module",
+    "models/optional.py": "an import that failed",
+    "json.py": "never: see test_a_standard_module_that_is_loaded_already_cannot_be_shadowed",
+    "numbers_of_mine.py": "an import that failed, in the root",
+    "shared_name.py": "found in the second root, would be found in the first",
+}
+
+NEVER = ["data/unrelated.txt", "models/unrelated.py", "data/written.txt", "data/declared/b.txt"]
+
+MODEL = """
+import importlib.util, json, mmap, os, runpy, sqlite3, sys, zipfile
+from pathlib import Path
+import numpy, torch
+from .layers import Scale
+import blocks, shared_name
+try:
+    from . import optional
+except ImportError:
+    pass
+try:
+    import numbers_of_mine
+except ImportError:
+    pass
+
+def build(**kwargs):
+    here = Path(__file__).resolve().parent.parent
+    d = here / "data"
+    from . import late
+    spec = importlib.util.spec_from_file_location("loose", here / "models" / "spec.py")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    sys.path.insert(0, str(here.parent / "elsewhere"))
+    import outside
+    total = json.load(open(d / "config.json"))["n"] + len((d / "text.txt").read_text())
+    fd = os.open(d / "low.txt", os.O_RDONLY); os.read(fd, 1); os.close(fd)
+    numpy.load(d / "array.npy"); numpy.fromfile(d / "raw.bin"); numpy.load(d / "map.npy", mmap_mode="r")
+    numpy.memmap(d / "memmap.bin", mode="r")
+    with open(d / "mmap.bin", "rb") as f: mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)[0]
+    torch.load(d / "tensor.pt"); torch.load(d / "lazy.pt", mmap=True)
+    torch.from_file(str(d / "flat.bin"), size=4); torch.jit.load(str(d / "script.ts")); torch.export.load(d / "graph.pt2")
+    import safetensors.torch
+    from safetensors import safe_open
+    safetensors.torch.load_file(d / "weights.safetensors")
+    with safe_open(str(d / "opened.safetensors"), "pt") as f: f.keys()
+    sqlite3.connect(d / "db.sqlite").close()
+    zipfile.ZipFile(d / "zipped.zip").namelist()
+    os.path.exists(str(d / "exists.txt")); (d / "isfile.txt").is_file(); os.path.getsize(d / "size.txt")
+    (d / "link.txt").read_bytes()
+    runpy.run_path(str(d / "run.py")); exec(open(d / "exec.py").read())
+    for name in ("missing.txt",):
+        try: open(d / name)
+        except FileNotFoundError: pass
+    os.path.exists(d / "nothere.txt"); (d / "nofile.txt").exists()
+    os.listdir(d / "listed"); list(os.scandir(d / "scanned")); list((d / "globbed").glob("*.txt"))
+    for _ in os.walk(d / "walked"): pass
+    (d / "written.txt").write_text("mine"); (d / "written.txt").read_text()
+    os.environ.get("SEEN_GET"); os.getenv("SEEN_GETENV"); "SEEN_IN" in os.environ
+    try: os.environ["SEEN_ITEM"]
+    except KeyError: pass
+    os.environ["OWN_VARIABLE"] = "1"; os.environ["OWN_VARIABLE"]
+    os.path.expanduser("~")
+    return Scale(total).eval()
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: Any) -> Path:
+    from safetensors.torch import save_file
+
+    root = Path(os.path.realpath(tmp_path_factory.mktemp("discovery"))) / "project"
+    for name in (
+        "models",
+        "shared",
+        "data/listed",
+        "data/scanned",
+        "data/globbed",
+        "data/walked/deep",
+        "data/declared",
+    ):
+        (root / name).mkdir(parents=True)
+    (root.parent / "elsewhere").mkdir()
+    for name in [*READ, *NEVER]:
+        path = root / name
+        if name == "outside.py":
+            path = root.parent / "elsewhere" / name
+        if name not in ("data/written.txt", "data/link.txt"):
+            path.write_text("# text\n")
+    (root / "models/net.py").write_text(textwrap.dedent(MODEL))
+    (root / "models/layers.py").write_text(
+        "import torch\nclass Scale(torch.nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.n = n\n    def forward(self, x):\n        return x * self.n\n"
+    )
+    (root / "shared/shared_name.py").write_text("")
+    data = root / "data"
+    (data / "config.json").write_text('{"n": 3}')
+    numpy.save(data / "array.npy", numpy.ones(4))
+    numpy.save(data / "map.npy", numpy.ones(4))
+    for name in ("raw.bin", "memmap.bin", "mmap.bin", "flat.bin"):
+        (data / name).write_bytes(b"\1" * 64)
+    torch.save(torch.ones(2), data / "tensor.pt")
+    torch.save(torch.ones(2), data / "lazy.pt")
+    torch.jit.save(torch.jit.script(torch.nn.ReLU()), str(data / "script.ts"))
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), data / "graph.pt2")
+    save_file({"a": torch.ones(2)}, data / "weights.safetensors")
+    save_file({"a": torch.ones(2)}, data / "opened.safetensors")
+    (data / "db.sqlite").write_bytes(b"")
+    import zipfile
+
+    with zipfile.ZipFile(data / "zipped.zip", "w") as archive:
+        archive.writestr("a", "b")
+    (data / "link.txt").symlink_to("linked.txt")
+    return root
+
+
+@pytest.fixture(scope="module")
+def found(project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: Any) -> Any:
+    source = Source(
+        "python", "models.net:build", deps=("data/declared/*.yaml",), env=("DECLARED",), roots=(".", "shared")
+    )
+    environment = {"SEEN_GET": "1", "DECLARED": "yes"}
+    child = in_child(job_of({"x": (2, 4)}, source=source), project, tmp_path_factory.mktemp("child"), environment)
+    assert child.error is None, child.error
+    return child
+
+
+def name_of(project: Path, name: str) -> str:
+    return str(project.parent / "elsewhere" / name) if name == "outside.py" else name
+
+
+@pytest.mark.parametrize("name", READ, ids=READ.values())
+def test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen(found: Any, project: Path, name: str) -> None:
+    part = f"file:{name_of(project, name)}"
+    assert part in found.observations, READ[name]
+    path = project / name_of(project, name)
+    seen = found.observations[part]
+    assert seen == hashlib.sha256(path.read_bytes()).hexdigest()
+    before = path.read_bytes()
+    try:
+        path.write_bytes(before + b"#")
+        assert observe(Dependency.from_part(part), project, file_digest) != seen
+    finally:
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("name", [name for name in ABSENT if name != "json.py"])
+def test_what_is_looked_for_and_not_found_is_a_dependency(found: Any, name: str) -> None:
+    assert found.observations.get(f"file:{name}") == "absent", ABSENT[name]
+
+
+def test_a_standard_module_that_is_loaded_already_cannot_be_shadowed(found: Any) -> None:
+    assert "file:json.py" not in found.observations
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_an_unrelated_file_is_no_dependency(found: Any, name: str) -> None:
+    assert f"file:{name}" not in found.observations
+
+
+@pytest.mark.parametrize("name", ["listed", "scanned", "globbed", "walked", "walked/deep", "declared"])
+def test_a_directory_that_is_listed_is_a_listing(found: Any, project: Path, name: str) -> None:
+    dependency = Dependency("listing", f"data/{name}")
+    seen = found.observations[dependency.part]
+    assert observe(dependency, project, file_digest) == seen
+    (project / "data" / name / "new.txt").write_text("")
+    try:
+        assert observe(dependency, project, file_digest) != seen
+    finally:
+        (project / "data" / name / "new.txt").unlink()
+
+
+def test_directories_that_nobody_listed_are_no_listings(found: Any) -> None:
+    listings = {part for part in found.observations if part.startswith("listing:")}
+    assert listings == {
+        f"listing:data/{n}" for n in ("listed", "scanned", "globbed", "walked", "walked/deep", "declared")
+    }
+
+
+def test_variables_that_user_code_reads_are_dependencies_by_digest(found: Any) -> None:
+    seen = {part: value for part, value in found.observations.items() if part.startswith("environment:")}
+    assert seen == {
+        "environment:SEEN_GET": hashlib.sha256(b"1").hexdigest(),
+        "environment:SEEN_GETENV": "absent",
+        "environment:SEEN_IN": "absent",
+        "environment:SEEN_ITEM": "absent",
+        "environment:DECLARED": hashlib.sha256(b"yes").hexdigest(),
+    }
+
+
+def test_installed_code_is_a_distribution_and_none_of_its_files(found: Any) -> None:
+    import numpy as installed
+
+    assert found.observations["distribution:torch"] == torch.__version__
+    assert found.observations["distribution:numpy"] == installed.__version__
+    assert "distribution:safetensors" in found.observations
+    assert "distribution:trtbuild" not in found.observations and "distribution:pytest" not in found.observations
+    prefix = os.path.realpath(sys.prefix)
+    assert not [part for part in found.order if part.startswith(("file:" + prefix, "file:" + sys.base_prefix))]
+
+
+def test_paths_of_this_machine_are_not_in_it_but_for_what_lies_outside_the_project(found: Any, project: Path) -> None:
+    absolute = [part for part in found.order if ":/" in part]
+    elsewhere = str(project.parent / "elsewhere")
+    assert [part for part in absolute if not part.partition(":")[2].startswith(elsewhere)] == []
+
+
+def test_observations_are_in_the_order_of_first_use(found: Any) -> None:
+    files = [part for part in found.order if part in {f"file:{name}" for name in READ}]
+    wanted = ["models/__init__.py", "models/net.py", "models/layers.py", "shared/blocks.py", "models/late.py"]
+    assert [part for part in files if part in {f"file:{name}" for name in wanted}] == [
+        f"file:{name}" for name in wanted
+    ]
+
+
+def test_no_bytecode_is_written(found: Any, project: Path) -> None:
+    assert not list(project.rglob("__pycache__"))
+
+
+def test_what_a_trace_found_is_cacheable(found: Any) -> None:
+    assert found.uncacheable is None
+
+
+def test_planning_sees_what_the_trace_saw(found: Any, project: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SEEN_GET", "1")
+    monkeypatch.setenv("DECLARED", "yes")
+    for part, seen in found.observations.items():
+        assert observe(Dependency.from_part(part), project, file_digest) == seen, part

@@ -1,0 +1,56 @@
+"""A trace job travels as JSON, exactly."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+
+from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.spec import Input, Source
+from trtbuild.stages.trace import TraceJob
+
+JOB = TraceJob(
+    source=Source(
+        "python",
+        "models.vit:build",
+        {"rate": 0.1, "tiny": -0.0, "deep": {"names": ["a", None, True, 1, 1.0]}, "$odd": b"\x00\xff"},
+        deps=("data/*.json",),
+        env=("MODE",),
+        cacheable=False,
+        roots=("models", "."),
+    ),
+    inputs=(Input("image", "float16"), Input("mask", "bool", True)),
+    shapes=ShapePlan(
+        (Symbol("batch", 1, 32, 8), Symbol("height", 64, 640, 320, 32)), ((SymbolAxis(0), 3, SymbolAxis(1)), ())
+    ),
+    points=((1, 64), (32, 640)),
+    weights=(("head.weight", "float32", (2, 3)), ("scale", "float32", ())),
+    origins={"inputs.image": "trtbuild.yaml:12"},
+)
+
+
+def test_a_job_survives_json_with_the_bits_of_its_floats() -> None:
+    again = TraceJob.from_json(json.loads(json.dumps(JOB.to_json())))
+    assert again == JOB
+    assert again.origins == JOB.origins
+    kwargs = again.source.kwargs
+    assert struct.pack(">d", kwargs["tiny"]) == struct.pack(">d", -0.0)
+    assert type(kwargs["deep"]["names"][4]) is float and type(kwargs["deep"]["names"][3]) is int
+
+
+def test_a_job_without_weights_differs_from_one_with_an_empty_file() -> None:
+    without = TraceJob.from_json({**JOB.to_json(), "weights": None})
+    assert without.weights is None
+    assert TraceJob.from_json({**JOB.to_json(), "weights": []}).weights == ()
+
+
+def test_a_place_is_the_first_origin_that_is_known() -> None:
+    assert JOB.place("dims.height", "inputs.image") == {"file": "trtbuild.yaml", "line": 12}
+    assert JOB.place("dims.height") == {}
+
+
+def test_planning_a_trace_imports_no_torch() -> None:
+    code = "import sys, trtbuild.stages.trace, trtbuild.stages.trace.observe; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,147 @@
+"""Pins: what was seen stays what was seen, or the trace says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.places import Places
+from trtbuild.stages.trace.recording import Recorder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = Path(os.path.realpath(tmp_path)) / "project"
+    root.mkdir()
+    (root / "a.txt").write_text("a")
+    return root
+
+
+@pytest.fixture
+def recorder(project: Path) -> Recorder:
+    return Recorder(project, Places())
+
+
+def parts(recorder: Recorder) -> dict[str, str]:
+    return {seen.dependency.part: seen.seen for seen in recorder.observations()}
+
+
+def test_a_file_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
+    recorder.file(project / "a.txt")
+    (project / "a.txt").write_text("b")
+    with pytest.raises(SourceError) as caught:
+        recorder.observations()
+    assert caught.value.code == "changed-during-trace" and "a.txt" in caught.value.text
+    assert caught.value.hint == "run it again"
+
+
+def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, project: Path) -> None:
+    path = project / "a.txt"
+    recorder.file(path)
+    status = path.stat()
+    path.write_text("b")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(SourceError):
+        recorder.observations()
+
+
+def test_an_old_file_is_pinned_by_its_times(recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtbuild.stages.trace.recording._GRANULARITY_S", -1.0)
+    path = project / "a.txt"
+    recorder.file(path)
+    assert len(parts(recorder)["file:a.txt"]) == 64
+    os.utime(path, (5, 5))
+    with pytest.raises(SourceError):
+        recorder.observations()
+
+
+def test_the_bytes_that_were_compiled_are_the_ones_that_count(recorder: Recorder, project: Path) -> None:
+    recorder.file(project / "a.txt", digest="0" * 64)
+    with pytest.raises(SourceError):
+        recorder.observations()
+
+
+def test_a_file_that_appears_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
+    recorder.file(project / "new.txt")
+    (project / "new.txt").write_text("")
+    with pytest.raises(SourceError):
+        recorder.observations()
+
+
+def test_a_file_that_the_trace_makes_after_looking_for_it_was_absent(recorder: Recorder, project: Path) -> None:
+    recorder.file(project / "cache.npy")
+    recorder.wrote(project / "cache.npy")
+    (project / "cache.npy").write_text("made")
+    recorder.file(project / "cache.npy")
+    assert parts(recorder) == {"file:cache.npy": "absent"}
+    assert recorder.reasons == []
+
+
+def test_a_file_that_the_trace_makes_and_reads_is_no_dependency(recorder: Recorder, project: Path) -> None:
+    recorder.wrote(project / "cache.npy")
+    (project / "cache.npy").write_text("made")
+    recorder.file(project / "cache.npy")
+    assert parts(recorder) == {}
+
+
+def test_a_file_that_the_trace_reads_and_writes_over_is_uncacheable(recorder: Recorder, project: Path) -> None:
+    recorder.file(project / "a.txt")
+    recorder.wrote(project / "a.txt")
+    (project / "a.txt").write_text("b")
+    assert parts(recorder) == {}
+    assert recorder.reasons == ["the model's code writes to a.txt, which it also reads"]
+
+
+def test_a_listing_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
+    recorder.directory(project / ".." / "project")
+    (project / "sub").mkdir()
+    recorder.directory(project / "sub")
+    (project / "sub/new.txt").write_text("")
+    with pytest.raises(SourceError, match="sub"):
+        recorder.observations()
+
+
+def test_a_symlink_is_recorded_with_its_target(recorder: Recorder, project: Path) -> None:
+    (project / "link.txt").symlink_to("a.txt")
+    recorder.file(project / "link.txt")
+    assert list(parts(recorder)) == ["file:link.txt", "file:a.txt"]
+
+
+def test_a_file_outside_the_project_has_an_absolute_name(recorder: Recorder, project: Path) -> None:
+    outside = project.parent / "outside.txt"
+    outside.write_text("")
+    recorder.file(outside)
+    assert list(parts(recorder)) == [f"file:{outside}"]
+
+
+def test_what_lies_above_the_project_is_no_dependency(recorder: Recorder, project: Path) -> None:
+    recorder.file(project)
+    recorder.file(project.parent)
+    recorder.directory(project.parent)
+    recorder.directory("/")
+    assert parts(recorder) == {}
+
+
+def test_a_directory_that_was_asked_about_is_a_directory(recorder: Recorder, project: Path) -> None:
+    (project / "sub").mkdir()
+    recorder.file(project / "sub")
+    os.mkfifo(project / "pipe")
+    recorder.file(project / "pipe")
+    assert parts(recorder) == {"file:sub": "directory", "file:pipe": "special"}
+
+
+def test_names_that_say_nothing_about_a_model_are_ignored(recorder: Recorder) -> None:
+    for name in ("/proc/self/maps", "/dev/null", "/etc/passwd", os.__file__, pytest.__file__, 3, None, b"\0"):
+        recorder.file(name)
+    assert set(parts(recorder)) == {"distribution:pytest"}
+
+
+def test_a_variable_that_the_trace_sets_itself_is_no_dependency(recorder: Recorder) -> None:
+    recorder.environment("BEFORE", None)
+    recorder.environment_set("BEFORE")
+    recorder.environment_set("OWN")
+    recorder.environment("OWN", "1")
+    assert parts(recorder) == {"environment:BEFORE": "absent"}

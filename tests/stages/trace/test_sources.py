@@ -1,0 +1,216 @@
+"""Sources: what a manifest may name, and what is said when it is something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from trtbuild.core.spec import Input, NamedDim, Source
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.frames import Frames
+from trtbuild.stages.trace.places import Places
+from trtbuild.stages.trace.sources import load
+
+MODULE = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.l = torch.nn.Linear(width, width)
+        self.eval()
+    def forward(self, x):
+        return self.l(x)
+def build(width=4):
+    return Net(width)
+def raising(**kwargs):
+    raise KeyError("nothing")
+def pair():
+    return Net(), 3
+def training():
+    return Net().train()
+def uninitialized():
+    net = Net()
+    net.l.weight = torch.nn.Parameter(torch.empty(4, 4))
+    return net
+ready = Net()
+number = 3
+"""
+
+
+@pytest.fixture
+def open_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Any]
+) -> Callable[..., nn.Module]:
+    (tmp_path / "source_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "source_module", raising=False)
+
+    def open_source(target: str, kind: Any = "python", shapes: Any = None, job: Any = None, **kwargs: Any) -> nn.Module:
+        source = Source(kind, target, kwargs)
+        job = job or job_of(shapes or {"x": ((1, 4), (2, 4), (8, 4))}, source=source)
+        return load(job, tmp_path, Frames(Places(), tmp_path))
+
+    return open_source
+
+
+def refused(open_source: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        open_source(*args, **kwargs)
+    return caught.value
+
+
+@pytest.mark.parametrize("target", ["build", "Net", "ready"])
+def test_a_function_a_class_or_a_module_is_a_source(open_source: Callable[..., nn.Module], target: str) -> None:
+    assert isinstance(open_source(f"source_module:{target}"), nn.Module)
+
+
+def test_kwargs_reach_the_function(open_source: Callable[..., nn.Module]) -> None:
+    assert open_source("source_module:build", width=8).l.in_features == 8
+
+
+def test_a_module_that_is_not_there_says_where_it_was_looked_for(open_source: Callable[..., nn.Module]) -> None:
+    error = refused(open_source, "nowhere.at_all:build")
+    assert error.code == "import" and "no module 'nowhere.at_all'" in error.text and "looked for in: ." in error.hint
+    assert (error.file, error.line) == ("trtbuild.yaml", 3)
+
+
+def test_a_name_that_is_not_there_lists_what_is(open_source: Callable[..., nn.Module]) -> None:
+    error = refused(open_source, "source_module:bulid")
+    assert "has no 'bulid'" in error.text and "build" in error.hint
+
+
+@pytest.mark.parametrize(("target", "kind"), [("pair", "tuple"), ("number", "int")])
+def test_what_is_no_module_is_refused(open_source: Callable[..., nn.Module], target: str, kind: str) -> None:
+    error = refused(open_source, f"source_module:{target}")
+    assert error.code == "source" and kind in error.text and "torch.nn.Module" in error.text
+
+
+def test_a_source_that_raises_shows_the_users_line(open_source: Callable[..., nn.Module]) -> None:
+    error = refused(open_source, "source_module:raising", depth=2)
+    assert "raising(depth=2) fails" in error.text and "KeyError" in error.text
+    assert (error.file, error.line) == ("source_module.py", 13)
+
+
+def test_a_source_in_training_mode_is_refused(open_source: Callable[..., nn.Module]) -> None:
+    assert refused(open_source, "source_module:training").code == "training-mode"
+
+
+def test_uninitialized_weights_are_the_same_in_every_process(open_source: Callable[..., nn.Module]) -> None:
+    assert bool(open_source("source_module:uninitialized").l.weight.isnan().all())
+
+
+def test_a_kind_that_is_not_known_lists_the_kinds(open_source: Callable[..., nn.Module]) -> None:
+    assert "python, exported_program" in refused(open_source, "x.onnx", kind="onnx").hint
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.register_buffer("shift", torch.ones(4), persistent=False)
+
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * mask + self.shift
+
+
+@pytest.fixture
+def pt2(tmp_path: Path) -> str:
+    batch = 2 * Dim("batch", min=1, max=16)
+    shapes = {"x": {0: batch}, "mask": {0: batch}}
+    arguments = ((torch.ones(4, 4),), {"mask": torch.ones(4, 4)})
+    exported = torch.export.export(Block().eval(), *arguments, dynamic_shapes=shapes)
+    torch.export.save(exported, tmp_path / "block.pt2")
+    return "block.pt2"
+
+
+def job_for(job_of: Callable[..., Any], low: int, opt: int, high: int, unit: int = 2, **more: Any) -> Any:
+    inputs = (Input("x"), Input("mask", keyword=True))
+    dims = [NamedDim("batch", (("x", 0), ("mask", 0)), unit)] if low != high else []
+    shapes = dict.fromkeys(("x", "mask"), ((low, 4), (opt, 4), (high, 4)))
+    return job_of(shapes, inputs=inputs, dims=dims, source=Source("exported_program", "block.pt2"), **more)
+
+
+def test_an_exported_program_keeps_names_and_module_paths_under_narrower_dims(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
+) -> None:
+    job = job_for(job_of, 4, 8, 16, unit=4)
+    found = traced(open_source(pt2, job=job), job)
+    assert [entry["name"] for entry in found.interface["weights"]] == ["inner.0.weight", "inner.0.bias", "shift"]
+    assert [entry["persistent"] for entry in found.interface["weights"]] == [True, True, False]
+    assert found.interface["inputs"][1]["shape"] == [["mul", 4, ["sym", 0]], 4]
+    assert "symbol 0 in 1..4\n" in found.graph
+    assert found.modules[0] == ("inner.0", "aten.linear.default")
+
+
+def test_an_exported_program_may_be_made_static(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
+) -> None:
+    job = job_for(job_of, 8, 8, 8)
+    assert traced(open_source(pt2, job=job), job).interface["outputs"][0]["shape"] == [8, 4]
+
+
+def test_an_exported_program_is_the_same_graph_as_its_python_source(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
+) -> None:
+    job = job_for(job_of, 2, 4, 16)
+    assert traced(open_source(pt2, job=job), job).graph == traced(Block().eval(), job).graph
+
+
+def test_a_profile_outside_the_exported_range_names_both(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
+) -> None:
+    error = refused(open_source, pt2, job=job_for(job_of, 2, 4, 64))
+    assert error.code == "range" and "was exported for 2..32; the profiles say 2..64" in error.text
+    assert (error.file, error.line) == ("trtbuild.yaml", 20)
+
+
+def test_an_exported_multiple_has_to_be_declared(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
+) -> None:
+    error = refused(open_source, pt2, job=job_for(job_of, 2, 4, 16, unit=1))
+    assert error.code == "range" and "multiple_of: 2" in error.hint
+
+
+def test_a_static_axis_of_an_exported_program_is_not_dynamic(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
+) -> None:
+    inputs = (Input("x"), Input("mask", keyword=True))
+    shapes = {"x": ((2, 2), (2, 4), (2, 8)), "mask": (2, 4)}
+    error = refused(open_source, pt2, job=job_of(shapes, inputs=inputs, source=Source("exported_program", "block.pt2")))
+    assert error.code == "range" and "x.1 of block.pt2 is fixed to 4; the profiles say 2..8" in error.text
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ((Input("x"), Input("mask")), "takes 1 positional inputs and the keyword inputs ['mask']"),
+        ((Input("x", "float16"), Input("mask", keyword=True)), "input 'x' of block.pt2 is float32"),
+    ],
+)
+def test_inputs_that_an_exported_program_does_not_take_are_told(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str, inputs: Any, text: str
+) -> None:
+    job = job_of({"x": (4, 4), "mask": (4, 4)}, inputs=inputs, source=Source("exported_program", "block.pt2"))
+    error = refused(open_source, pt2, job=job)
+    assert error.code == "signature" and text in error.text
+
+
+def test_a_file_that_is_no_exported_program_is_told(open_source: Callable[..., nn.Module], tmp_path: Path) -> None:
+    (tmp_path / "bad.pt2").write_bytes(b"no")
+    assert "cannot read bad.pt2" in refused(open_source, "bad.pt2", kind="exported_program").text
+    assert "does not exist" in refused(open_source, "none.pt2", kind="exported_program").text
+
+
+def test_a_module_that_fails_while_it_is_imported_shows_the_users_line(
+    open_source: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    (tmp_path / "source_broken.py").write_text("import torch\n\nraise ValueError('no such thing')\n")
+    error = refused(open_source, "source_broken:build")
+    assert error.code == "import" and (error.file, error.line) == ("source_broken.py", 3)
+    assert "ValueError: no such thing" in error.text

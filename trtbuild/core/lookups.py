@@ -1,0 +1,65 @@
+"""What planning knows of the machine (`Facts`), and what it asks of the world (`Lookups`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trtbuild.core.dependency import Dependency
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.graph import Reason
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.core.spec import Model, Target
+
+
+@dataclass(frozen=True)
+class ToolchainFacts:
+    """What a target's toolchain contributes to recipes: its exact version, the ONNX opset that it takes, and the workspace
+    (bytes) that no `workspace` setting means there; None where the library decides by nothing but itself."""
+
+    version: str
+    opset: int
+    workspace: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What this machine contributes. `versions` (torch, onnx, onnxscript, python) is None where torch is missing."""
+
+    platform: str
+    versions: Mapping[str, str] | None
+    toolchains: Mapping[Target, ToolchainFacts]
+    environment: Mapping[str, str]  # what engine workers get
+
+
+class Lookups(Protocol):
+    """Everything that planning asks of the world."""
+
+    def record(self, key: str) -> Record | None:
+        """The record under a key, wherever it is."""
+
+    def source_of(self, key: str) -> str:
+        """Where that record came from: ``local``, or a remote's name."""
+
+    def blob(self, sha256: str) -> bytes:
+        """A small blob's bytes. Raises BlobMissing or EntryCorrupt."""
+
+    def has(self, sha256: str) -> bool:
+        """Whether a blob is there."""
+
+    def observe(self, dependency: Dependency) -> str:
+        """What there is to see of a dependency now."""
+
+    def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
+        """The dependencies that a link of the chain names."""
+
+    def last_recipe(self, step: str) -> Recipe | None:
+        """The recipe that the step of this id last had, in this project."""
+
+    def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
+        """Name → weight of the model's weights file; None when it has none."""
+
+    def overruled(self, step: str, key: str) -> Reason | None:
+        """Why the step has to run whatever the records say (``--force``, not cacheable), or None."""

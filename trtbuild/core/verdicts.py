@@ -1,0 +1,118 @@
+"""Verdicts on single steps, each with the reason that it was given for.
+
+Rules
+1. A hit has a record whose recipe equals the wanted one in full, not only by key. A difference is a miss (``corrupt``),
+   and so is a record without the outputs that its stage leaves.
+2. Recipes below a step follow from small documents that it left. A hit whose documents cannot be read runs again.
+3. What was not found is ``new`` where this project never had the step, ``evicted`` where it had it with this recipe, and
+   ``changed`` with all parts that differ where it had it with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from trtbuild.core.graph import ModelPlan, Reason, Stage, Step, step_id
+from trtbuild.core.lookups import Lookups
+from trtbuild.core.recipe import ABSENT, Recipe, changes
+from trtbuild.errors import BlobMissing, EntryCorrupt
+
+#: Outputs that every record of a stage has.
+LEAVES: Mapping[Stage, Sequence[str]] = {
+    "trace": ("program", "graph", "modules", "interface", "weights"),
+    "lower": ("program", "graph", "modules"),
+    "partition": ("partitions",),
+    "convert": ("onnx", "origins"),
+    "engine": ("plan", "layers"),
+    "package": ("index", "names"),
+}
+
+RECORDED = Reason("recorded", "nothing that it depends on has changed")
+GONE = Reason("evicted", "what it left is needed, and no longer in the cache")
+
+T = TypeVar("T")
+
+
+class Verdicts:
+    """Adds steps to `plan`, in graph order, each with its verdict."""
+
+    def __init__(self, plan: ModelPlan, look: Lookups) -> None:
+        self.plan = plan
+        self._look = look
+
+    def look_up(
+        self,
+        stage: Stage,
+        recipe: Recipe,
+        job: Mapping[str, object],
+        *,
+        part: str = "",
+        target: str = "",
+        suffix: str = "",
+        after: tuple[str, ...] = (),
+        hit: Reason = RECORDED,
+    ) -> Step:
+        """The step with this recipe: a hit, for the reason `hit`, or a run. `part` is its partition; `suffix` tells two
+        steps apart that no target does."""
+        identifier = step_id(self.plan.model.name, stage, part, target or suffix)
+        step = Step(
+            identifier, self.plan.model.name, stage, "run", Reason("new", ""), target or None, recipe, None, job, after
+        )
+        overruled = self._look.overruled(identifier, recipe.key)
+        record = self._look.record(recipe.key) if overruled is None else None
+        if overruled is not None:
+            step = replace(step, reason=overruled)
+        elif record is None:
+            step = replace(step, reason=self._why_missing(identifier, recipe))
+        elif not record.recipe.same_as(recipe):
+            step = replace(step, reason=Reason("corrupt", "the record under its key was made by another recipe"))
+        elif lacking := [name for name in LEAVES[stage] if name not in record.outputs]:
+            step = replace(step, reason=Reason("corrupt", f"its record lacks {' and '.join(lacking)}"))
+        else:
+            source = self._look.source_of(recipe.key)
+            step = replace(step, verdict="hit", record=record, source=source, reason=hit)
+        self.plan.steps[identifier] = step
+        return step
+
+    def read(self, step: Step, output: str, parse: Callable[[bytes], T]) -> T | None:
+        """A document that a step left, or None: its record is not there, or it cannot be used (rule 2)."""
+        if step.record is None:
+            return None
+        try:
+            return parse(self._look.blob(step.record.outputs[output].sha256))
+        except BlobMissing:
+            self.cannot_use(step, GONE)
+        except (EntryCorrupt, KeyError, TypeError, ValueError):
+            self.cannot_use(step, Reason("corrupt", f"its output `{output}` is damaged"))
+        return None
+
+    def cannot_use(self, step: Step, reason: Reason) -> Step:
+        """Make a run of a hit whose results cannot be gone by."""
+        self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None)
+        return self.plan.steps[step.id]
+
+    def _why_missing(self, identifier: str, recipe: Recipe) -> Reason:
+        last = self._look.last_recipe(identifier)
+        if last is None:
+            return Reason("new", "it was not built in this project before")
+        if last.same_as(recipe):
+            return Reason("evicted", "it was built before, but the cache no longer has it")
+        found = changes(last, recipe)
+        if recipe.stage == "trace":
+            # the chain ended where the change is: what a trace would look at behind it is not known, not gone
+            known = tuple(change for change in found if change.now != ABSENT)
+            found = known or found
+        named = ", ".join(change.part for change in found[:3]) + (", …" if len(found) > 3 else "")
+        return Reason("changed", f"changed: {named}", found)
+
+    def unknown(
+        self, stage: Stage, part: str = "", *, target: str = "", suffix: str = "", after: tuple[str, ...]
+    ) -> Step:
+        """A step whose recipe is known only when the first of `after` has run."""
+        identifier = step_id(self.plan.model.name, stage, part, target or suffix)
+        reason = Reason("new", f"known when {after[0]} has run" if after else "")
+        step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, after=after)
+        self.plan.steps[identifier] = step
+        return step

@@ -1,0 +1,91 @@
+"""Attention masks that mask nothing leave the graph.
+
+Libraries build a mask whether or not one was given (transformers: ``arange(n) >= 0``, expanded over the batch), and
+each attention then pays for it, as an input of its engine too where layers are cut apart.
+
+Rules
+1. A mask is dropped only where its being all ``True`` follows from how it is made: from constants, from comparing
+   positions that count up from 0 or more with 0 or less, by moving and by ``and``-ing such values.
+2. Values of inputs, weights and lifted constants are not looked at: the structure alone decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
+
+_REARRANGEMENTS = (
+    *(
+        "reshape",
+        "expand",
+        "broadcast_to",
+        "permute",
+        "transpose",
+        "t",
+        "squeeze",
+        "unsqueeze",
+        "repeat",
+        "tile",
+        "flip",
+    ),
+    *("select", "slice", "index", "_unsafe_index", "index_select", "gather", "clone", "alias", "contiguous"),
+)
+
+
+def drop_true_masks(program: Program, request: Request) -> Program:
+    """`program` with ``attn_mask=None`` for each mask that is all ``True``, and without what only made such masks."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
+            mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+            if isinstance(mask, torch.fx.Node) and _is_true(mask):
+                node.args = (*node.args[:3], None, *node.args[4:])
+                node.kwargs = {key: value for key, value in node.kwargs.items() if key != "attn_mask"}
+    program.graph.eliminate_dead_code()
+    program.exported.graph_module.recompile()
+    return program
+
+
+def _is_true(node: torch.fx.Node) -> bool:
+    if node.op != "call_function" or node.meta["val"].dtype is not torch.bool:
+        return False
+    name = getattr(node.target, "_opname", "")
+    if name in ("ones", "new_ones", "ones_like"):
+        return True
+    if name in ("full", "new_full", "full_like"):
+        return node.args[-1] is True or (node.args[-1] == 1 and not isinstance(node.args[-1], torch.fx.Node))
+    if name in ("bitwise_and", "logical_and"):
+        return all(isinstance(side, torch.fx.Node) and _is_true(side) for side in node.args[:2])
+    if node.target is _aten.ge.Scalar:
+        return _is_number(node.args[1]) and node.args[1] <= 0 and _counts_up(node.args[0])
+    return _moves(node) and _is_true(node.args[0])
+
+
+def _counts_up(node: Any) -> bool:
+    """Whether every element is an integer of 0 or more, for all sizes."""
+    if not isinstance(node, torch.fx.Node) or node.op != "call_function":
+        return False
+    if node.meta["val"].dtype not in (torch.int64, torch.int32):
+        return False
+    if node.target is _aten.arange.default:
+        return True
+    if node.target in (_aten.arange.start, _aten.arange.start_step):
+        step = node.args[2] if len(node.args) > 2 else 1
+        return _is_number(node.args[0]) and node.args[0] >= 0 and _is_number(step) and step > 0
+    if node.target is _aten.add.Tensor and not node.kwargs:
+        return _counts_up(node.args[0]) and _is_number(node.args[1]) and node.args[1] >= 0
+    return _moves(node) and _counts_up(node.args[0])
+
+
+def _moves(node: torch.fx.Node) -> bool:
+    """Whether `node` rearranges its first input, and takes values from nowhere else."""
+    return getattr(node.target, "_opname", "") in _REARRANGEMENTS and isinstance(node.args[0], torch.fx.Node)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)

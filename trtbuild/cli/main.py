@@ -6,6 +6,7 @@ Standard output holds results (with ``--json`` one document and nothing else); p
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from typing import Any
 
@@ -158,6 +159,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in given
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a build in the same orderly way
     try:
         found = cli.main(given, prog_name="trtbuild", standalone_mode=False)
         return int(found or 0)

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,9 +121,7 @@ class Workspace:
         )
 
 
-def build(
-    workspace: Workspace, watcher: Watcher, *, on_start: Callable[[WorkerPool], None] | None = None
-) -> BuildResult:
+def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     """Bring every output that was asked for up to date.
 
     Raises UsageError before any work when something cannot be built here, and FrozenError when something would have
@@ -141,7 +139,7 @@ def build(
             )
         if to_do:
             workspace.check_environment(plans)
-            outcome = _execute(workspace, plans, watcher, on_start)
+            outcome = _execute(workspace, plans, watcher)
         else:
             outcome = Outcome(dict(plans))
         result = BuildResult(outcome)
@@ -151,15 +149,8 @@ def build(
     return result
 
 
-def _execute(
-    workspace: Workspace,
-    plans: Mapping[str, ModelPlan],
-    watcher: Watcher,
-    on_start: Callable[[WorkerPool], None] | None,
-) -> Outcome:
+def _execute(workspace: Workspace, plans: Mapping[str, ModelPlan], watcher: Watcher) -> Outcome:
     pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
-    if on_start is not None:
-        on_start(pool)
 
     def run(step: Step, plan: ModelPlan) -> Ran:
         with workspace.store.building(step.key or step.id):
@@ -172,14 +163,18 @@ def _execute(
         return ran
 
     request = workspace.request
-    jobs = request.jobs or os.cpu_count() or 1
-    finished = False
     try:
-        outcome = execute(plans, workspace.plan, run, jobs=jobs, keep_going=request.keep_going, watcher=watcher)
-        finished = True
-        return outcome
+        return execute(
+            plans,
+            workspace.plan,
+            run,
+            jobs=request.jobs or os.cpu_count() or 1,
+            keep_going=request.keep_going,
+            watcher=watcher,
+            abort=lambda: pool.close(kill=True),
+        )
     finally:
-        pool.close(kill=not finished)
+        pool.close(kill=True)
 
 
 def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:

@@ -57,8 +57,12 @@ def execute(
     jobs: int,
     keep_going: bool,
     watcher: Watcher,
+    abort: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run until every step is a hit, or failed or below a failed one. `run` does one step; `replan` plans a model anew."""
+    """Run until every step is a hit, or failed or below a failed one. `run` does one step; `replan` plans a model anew.
+
+    When this is interrupted, `abort` is called before it waits for the steps that run: it has to end them.
+    """
     outcome = Outcome(dict(plans))
     running: dict[Future[Ran], tuple[str, Step]] = {}
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="trtbuild") as pool:
@@ -77,6 +81,7 @@ def execute(
         except BaseException:
             for future in running:
                 future.cancel()
+            abort()
             raise
 
 

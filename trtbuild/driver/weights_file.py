@@ -53,6 +53,8 @@ def keep_weights(path: Path, sha256: str, store: Store) -> dict[str, Weight]:
     """Put every tensor of the file into the store, and the record of the table."""
     table: dict[str, Weight] = {}
     outputs: dict[str, Output] = {}
+    if path.stat().st_size == 0:
+        raise _bad(path, "it is empty")
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         start, header = _header(path, data)
         view = memoryview(data)

@@ -1,0 +1,139 @@
+"""The command line's contract: flags, exit codes and documents (DESIGN section 9). Nothing here runs a step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CommandLine
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}, ampere: {sm: 86}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+defaults: {targets: [ada, ampere], profiles: [rows]}
+models:
+  one: {source: {python: "net:build"}, inputs: {x: {}}}
+  two: {source: {python: "net:build"}, inputs: {x: {}}}
+"""
+
+
+@pytest.fixture
+def trtbuild(command_line: CommandLine) -> CommandLine:
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / "net.py").write_text("def build(): ...\n")
+    return command_line
+
+
+def test_a_plan_says_run_and_unknown_and_runs_nothing(trtbuild: CommandLine) -> None:
+    document = trtbuild("plan")
+    assert document["schema"] == "trtbuild.plan/1"
+    assert document["ok"]
+    assert list(document["totals"]) == ["trace", "lower", "partition", "convert", "engine", "package"]
+    assert document["totals"]["trace"] == {"hit": 0, "run": 2, "failed": 0, "skipped": 0, "unknown": 0}
+    assert document["totals"]["package"]["unknown"] == 2
+    for step in document["steps"]:
+        assert step["verdict"] in ("run", "unknown")
+        assert step["reason"]["code"] == "new"
+        assert step["reason"]["changed"] == []
+    assert not list(trtbuild.cache.glob("ac/*/*"))
+
+
+def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: CommandLine, tmp_path: Path) -> None:
+    trtbuild.project = tmp_path
+    before = trtbuild.run("-C", "project", "--target", "ada", "--json", "plan", "one")
+    after = trtbuild.run("plan", "one", "-C", "project", "--target", "ada", "--json")
+    assert before.returncode == after.returncode == 0, before.stderr
+    steps = [{**step, "duration_s": 0} for step in json.loads(before.stdout)["steps"]]
+    assert steps == [{**step, "duration_s": 0} for step in json.loads(after.stdout)["steps"]]
+    assert {step["target"] for step in steps} == {None, "ada"}
+    stats = trtbuild.run("cache", "-C", "project", "stats", "--json")
+    assert json.loads(stats.stdout)["schema"] == "trtbuild.cache-stats/1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "onne"], "did you mean 'one'"),
+        (["build", "--target", "adda"], "did you mean 'ada'"),
+        (["why", "one/trac"], "did you mean 'one/trace'"),
+        (["plan", "-C", "nowhere"], "no directory"),
+        (["plan", "-f", "missing.yaml"], "missing.yaml"),
+        (["plan", "--no-such-flag"], "no-such-flag"),
+        (["inspect", "one"], "trtbuild build one"),
+        (["cache", "gc", "--max-size", "much"], "50GiB"),
+        (["build", "-j", "0"], "-j"),
+    ],
+)
+def test_usage_errors_exit_with_2_and_say_what_to_do(trtbuild: CommandLine, arguments: list[str], said: str) -> None:
+    done = trtbuild.run(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "smm: 89"))
+    document = trtbuild("build", expect=2)
+    assert document["schema"] == "trtbuild.build/1"
+    assert document["ok"] is False
+    assert document["steps"] == []
+    assert {(error["file"], error["line"]) for error in document["errors"]} == {("trtbuild.yaml", 2)}
+    assert any("smm" in error["text"] for error in document["errors"])
+
+
+def test_a_target_that_no_toolchain_builds_is_an_error_before_any_work_and_the_plan_still_prints(
+    trtbuild: CommandLine,
+) -> None:
+    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "sm: 90"))
+    document = trtbuild("plan", expect=2)
+    assert document["steps"]
+    assert "90" in document["errors"][0]["text"]
+    built = trtbuild("build", expect=2)
+    assert built["steps"] == []
+    assert not list(trtbuild.cache.glob("ac/*/*"))
+
+
+def test_a_toolchain_that_is_not_installed_names_the_pip_command(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "sm: 89, toolchain: tensorrt"))
+    done = trtbuild.run("build")
+    assert done.returncode == 2
+    assert "pip install" in done.stderr
+
+
+def test_frozen_with_something_to_do_exits_with_3_and_lists_it(trtbuild: CommandLine) -> None:
+    done = trtbuild.run("build", "--frozen")
+    assert done.returncode == 3
+    assert "one/trace" in done.stderr
+    assert "two/trace" in done.stderr
+
+
+def test_status_and_graph_need_no_build(trtbuild: CommandLine) -> None:
+    status = trtbuild("status")
+    assert [entry["up_to_date"] for entry in status["models"]] == [False, False]
+    graph = trtbuild("graph", "one")
+    assert ["one/trace", "one/lower"] in graph["edges"]
+    assert "digraph" in trtbuild.run("graph", "--format", "dot").stdout
+    assert "flowchart" in trtbuild.run("graph", "--format", "mermaid").stdout
+
+
+def test_the_schema_is_json_schema(trtbuild: CommandLine) -> None:
+    schema = json.loads(trtbuild.run("schema").stdout)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_asking_imports_neither_torch_nor_tensorrt(trtbuild: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'tensorrt', 'tensorrt_rtx', 'onnx', 'numpy'):\n"
+        "            raise ImportError(f'{name} must not be imported')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+    )
+    blocked = {"PYTHONPATH": str(tmp_path)}
+    for command in (["plan"], ["why", "one"], ["status"], ["graph"], ["cache", "stats"], ["schema"]):
+        done = trtbuild.run(*command, environment=blocked)
+        assert done.returncode == 0, done.stderr

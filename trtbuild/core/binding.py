@@ -33,6 +33,7 @@ class Interface:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Interface:
+        """Raises ValueError, KeyError or TypeError when `data` is no such document."""
         document = json.loads(data)
         slots = tuple(
             Slot(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["persistent"])
@@ -55,7 +56,10 @@ def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:
     }
 
 
-def weights_from_json(data: Mapping[str, Any]) -> dict[str, Weight]:
+def weights_from_json(data: Any) -> dict[str, Weight]:
+    """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError for anything else."""
+    if not isinstance(data, Mapping):
+        raise ValueError("a weights table is an object")
     return {name: Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for name, e in data.items()}
 
 

@@ -22,13 +22,15 @@ from typing import TypeAlias
 Value: TypeAlias = "bool | int | float | str | bytes | Sequence[Value] | Mapping[str, Value] | None"
 
 
-def _frame(tag: bytes, body: bytes) -> bytes:
-    return tag + struct.pack(">Q", len(body)) + body
+_length = struct.Struct(">Q").pack
+_bits = struct.Struct(">d").pack
 
 
 def encode(value: Value) -> bytes:
     """The canonical bytes of `value`. Raises TypeError for a type that has no encoding."""
     kind = type(value)
+    if kind is str:
+        return _frame(b"S", str(value).encode("utf-8", "surrogatepass"))
     if value is None:
         return b"N"
     if kind is bool:
@@ -36,22 +38,24 @@ def encode(value: Value) -> bytes:
     if kind is int:
         return _frame(b"I", str(value).encode("ascii"))
     if kind is float:
-        return b"D" + struct.pack(">d", value)
-    if kind is str:
-        return _frame(b"S", str(value).encode("utf-8", "surrogatepass"))
+        return b"D" + _bits(value)
     if kind is bytes:
         return _frame(b"B", bytes(value))  # type: ignore[arg-type]
+    if isinstance(value, list | tuple):
+        return b"L" + _length(len(value)) + b"".join([encode(item) for item in value])
     if isinstance(value, Mapping):
         items = []
         for key, item in value.items():
-            if not isinstance(key, str):
+            if type(key) is not str:
                 raise TypeError(f"a mapping's keys must be strings, not {type(key).__name__}")
             items.append((encode(key), encode(item)))
         items.sort()
-        return b"M" + struct.pack(">Q", len(items)) + b"".join(key + item for key, item in items)
-    if isinstance(value, list | tuple):
-        return b"L" + struct.pack(">Q", len(value)) + b"".join(encode(item) for item in value)
-    raise TypeError(f"{type(value).__name__} has no canonical encoding")
+        return b"M" + _length(len(items)) + b"".join([key + item for key, item in items])
+    raise TypeError(f"{kind.__name__} has no canonical encoding")
+
+
+def _frame(tag: bytes, body: bytes) -> bytes:
+    return tag + _length(len(body)) + body
 
 
 def digest(domain: str, value: Value) -> str:
@@ -68,7 +72,7 @@ def to_json(value: Value) -> object:
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
-        return {"$f64": struct.pack(">d", value).hex()}
+        return {"$f64": _bits(value).hex()}
     if type(value) is bytes:
         return {"$bytes": value.hex()}
     if isinstance(value, Mapping):

@@ -55,9 +55,9 @@ class Partitions:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Partitions:
-        """Raises ValueError or KeyError when `data` is no such document."""
+        """Raises ValueError, KeyError or TypeError when `data` is no such document."""
         document = json.loads(data)
-        if document.get("schema") != SCHEMA:
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
         return cls(
             tuple(

@@ -1,0 +1,1 @@
+"""The TensorRT flavours: the only folder that imports `tensorrt` or `tensorrt_rtx`."""

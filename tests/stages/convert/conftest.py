@@ -137,13 +137,16 @@ IDS: tuple[tuple[int | str, ...], str] = (("b", "s"), "below10")
 
 CASES: dict[str, Case] = {
     "linear": _of(lambda m, x: m.fc(x), X, fc=lambda: nn.Linear(8, 4)),
-    "conv": _of(lambda m, x: F.relu(m.c(x)), IMAGE, c=lambda: nn.Conv2d(4, 4, 3, padding=1)),
-    "conv_batchnorm": _of(
-        lambda m, x: m.n(m.c(x)), IMAGE, c=lambda: nn.Conv2d(4, 4, 3, bias=False), n=lambda: nn.BatchNorm2d(4)
+    "conv": _of(
+        lambda m, x: F.relu(m.n(m.c(x))), IMAGE, c=lambda: nn.Conv2d(4, 4, 3, padding=1), n=lambda: nn.BatchNorm2d(4)
     ),
-    "groupnorm": _of(lambda m, x: m.n(x), IMAGE, n=lambda: nn.GroupNorm(2, 4)),
-    "layernorm": _of(lambda m, x: m.n(x), SEQUENCE, n=lambda: nn.LayerNorm(8)),
-    "rmsnorm": _of(lambda m, x: m.n(x), SEQUENCE, n=lambda: nn.RMSNorm(8)),
+    "norms": _of(
+        lambda m, x: m.rms(m.layer(x)) + m.group(x.transpose(1, 2)).transpose(1, 2),
+        SEQUENCE,
+        layer=lambda: nn.LayerNorm(8),
+        rms=lambda: nn.RMSNorm(8),
+        group=lambda: nn.GroupNorm(2, 8),
+    ),
     "sdpa": _of(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v), *[(("b", 2, "s", 8), "float32")] * 3),
     "sdpa_mask": _of(
         lambda m, q, k, mask: F.scaled_dot_product_attention(q, k, k, attn_mask=mask | torch.eye(5, dtype=torch.bool)),
@@ -157,24 +160,25 @@ CASES: dict[str, Case] = {
         a=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     ),
     "encoder": Case(Encoder, ((("b", "s", 16), "float32"),)),
-    "gelu": _of(lambda m, x: F.gelu(x) + F.gelu(x, approximate="tanh"), X),
-    "embedding": _of(lambda m, i: m.e(i), IDS, e=lambda: nn.Embedding(10, 6)),
     "tied": _of(lambda m, i: F.linear(m.e(i), m.e.weight), IDS, e=lambda: nn.Embedding(10, 6)),
     "interpolate": _of(
         lambda m, x: F.interpolate(x, scale_factor=2.0) + F.interpolate(x, size=(16, 16), mode="bilinear"), IMAGE
     ),
     "mask": _of(lambda m, x, k: x.masked_fill(~k, -1e9).softmax(-1) + torch.where(k, x, 0.0), X, (("b", 8), "bool")),
-    "several_outputs": _of(lambda m, x: (x + 1, x * 2, x.sum(-1)), X),
-    "output_is_input_or_weight": _of(lambda m, x: (x, x + 1, x, m.w), X, w=lambda: torch.randn(4)),
-    "output_twice": _of(lambda m, x: (lambda y: (y, y))(x + 1), X),
-    "casts": _of(lambda m, x: (x.int(), x.half(), x > 0, x.long() + 1, (x > 0).float()), X),
-    "einsum": _of(
-        lambda m, x, y: torch.einsum("bij,bjk->bik", x, y), (("b", 4, 5), "float32"), (("b", 5, 6), "float32")
+    "output_is_input_or_weight_or_twice": _of(
+        lambda m, x: (lambda y: (x, y, x, m.w, y, x[:, :0]))(x + 1), X, w=lambda: torch.randn(4)
     ),
-    "topk": _of(lambda m, x: torch.topk(x, 3), X),
-    "gather": _of(lambda m, x, i: torch.gather(x, 1, i), (("b", 10), "float32"), (("b", 4), "below10")),
-    "cumsum": _of(lambda m, x: x.cumsum(1), X),
-    "sort": _of(lambda m, x: torch.sort(x, -1), X),
+    "casts": _of(lambda m, x: (x.int(), x.half(), x > 0, x.long() + 1, (x > 0).float()), X),
+    "mathematics": _of(
+        lambda m, x, y: (torch.einsum("bi,bj->bij", x, y), x.cumsum(1), F.gelu(x) + F.gelu(y, approximate="tanh")), X, X
+    ),
+    "ordering": _of(lambda m, x: (*torch.topk(x, 3), *torch.sort(x, -1), x.argmax(-1)), X),
+    "indexing": _of(
+        lambda m, x, i: (torch.gather(x, 1, i), x[:, m.i], torch.split(x, 2, 1)[1] + x.chunk(5, 1)[0].flip(1)),
+        (("b", 10), "float32"),
+        (("b", 4), "below10"),
+        i=lambda: torch.tensor([1, 2, 5]),
+    ),
     "float16": _of(
         lambda m, x: m.n(m.fc(x)).softmax(-1),
         HALF,
@@ -185,24 +189,24 @@ CASES: dict[str, Case] = {
     "scalar": _of(lambda m, x, y: x * y + x.sum(), X, ((), "float32"), tolerance=1e-4),
     "implicit_promotion": _of(lambda m, x, i: x * i + i / 2 + (i > 1) * x, X, (("b", 8), "below10")),
     "sizes": _of(lambda m, x: x.reshape(x.shape[0] * x.shape[1], -1) * x.shape[1], SEQUENCE),
-    "positions": _of(lambda m, x: x + m.e(torch.arange(x.shape[1])), SEQUENCE, e=lambda: nn.Embedding(16, 8)),
-    "constant": _of(lambda m, x: x + torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8]), X),
-    "integer_buffer": _of(lambda m, x: x[:, m.i], X, i=lambda: torch.tensor([1, 2, 5])),
+    "positions": _of(
+        lambda m, x: x + m.e(torch.arange(x.shape[1])) + torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8]),
+        SEQUENCE,
+        e=lambda: nn.Embedding(16, 8),
+    ),
     "bool_input": _of(lambda m, k: (~k).float().cumsum(-1).long() * k, (("b", "s"), "bool")),
     "unused": _of(
         lambda m, x, y: x + m.w, X, (("b", 3), "float32"), fc=lambda: nn.Linear(3, 3), w=lambda: torch.randn(8)
     ),
-    "empty_output": _of(lambda m, x: (x[:, :0], x + 1), X),
     "in_place": _of(lambda m, x: (lambda y: (y[:, 0].mul_(2), y)[1])(x.clone()), X),
     "cond": _of(
         lambda m, x: torch.cond(x.sum() > 0, lambda x: x * 2 + m.w, lambda x: x - 1, (x,)), X, w=lambda: torch.randn(8)
     ),
     "lstm": _of(lambda m, x: m.r(x)[0], (("b", 5, 8), "float32"), r=lambda: nn.LSTM(8, 6, batch_first=True)),
-    "pool_pad": _of(lambda m, x: F.pad(F.adaptive_avg_pool2d(F.max_pool2d(x, 2), 2), (1, 0, 0, 1)), IMAGE),
-    "conv_transpose": _of(lambda m, x: m.c(x), IMAGE, c=lambda: nn.ConvTranspose2d(4, 2, 2, stride=2)),
-    "split": _of(lambda m, x: torch.split(x, 2, 1)[1] + x.chunk(4, 1)[0].flip(1), X),
-    "three_equal_biases": _of(
-        lambda m, x: m.c(F.relu(m.b(F.relu(m.a(x))))), X, **{k: lambda: nn.Linear(8, 8) for k in "abc"}
+    "pool_pad": _of(
+        lambda m, x: F.pad(F.adaptive_avg_pool2d(F.max_pool2d(m.c(x), 2), 2), (1, 0, 0, 1)),
+        IMAGE,
+        c=lambda: nn.ConvTranspose2d(4, 2, 2, stride=2),
     ),
 }
 

@@ -37,15 +37,7 @@ def make_job(
     """A job for the given profiles. Inputs are float32 and positional unless they are given."""
     profiles = []
     for number, profile in enumerate([shapes] if isinstance(shapes, Mapping) else shapes):
-        ranges = tuple(
-            (
-                name,
-                ShapeRange(*(tuple(s) for s in shape))
-                if isinstance(shape[0], Sequence)
-                else ShapeRange(*[tuple(shape)] * 3),
-            )
-            for name, shape in profile.items()
-        )
+        ranges = tuple((name, _range(shape)) for name, shape in profile.items())
         profiles.append(Profile(f"profile{number}", ranges))
     inputs = tuple(inputs or (Input(name) for name, _ in profiles[0].shapes))
     plan, problems = derive(inputs, dims, profiles)
@@ -55,6 +47,11 @@ def make_job(
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
     return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins)
+
+
+def _range(shape: Sequence[Any]) -> ShapeRange:
+    minimum, opt, maximum = shape if isinstance(shape[0], Sequence) else (shape, shape, shape)
+    return ShapeRange(tuple(minimum), tuple(opt), tuple(maximum))
 
 
 class Function(torch.nn.Module):
@@ -103,7 +100,7 @@ try:
              "graph": traced.graph}}
 except SourceError as error:
     found = {{"seen": [], "uncacheable": None, "interface": None, "graph": "",
-             "error": {{"text": error.text, "code": error.code, "file": error.file, "line": error.line, "hint": error.hint}}}}
+             "error": {{name: getattr(error, name) for name in ("text", "code", "file", "line", "hint")}}}}
 out.write_text(json.dumps(found))
 """
 

@@ -1,4 +1,4 @@
-"""What needs a process of its own: bytecode, changes during a trace, the environment, custom operators."""
+"""What needs a process of its own: bytecode, shadowing, changes during a trace, custom operators."""
 
 from __future__ import annotations
 
@@ -16,81 +16,21 @@ from trtbuild.stages.trace.operators import Operators
 from trtbuild.stages.trace.places import Places
 from trtbuild.stages.trace.recording import Recorder
 
-MODULE = """
+MODEL = """
+import os
 import torch
+import kernels
+import mailbox  # the project's own: user code finds it before the standard one
+assert mailbox.MINE
+import cProfile  # of the standard library; imports profile, and the project's own profile.py raises
+copy = {k: v for k, v in os.environ.items() if k.startswith("MODEL_")}  # line 8
+number = open("counter.txt").read()
+open("counter.txt", "w").write(number + "1")
+
 class Model(torch.nn.Module):
     def forward(self, x):
-        return x * FACTOR
-def build():
-    return Model().eval()
-"""
+        return torch.ops.mine.twice(x) + torch.ops.mine.thrice(x) * FACTOR
 
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    root = Path(os.path.realpath(tmp_path)) / "project"
-    root.mkdir()
-    return root
-
-
-@pytest.fixture
-def run(project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    def run(text: str, **more: Any) -> Any:
-        (project / "net.py").write_text(text)
-        return in_child(job_of({"x": (2, 4)}, source=Source("python", "net:build", **more)), project, tmp_path)
-
-    return run
-
-
-def test_a_stale_pyc_file_is_not_run_and_installed_code_is_not_shadowed(
-    project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Same size, same second: Python itself would run the old bytecode. And `mailbox`, `wave` are standard modules: a
-    project's own are found by its own code only."""
-    (project / "mailbox.py").write_text("MINE = True")
-    (project / "wave.py").write_text("raise RuntimeError('shadowed')")
-    imports = "import mailbox\nassert mailbox.MINE\nimport sndhdr\n"
-    path = project / "net.py"
-    path.write_text(imports + MODULE.replace("FACTOR", "2"))
-    py_compile.compile(str(path))
-    status = path.stat()
-    path.write_text(imports + MODULE.replace("FACTOR", "7"))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    found = in_child(job_of({"x": (2, 4)}, source=Source("python", "net:build")), project, tmp_path)
-    assert found.error is None, found.error
-    assert "aten.mul.Tensor(%0, 7)" in found.graph
-    assert "file:mailbox.py" in found.observations and "file:wave.py" not in found.observations
-
-
-def test_a_file_that_another_process_changes_during_the_trace_stops_it(run: Callable[..., Any], project: Path) -> None:
-    (project / "config.txt").write_text("1")
-    text = MODULE.replace("FACTOR", "2") + (
-        "import subprocess\nopen('config.txt').read()\nsubprocess.run('echo 2 > config.txt', shell=True)\n"
-    )
-    assert run(text).error["code"] == "changed-during-trace"
-
-
-def test_reasons_not_to_keep_a_trace_are_told(run: Callable[..., Any], project: Path) -> None:
-    (project / "counter.txt").write_text("1")
-    text = MODULE.replace("FACTOR", "2") + (
-        "import os\ncopy = {k: v for k, v in os.environ.items() if k.startswith('MODEL_')}\n"
-        "n = open('counter.txt').read()\nopen('counter.txt', 'w').write(n + '1')\n"
-    )
-    found = run(text, cacheable=False)
-    assert found.error is None
-    assert found.uncacheable.split("; ") == [
-        "the manifest says `cacheable: false`",
-        "net.py:9 reads all environment variables",
-        "read the ones you need by name",
-        "the model's code writes to counter.txt, which it also reads",
-    ]
-
-
-OPERATORS = """
-import torch, kernels
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.ops.mine.twice(x) + torch.ops.mine.thrice(x)
 def build():
     return Model().eval()
 """
@@ -110,10 +50,45 @@ torch.library.register_fake("mine::thrice", lambda x: torch.empty_like(x), lib=l
 """
 
 
-def test_a_custom_operator_enters_by_the_digest_of_its_file(run: Callable[..., Any], project: Path) -> None:
-    (project / "kernels.py").write_text(KERNELS)
-    found = run(OPERATORS)
-    assert found.error is None and found.uncacheable is None
+@pytest.fixture(scope="module")
+def found(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = Path(os.path.realpath(tmp_path_factory.mktemp("isolation"))) / "project"
+    root.mkdir()
+    (root / "kernels.py").write_text(KERNELS)
+    (root / "mailbox.py").write_text("MINE = True")
+    (root / "profile.py").write_text("raise RuntimeError('shadowed')")
+    (root / "counter.txt").write_text("1")
+    path = root / "net.py"
+    # the bytecode of other code of the same size and second, which Python itself would run
+    path.write_text(MODEL.replace("FACTOR", "2"))
+    py_compile.compile(str(path))
+    status = path.stat()
+    path.write_text(MODEL.replace("FACTOR", "7"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    source = Source("python", "net:build", cacheable=False)
+    found = in_child(job_of({"x": (2, 4)}, source=source), root, tmp_path_factory.mktemp("child"))
+    assert found.error is None, found.error
+    return found
+
+
+def test_a_stale_pyc_file_is_not_run(found: Any) -> None:
+    assert "aten.mul.Tensor(%2, 7)" in found.graph
+
+
+def test_a_project_file_does_not_shadow_what_installed_code_imports(found: Any) -> None:
+    assert "file:mailbox.py" in found.observations and "file:profile.py" not in found.observations
+
+
+def test_reasons_not_to_keep_a_trace_are_told(found: Any) -> None:
+    assert found.uncacheable.split("; ") == [
+        "the manifest says `cacheable: false`",
+        "net.py:8 reads all environment variables",
+        "read the ones you need by name",
+        "the model's code writes to counter.txt, which it looked at before",
+    ]
+
+
+def test_a_custom_operator_enters_by_the_digest_of_its_file(found: Any) -> None:
     digests = found.interface["operators"]
     assert set(digests) == {"mine.twice.default", "mine.thrice.default"}
     # both are in one file
@@ -121,8 +96,22 @@ def test_a_custom_operator_enters_by_the_digest_of_its_file(run: Callable[..., A
     assert f"mine.twice.default@{digests['mine.twice.default']}(" in found.graph
 
 
-def test_an_operator_whose_implementation_is_unknown_is_not_kept(project: Path) -> None:
+def test_an_operator_whose_implementation_is_unknown_is_not_kept(tmp_path: Path) -> None:
     """Such as one of a library that was loaded before anybody watched."""
-    recorder = Recorder(project, Places())
+    recorder = Recorder(tmp_path, Places())
     assert Operators(recorder).implementation("nobody.knows.default") == "unknown"
     assert recorder.reasons == ["the implementation of operator nobody::knows cannot be found"]
+
+
+def test_a_file_that_another_process_changes_during_the_trace_stops_it(
+    job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path: Path
+) -> None:
+    root = Path(os.path.realpath(tmp_path)) / "project"
+    root.mkdir()
+    (root / "config.txt").write_text("1")
+    (root / "net.py").write_text(
+        "import subprocess, torch\nopen('config.txt').read()\nsubprocess.run('echo 2 > config.txt', shell=True)\n"
+        "def build():\n    return torch.nn.ReLU().eval()\n"
+    )
+    found = in_child(job_of({"input": (2, 4)}, source=Source("python", "net:build")), root, tmp_path)
+    assert found.error["code"] == "changed-during-trace" and "config.txt" in found.error["text"]

@@ -71,13 +71,22 @@ def test_a_file_that_appears_during_the_trace_is_an_error(recorder: Recorder, pr
         recorder.observations()
 
 
-def test_a_file_that_the_trace_makes_after_looking_for_it_was_absent(recorder: Recorder, project: Path) -> None:
+def test_a_file_that_the_trace_makes_after_looking_for_it_is_uncacheable(recorder: Recorder, project: Path) -> None:
     recorder.file(project / "cache.npy")
     recorder.wrote(project / "cache.npy")
     (project / "cache.npy").write_text("made")
     recorder.file(project / "cache.npy")
-    assert parts(recorder) == {"file:cache.npy": "absent"}
-    assert recorder.reasons == []
+    assert parts(recorder) == {}
+    assert recorder.reasons == ["the model's code writes to cache.npy, which it looked at before"]
+
+
+def test_a_listing_that_the_trace_itself_changes_is_uncacheable(recorder: Recorder, project: Path) -> None:
+    (project / "sub").mkdir()
+    recorder.directory(project / "sub")
+    recorder.wrote(project / "sub/new.txt")
+    (project / "sub/new.txt").write_text("")
+    assert parts(recorder) == {}
+    assert recorder.reasons == ["the model's code makes files in sub, whose entries it also lists"]
 
 
 def test_a_file_that_the_trace_makes_and_reads_is_no_dependency(recorder: Recorder, project: Path) -> None:
@@ -92,7 +101,7 @@ def test_a_file_that_the_trace_reads_and_writes_over_is_uncacheable(recorder: Re
     recorder.wrote(project / "a.txt")
     (project / "a.txt").write_text("b")
     assert parts(recorder) == {}
-    assert recorder.reasons == ["the model's code writes to a.txt, which it also reads"]
+    assert recorder.reasons == ["the model's code writes to a.txt, which it looked at before"]
 
 
 def test_a_listing_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
@@ -144,4 +153,5 @@ def test_a_variable_that_the_trace_sets_itself_is_no_dependency(recorder: Record
     recorder.environment_set("BEFORE")
     recorder.environment_set("OWN")
     recorder.environment("OWN", "1")
+    recorder.environment("PYTHONHASHSEED", "0")
     assert parts(recorder) == {"environment:BEFORE": "absent"}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import onnx_ir
 from onnxscript import optimizer
+from torch.export import ExportedProgram
 
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import ORIGIN, canonical
@@ -60,11 +61,19 @@ def convert(program: Program, opset: int) -> Converted:
             hint="name the operators in partition.torch_executed_ops, so that they stay in PyTorch",
             nodes=tuple(index for index, _ in missing),
         )
-    model = _translated(program, opset)
-    with quiet():
-        optimizer.optimize_ir(model)
-        raise_opset(model, opset)
-        proto = lower_opset(onnx_ir.to_proto(model), opset)
+    exported = structure(program)
+    try:
+        model = _translated(program, exported, opset)
+        with quiet():
+            optimizer.optimize_ir(model)
+            _find_origins(model, exported)
+            raise_opset(model, opset)
+            proto = lower_opset(onnx_ir.to_proto(model), opset)
+    except (ConversionRefused, MemoryError):
+        raise
+    except Exception as error:  # anything may come out of a thousand translations; the piece stays in PyTorch then
+        reason = str(error).strip().splitlines() or [""]
+        raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason[0]}") from error
     foreign = sorted({entry.domain for entry in proto.opset_import if entry.domain})
     if foreign or proto.functions:
         raise ConversionRefused(f"the translation uses operators that are not ONNX's own: {', '.join(foreign)}")
@@ -78,8 +87,7 @@ def untranslatable(program: Program) -> list[tuple[int, str]]:
     return [(index, target_name(node.target)) for index, node in enumerate(calls) if not has_translation(node)]
 
 
-def _translated(program: Program, opset: int) -> onnx_ir.Model:
-    exported = structure(program)
+def _translated(program: Program, exported: ExportedProgram, opset: int) -> onnx_ir.Model:
     try:
         promote_types(exported.graph_module)
         remove_assertions(exported.graph_module)
@@ -103,6 +111,18 @@ def _translated(program: Program, opset: int) -> onnx_ir.Model:
         if origin is not None:
             node.metadata_props[ORIGIN] = str(origin)
     return model
+
+
+def _find_origins(model: onnx_ir.Model, exported: ExportedProgram) -> None:
+    """Where the optimizer put a node in place of others: it names values after those that they replace, and those are
+    named after the exported nodes (``n12``, ``n12__0``, ``n12_split_0``)."""
+    calls = {node.name: node.meta[ORIGIN] for node in exported.graph.nodes if ORIGIN in node.meta}
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        if ORIGIN not in node.metadata_props:
+            stems = [str(output.name).partition("_")[0] for output in node.outputs]
+            found = [calls[stem] for stem in stems if stem in calls]
+            if found:
+                node.metadata_props[ORIGIN] = str(found[0])
 
 
 def _values(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:

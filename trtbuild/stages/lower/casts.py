@@ -12,11 +12,10 @@ Rules
 from __future__ import annotations
 
 import operator
-from collections.abc import Set
 
 import torch
 
-from trtbuild.stages.lower.dtypes import Ranges, crosses, repeat_of, role_of
+from trtbuild.stages.lower.dtypes import Dtypes, repeat_of, role_of
 from trtbuild.stages.lower.modules import common_stack, set_stack, stack_of
 from trtbuild.stages.lower.operators import Role
 from trtbuild.stages.lower.propagate import propagate, refresh
@@ -27,21 +26,12 @@ _cast = torch.ops.aten._to_copy.default
 
 
 class Casts:
-    """Rewrites one graph in place. `half_nodes` compute in `half`, all other nodes in float32."""
+    """Rewrites one graph in place, to what `dtypes` decided, with `half` for half precision."""
 
-    def __init__(
-        self,
-        graph: torch.fx.Graph,
-        half: torch.dtype,
-        half_nodes: Set[torch.fx.Node],
-        owned: Set[torch.fx.Node],
-        found: Ranges,
-    ) -> None:
+    def __init__(self, graph: torch.fx.Graph, half: torch.dtype, dtypes: Dtypes) -> None:
         self._graph = graph
         self._half = half
-        self._half_nodes = half_nodes
-        self._owned = owned
-        self._found = found
+        self._dtypes = dtypes
         # what is float32 now: asked once, because values change on the way
         self._governed = {node for node in graph.nodes if is_float32(node)}
         self._shapes = {node for node in graph.nodes if node.op == "call_function" and role_of(node) is Role.SHAPE}
@@ -57,7 +47,7 @@ class Casts:
             if node in self._shapes:
                 self._say_float32(node)
                 continue
-            dtype = self._half if node in self._half_nodes else torch.float32
+            dtype = self._half if node in self._dtypes.half else torch.float32
             for source in node.all_input_nodes:
                 given = self._in_dtype(source, dtype, node) if source in self._governed else source
                 if given is not source:
@@ -66,15 +56,15 @@ class Casts:
             self._refresh(node)
 
     def _in_dtype(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        is_half = source in self._half_nodes
-        crossing = crosses(source, reader, self._owned, self._found)
+        is_half = source in self._dtypes.half
+        crossing = self._dtypes.crosses(source, reader)
         if dtype is torch.float32 and not is_half and not crossing:
             return source
         down = source if is_half else self._cast_down(source, reader)
         return down if dtype is self._half else self._cast(source, down, torch.float32, reader)
 
     def _cast_down(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
-        if source in self._owned or self._found[source] is not Range.HALF:
+        if source in self._dtypes.owned or self._dtypes.found[source] >= Range.WIDE:
             return self._cast(source, source, self._half, reader)
         key = (source, self._half, "")
         if key not in self._made:
@@ -111,7 +101,7 @@ class Casts:
         governed = [tensor.dtype is torch.float32 for tensor in tensors(node)]
         if not refresh(node, self._changed):
             return
-        wanted = self._half if node in self._half_nodes else torch.float32
+        wanted = self._half if node in self._dtypes.half else torch.float32
         for tensor, is_governed in zip(tensors(node), governed, strict=True):
             if is_governed and tensor.dtype is not wanted:
                 raise TypeError(

@@ -7,7 +7,9 @@ Rules
 3. Data movement has the dtype of its input, and where that is float32, half as soon as no float32 operator reads it.
 4. Repeated modules (the innermost numbered part of a module path: ``layers.3``) are islands: what reads a value from
    another one counts in no decision about it, and a value that may be half crosses over in half. So equal layers
-   stay equal, whatever comes before the first and after the last of them, and are built once.
+   stay equal, whatever comes before the first and after the last of them, and are built once. Only comparisons,
+   and float32 arithmetic that ends in exponentials, take an `UNSEEN` value as it is, from wherever it comes: it may be a
+   mask, and half turns ``finfo.min`` into -inf.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or makes them.
 """
 
@@ -15,11 +17,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 
 import torch
 
 from trtbuild.stages.lower.modules import path_of
-from trtbuild.stages.lower.operators import Role, row
+from trtbuild.stages.lower.operators import EXPONENTIALS, Role, row
 from trtbuild.stages.lower.ranges import Range, is_float32, tensors, widest_input
 
 Ranges = Mapping[torch.fx.Node, Range]
@@ -46,20 +49,36 @@ def role_of(node: torch.fx.Node) -> Role:
     return row(node.target).role
 
 
-def crosses(source: torch.fx.Node, reader: torch.fx.Node, owned: Set[torch.fx.Node], found: Ranges) -> bool:
-    """Whether `reader` takes `source` from another repeated module, in half (rule 4). `owned` are weights and constants."""
-    return source not in owned and found[source] is Range.HALF and repeat_of(source) != repeat_of(reader)
+@dataclass(frozen=True)
+class Dtypes:
+    """What was decided for one graph. `half` are the call nodes that compute in half; the others give float32.
+
+    `owned` are weights and constants. `as_is` are the readers that take an `UNSEEN` value as it is.
+    """
+
+    half: Set[torch.fx.Node]
+    owned: Set[torch.fx.Node]
+    as_is: Set[torch.fx.Node]
+    found: Ranges
+
+    def crosses(self, source: torch.fx.Node, reader: torch.fx.Node) -> bool:
+        """Whether `reader` takes `source` from another repeated module, in half (rule 4)."""
+        if source in self.owned or repeat_of(source) == repeat_of(reader):
+            return False
+        found = self.found[source]
+        return found is Range.HALF or (found is Range.UNSEEN and reader not in self.as_is)
 
 
-def half_nodes(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> set[torch.fx.Node]:
-    """The call nodes that compute in half. `found` are the ranges of `trtbuild.stages.lower.ranges`."""
-    wanted = _wanted_in_float32(graph, found)
+def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> Dtypes:
+    """The dtypes of all nodes of `graph`. `found` are the ranges of `trtbuild.stages.lower.ranges`."""
+    wanted, as_is = _wanted_in_float32(graph, found)
     half: set[torch.fx.Node] = set()
+    dtypes = Dtypes(half, owned, as_is, found)
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         sources = [source for source in node.all_input_nodes if is_float32(source)]
-        arrive_in_half = [source in half or crosses(source, node, owned, found) for source in sources]
+        arrive_in_half = [source in half or dtypes.crosses(source, node) for source in sources]
         role = role_of(node)
         if node.target is operator.getitem:
             is_half = sources != [] and sources[0] in half
@@ -68,42 +87,44 @@ def half_nodes(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) 
         elif not sources or not is_float32(node):
             is_half = False
         elif role is Role.MOVE:
-            is_half = found[node] is Range.HALF and (any(arrive_in_half) or node not in wanted)
+            is_half = found[node] < Range.WIDE and (any(arrive_in_half) or node not in wanted)
         else:
             is_half = role in (Role.CONTRACTION, Role.ELEMENTWISE) and node not in wanted
         if is_half:
             half.add(node)
-    return half
+    return dtypes
 
 
-def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> set[torch.fx.Node]:
-    """The nodes that must or should give float32, data movement under the condition that it is given float32."""
+def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
+    """The nodes that are wanted in float32 (data movement, if it is given float32), and those that read as it is."""
     wanted: set[torch.fx.Node] = set()
+    as_is: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function":
             continue
         role = role_of(node)
-        if role is Role.KEEP:
+        if role in (Role.KEEP, Role.COMPARE):
             wanted.add(node)
+            if role is Role.COMPARE or getattr(node.target, "_opname", "") in EXPONENTIALS:
+                as_is.add(node)
         if role is Role.KEEP or not is_float32(node):
             continue
-        readers = [user for user in node.users if _reads_values(user)]
+        readers = [user for user in node.users if user.op == "output" or role_of(user) is not Role.SHAPE]
         inside = [user for user in readers if repeat_of(user) == repeat_of(node)]
         in_float32 = [user for user in inside if user.op == "output" or user in wanted]
+        is_read_as_is = found[node] is Range.UNSEEN and any(user in as_is for user in readers)
         if role is Role.CONTRACTION:
             is_wanted = widest_input(node, found) is Range.BEYOND
         elif role is Role.ELEMENTWISE:
             every = bool(readers) and len(in_float32) == len(readers)
-            is_wanted = max(widest_input(node, found), found[node]) is not Range.HALF or every
+            is_wanted = max(widest_input(node, found), found[node]) >= Range.WIDE or every or is_read_as_is
         else:
-            is_wanted = found[node] is not Range.HALF or bool(in_float32)
+            is_wanted = found[node] >= Range.WIDE or bool(in_float32) or is_read_as_is
         if is_wanted:
             wanted.add(node)
-    return wanted
-
-
-def _reads_values(user: torch.fx.Node) -> bool:
-    return user.op == "output" or role_of(user) not in (Role.SHAPE, Role.COMPARE)
+        if is_read_as_is or (is_wanted and any(user in as_is for user in inside)):
+            as_is.add(node)
+    return wanted, as_is
 
 
 def _accumulates(node: torch.fx.Node) -> bool:

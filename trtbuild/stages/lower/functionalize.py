@@ -3,18 +3,15 @@
 Rules
 1. One call of ``run_decompositions`` (it retraces the program: 1 s and more). Operators that are not in the table stay
    whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better as they are.
-2. Placeholders keep their order and names; the retrace names them arg_0, arg_1, …
+2. Placeholders keep their order and names; the retrace puts constants first and calls the rest arg_0, arg_1, …
 3. A node that the retrace put under no module takes its module from its neighbours; sizes belong to none.
 4. A mutation that shows only now is the model's fault: SourceError, code ``mutated-input``.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
@@ -26,40 +23,54 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, Output
 
 def functionalize(program: Program, request: Request) -> Program:
     """`program` without in-place operators and with the decompositions of `request` applied."""
-    names = [node.name for node in program.placeholders]
+    wanted = [(spec, node.name) for spec, node in zip(_inputs(program.exported), program.placeholders, strict=True)]
     exported = program.exported.run_decompositions(dict(request.decompositions))
-    _refuse_mutations(exported, names)
-    _rename_placeholders(exported, names)
+    _refuse_mutations(exported, [name for spec, name in wanted if spec.kind == InputKind.USER_INPUT])
+    inputs = _restore_placeholders(exported, wanted)
     adopt_orphans(exported.graph_module)
-    signature = exported.graph_signature
-    inputs = [
-        InputSpec(kind=spec.kind, arg=_renamed(spec.arg, node), target=spec.target, persistent=spec.persistent)
-        for spec, node in zip(signature.input_specs, _placeholders(exported), strict=True)
-    ]
     outputs = [
-        OutputSpec(kind=OutputKind.USER_OUTPUT, arg=_renamed(spec.arg, node), target=None)
-        for spec, node in zip(signature.output_specs, exported.graph.output_node().args[0], strict=True)
+        OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=node.name), target=None)
+        for node in exported.graph.output_node().args[0]
     ]
     functional = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants)
     return Program(functional, program.weights)
 
 
-def _placeholders(exported: ExportedProgram) -> list[torch.fx.Node]:
-    return [node for node in exported.graph.nodes if node.op == "placeholder"]
+def _inputs(exported: ExportedProgram) -> list[InputSpec]:
+    """The input specs in the order of the placeholders."""
+    by_name = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
+    return [by_name[node.name] for node in exported.graph.nodes if node.op == "placeholder"]
 
 
-def _renamed(argument: Any, node: torch.fx.Node) -> Any:
-    return TensorArgument(name=node.name) if isinstance(argument, TensorArgument) else type(argument)(name=node.name)
+def _restore_placeholders(exported: ExportedProgram, wanted: list[tuple[InputSpec, str]]) -> list[InputSpec]:
+    """Put the placeholders back in the order of `wanted`, under their names; the specs in that order.
 
-
-def _rename_placeholders(exported: ExportedProgram, names: list[str]) -> None:
-    for node, name in zip(_placeholders(exported), names, strict=True):
+    Constants that a decomposition made come last of the weights and constants, before the inputs.
+    """
+    pairs = list(zip(_inputs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
+    plain = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
+    constants = {spec.target: (spec, node) for spec, node in pairs if spec.kind != InputKind.USER_INPUT}
+    order = [
+        (*(next(plain) if spec.kind == InputKind.USER_INPUT else constants.pop(spec.target)), name)
+        for spec, name in wanted
+    ]
+    made = [(spec, node, node.name) for spec, node in constants.values()]
+    border = max((k + 1 for k, (spec, _) in enumerate(wanted) if spec.kind != InputKind.USER_INPUT), default=0)
+    restored: list[InputSpec] = []
+    place = exported.graph._root
+    for spec, node, name in [*order[:border], *made, *order[border:]]:
+        place.append(node)
+        place = node
         node._rename(name)  # takes a suffix where a call already has the name
         node.target = node.name
+        argument = TensorArgument(name=node.name)
+        restored.append(InputSpec(kind=spec.kind, arg=argument, target=spec.target, persistent=spec.persistent))
+    return restored
 
 
 def _refuse_mutations(exported: ExportedProgram, names: list[str]) -> None:
-    order = [spec.arg.name for spec in exported.graph_signature.input_specs]
+    specs = exported.graph_signature.input_specs
+    order = [spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT]
     for spec in exported.graph_signature.output_specs:
         if spec.kind in _MUTATIONS:
             name = names[order.index(spec.target)] if spec.target in order else str(spec.target)

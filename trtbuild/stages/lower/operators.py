@@ -133,7 +133,7 @@ _KEPT: tuple[tuple[Result, str, str], ...] = (
     (
         Result.FITS,
         "constants: the compiler folds the cast, and a value outside half's range is seen where it is made",
-        "zeros ones empty eye full scalar_tensor tensor hann_window hamming_window blackman_window fill",
+        "zeros ones empty eye full scalar_tensor hann_window hamming_window blackman_window fill",
     ),
 )
 
@@ -193,6 +193,12 @@ OPERATORS: dict[str, Row] = dict(
 )
 
 _UNKNOWN = Row(Role.KEEP, Result.FOLLOWS, "not known to be right in half")
+
+#: What masks are for: an additive mask must come to these, and to comparisons, as it was given.
+EXPONENTIALS = frozenset(
+    {"softmax", "_softmax", "_safe_softmax", "special_softmax", "log_softmax", "_log_softmax", "special_log_softmax"}
+    | {"exp", "logsumexp"}
+)
 
 #: Overloads that differ from their operator's row.
 OVERLOADS: dict[str, Row] = {

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 
 from trtbuild.stages.lower.casts import Casts
-from trtbuild.stages.lower.dtypes import half_nodes
+from trtbuild.stages.lower.dtypes import decide
 from trtbuild.stages.lower.ranges import ranges
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
@@ -34,7 +34,7 @@ def apply_precision(program: Program, request: Request) -> Program:
     owned = {*program.weight_nodes, *(node for node in program.placeholders if node.name in constants)}
     owned |= {node for node in program.graph.nodes if node.op == "get_attr"}
     found = ranges(program.graph, constants, half)
-    Casts(program.graph, half, half_nodes(program.graph, owned, found), owned, found).insert()
+    Casts(program.graph, half, decide(program.graph, owned, found)).insert()
     for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
         spec.arg.name = node.name
     program.exported.graph_module.recompile()

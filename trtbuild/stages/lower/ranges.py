@@ -1,10 +1,12 @@
 """Which values of a program may not fit half precision: found forward, from constants and operators.
 
 Rules
-1. `HALF`: fits. `WIDE`: may leave half's range or lose its meaning in half's digits (a sum of squares, a tiny epsilon):
-   arithmetic stays in float32 until an operator whose result fits, or a matrix product, takes it. `BEYOND`: holds numbers
-   that half cannot hold (``torch.finfo.min``, integers): matrix products stay in float32 too.
-2. Constants are judged by their values. Weights and inputs have none here: they count as `HALF`.
+1. `HALF`: fits. `UNSEEN`: a value of an input or weight as it came in; it may be a mask, and float32 arithmetic takes it
+   as it is. `WIDE`: may leave half's range or lose its meaning in half's digits (a sum of squares, a tiny epsilon):
+   arithmetic stays in float32 until an operator whose result fits, or a matrix product, takes it. `BEYOND`: holds
+   numbers that half cannot hold (``torch.finfo.min``, integers): matrix products stay in float32 too.
+2. Constants are judged by their values. Weights and inputs have none here; arithmetic with anything else makes an
+   activation of them, which is `HALF`.
 3. -inf, inf and NaN are numbers of half, too.
 4. A number made from integers counts as `BEYOND`, one made from booleans as `HALF`: float16 counts to 2,048 only, and
    positions and sizes are what integers become.
@@ -36,7 +38,6 @@ _FILLS = {
     "full_like": (1, "fill_value"),
     "new_full": (2, "fill_value"),
     "scalar_tensor": (0, "s"),
-    "tensor": (0, "t"),
     "fill": (1, "value"),
 }
 
@@ -45,8 +46,9 @@ class Range(enum.IntEnum):
     """Rule 1."""
 
     HALF = 0
-    WIDE = 1
-    BEYOND = 2
+    UNSEEN = 1
+    WIDE = 2
+    BEYOND = 3
 
 
 def ranges(
@@ -60,7 +62,7 @@ def ranges(
         elif node.op == "call_function":
             found[node] = _of_call(node, found, half)
         else:
-            found[node] = Range.HALF
+            found[node] = Range.UNSEEN if is_float32(node) else Range.HALF
     return found
 
 
@@ -92,6 +94,8 @@ def _of_call(node: torch.fx.Node, found: Mapping[torch.fx.Node, Range], half: to
         own = max(own, _of_scalars(node, name, half))
         if line.result is Result.FITS or _is_clamped(node, name, half):
             return Range.HALF
+        if taken is Range.UNSEEN:
+            taken = min(found[source] for source in node.all_input_nodes if is_float32(source))
     if line.result is Result.FITS:
         return own
     return max(own, taken, Range.WIDE if line.result is Result.WIDE else Range.HALF)

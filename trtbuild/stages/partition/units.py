@@ -2,14 +2,15 @@
 
 Rules
 1. A call and the `getitem` nodes that take its result apart are one unit.
-2. Size nodes (calls whose value is an int, float or bool of symbols, such as `sym_size`) are no units: whoever needs
-   a size computes it from tensors of its own (`split`). An edge through size nodes still orders units.
+2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are no units: whoever needs a size
+   computes it from tensors of its own (`sizes`). An edge through size nodes still orders units.
 3. Placeholders (weights, constants, inputs) are no units either: they are there from the start.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,8 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator call: `nodes` are the call and its getitems; `index` is its number among all call nodes."""
+    """One operator call: `nodes` are the call and its getitems, `index` is its number among all call nodes, `needs` are
+    positions of other units."""
 
     index: int
     nodes: tuple[torch.fx.Node, ...]
@@ -43,13 +45,8 @@ def units_of(program: Program) -> list[Unit]:
     units: list[Unit] = []
     owner: dict[torch.fx.Node, int] = {}
     through_sizes: dict[torch.fx.Node, frozenset[int]] = {}
-    index = -1
-    for node in program.graph.nodes:
-        if node.op == "get_attr":
-            continue  # a nested graph: copied with the call that names it
-        if node.op != "call_function":
-            continue
-        index += 1
+    calls = (node for node in program.graph.nodes if node.op == "call_function")
+    for index, node in enumerate(calls):
         before: set[int] = set()
         for needed in node.all_input_nodes:
             if needed in owner:
@@ -70,10 +67,30 @@ def units_of(program: Program) -> list[Unit]:
     return units
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
+def owners(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
+    """Each unit's nodes → the number of its call."""
+    return {node: unit.index for unit in units for node in unit.nodes}
+
+
+def takers(node: torch.fx.Node, owner: Mapping[torch.fx.Node, int]) -> set[int]:
+    """The unit (by call number) that `node` belongs to; for a size, all units that it goes into."""
+    found: set[int] = set()
+    seen = {node}
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if current in owner:
+            found.add(owner[current])
+        elif is_size(current):
+            waiting += current.users.keys() - seen
+            seen.update(current.users)
+    return found
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The (fake) tensors in a node's value."""
     if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)

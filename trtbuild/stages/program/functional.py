@@ -4,8 +4,8 @@ Rules
 1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. Every weight and
    input is a plain input, so a program holds no weights and its bytes do not change with them.
 2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program: they are part of the graph.
-3. Nodes keep ``val`` and ``nn_module_stack`` alone. Stack traces, file names and the like go, because stored programs
-   must not change when a source file moves.
+3. Nodes keep ``val`` and the paths of ``nn_module_stack`` alone. Stack traces, file and class names go, because stored
+   programs must not change when a source file moves.
 4. What cannot be put into this form (a mutated buffer, an output that is no tensor) is refused by the trace step.
 """
 
@@ -29,6 +29,7 @@ from torch.export.graph_signature import (
 )
 
 _KEPT_META = ("val", "nn_module_stack")
+_MODULE = "torch.nn.Module"
 _WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER)
 _CONSTANT_KINDS = (InputKind.CONSTANT_TENSOR,)
 
@@ -138,6 +139,9 @@ def assemble(
     """An ExportedProgram in functional form around a graph: flat positional inputs, a flat tuple of outputs."""
     for node in module.graph.nodes:
         node.meta = {key: node.meta[key] for key in _KEPT_META if key in node.meta}
+        stack = node.meta.get("nn_module_stack")
+        if stack:  # paths alone: the class of a module says which file it is in
+            node.meta["nn_module_stack"] = {key: (path, _MODULE) for key, (path, _) in stack.items()}
     count = sum(spec.kind == InputKind.USER_INPUT for spec in inputs)
     in_spec = pytree.tree_flatten(((0,) * count, {}))[1]
     out_spec = pytree.tree_flatten((0,) * len(outputs))[1]

@@ -23,7 +23,7 @@ from trtbuild.core.spec import Input
 from trtbuild.stages.trace.constraints import places_of
 
 #: Sizes that are tried for one guard: all of them where there are no more than this.
-_TRIED = 20_000
+_TRIED = 4_000
 #: Guards whose failing sizes are proven beside the profiles' own.
 _GUESSES = 12
 
@@ -105,7 +105,7 @@ class _Guard:
             name: by_symbol[axis.symbol] if isinstance(axis, SymbolAxis) else axis for name, axis in self._names.items()
         }
         try:
-            return bool(eval(self._code, dict(_NAMESPACE), names))
+            return bool(eval(self._code, _NAMESPACE, names))
         except (ZeroDivisionError, OverflowError):
             return False
 

@@ -12,7 +12,8 @@ Rules
 5. Modules that this process had loaded for itself (`loaded`) are dependencies only where user code imports them.
 """
 
-# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH100, PTH112
 
 from __future__ import annotations
 
@@ -168,11 +169,12 @@ class _Finder:
 
 
 def _importer() -> str:
-    """The file of the nearest frame outside the import system and this package."""
+    """The file of the nearest frame outside the import system and this module."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not filename.startswith("<frozen") and f"{os.sep}importlib{os.sep}" not in filename:
+        system = filename.startswith("<frozen") or f"{os.sep}importlib{os.sep}" in filename
+        if not system and filename != __file__:
             return str(filename)
         frame = frame.f_back
     return "<frozen>"

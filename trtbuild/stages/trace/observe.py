@@ -5,7 +5,8 @@ A listing is the names of a directory's entries, directories with a ``/`` behind
 first place of ``sys.path`` that has it.
 """
 
-# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH116, PTH208
 
 from __future__ import annotations
 

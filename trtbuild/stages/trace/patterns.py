@@ -5,7 +5,8 @@ that was searched for matches is a listing, so that a new match makes the trace 
 below it.
 """
 
-# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH112, PTH114, PTH208
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
                 _expand(path, parts, recorder)
     elif any(mark in head for mark in "*?["):
         for name in _entries(directory, recorder):
-            if fnmatch.fnmatchcase(name, head):
-                _expand(os.path.join(directory, name), rest, recorder)
+            path = os.path.join(directory, name)
+            if fnmatch.fnmatchcase(name, head) and (not rest or os.path.isdir(path)):
+                _expand(path, rest, recorder)
     else:
         path = os.path.join(directory, head)
         if rest and not os.path.isdir(path):

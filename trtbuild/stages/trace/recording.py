@@ -4,14 +4,15 @@ Rules
 1. A dependency is pinned when it is first met: by its digest where one is at hand or where the file changed a moment ago
    (its times could not show another change), else by size, times and inode. At the end everything is observed again;
    what differs from its pin changed during the trace.
-2. What this process itself wrote before it read it is no dependency. What it looked for, did not find and then made,
-   was absent. What it read and then wrote over cannot be recorded: the trace is not cacheable.
+2. What this process itself wrote before it read it is no dependency. What it looked at first and then made, or wrote over,
+   cannot be recorded: such a trace is not cacheable (a second one, which finds the file made, is).
 3. Paths are posix; inside the project relative to it, else absolute. A path that leads elsewhere through a symlink is
    recorded as it was opened and as where it led.
 4. What belongs to a distribution is recorded as the distribution; Python, trtbuild and `places.IGNORED` not at all.
 """
 
-# ruff: noqa: PTH  (paths are strings here: they are asked about by the thousand, in the spelling in which they were used)
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH100, PTH116
 
 from __future__ import annotations
 
@@ -31,6 +32,10 @@ from trtbuild.stages.trace.places import DISTRIBUTIONS, Places
 
 #: A file that changed less than this before it was read may change again without a trace in its times.
 _GRANULARITY_S = 2.0
+
+
+#: What whoever starts a trace sets for it (`trtbuild.driver.workers`): the same in every trace.
+STARTERS_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"})
 
 
 class Recorder:
@@ -107,7 +112,7 @@ class Recorder:
 
     def environment(self, name: str, value: str | None) -> None:
         """A variable was read."""
-        if name not in self._set:
+        if name not in self._set and name not in STARTERS_VARIABLES:
             seen = ABSENT if value is None else environment_digest(value)
             self._pins.setdefault(Dependency("environment", name), seen)
 
@@ -159,18 +164,21 @@ class Recorder:
             return observe(dependency, Path(self._project), file_digest)
         if dependency.kind == "listing":
             seen = listing(path)
-            if seen != pin and not any(os.path.dirname(written) == path for written in self._written):
-                raise _changed(f"the entries of {dependency.name}")
-            return str(pin)
+            if seen == pin:
+                return str(pin)
+            if any(os.path.dirname(written) == path for written in self._written):
+                self.refuse(f"the model's code makes files in {dependency.name}, whose entries it also lists")
+                return None
+            raise _changed(f"the entries of {dependency.name}")
         seen = observe(dependency, Path(self._project), file_digest)
         mine = path in self._written or os.path.realpath(path) in self._written
         if isinstance(pin, str):
-            if seen == pin or (mine and pin == ABSENT):
+            if seen == pin:
                 return pin
         elif _signature(path) == pin:
             return seen
         if mine:
-            self.refuse(f"the model's code writes to {dependency.name}, which it also reads")
+            self.refuse(f"the model's code writes to {dependency.name}, which it looked at before")
             return None
         raise _changed(dependency.name)
 

@@ -41,8 +41,7 @@ class Traced:
 
 def trace(job: TraceJob, project: Path) -> Traced:
     """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError."""
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded; a trace is the same with and without a GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded: a trace is the same with and without a GPU
     loaded = frozenset(sys.modules)
     import torch
 

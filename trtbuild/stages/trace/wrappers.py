@@ -27,9 +27,22 @@ from trtbuild.stages.trace.recording import Recorder
 
 #: What the standard library reads about the machine and its user, not about a model.
 MACHINE_VARIABLES = frozenset(
-    ["HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"]
-    + ["LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"]
-    + ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"]
+    {
+        *("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"),
+        *(
+            "LANG",
+            "LANGUAGE",
+            "LC_ALL",
+            "LC_CTYPE",
+            "LC_MESSAGES",
+            "COLUMNS",
+            "LINES",
+            "TERM",
+            "NO_COLOR",
+            "FORCE_COLOR",
+        ),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    }
 )
 
 #: (object in torch, function, position of the path, its keyword).

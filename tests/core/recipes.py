@@ -1,0 +1,166 @@
+"""One recipe of each stage, made by the real functions from fixed values. Run as a script it prints their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtbuild.core import keys
+from trtbuild.core.binding import Interface, Slot
+from trtbuild.core.dependency import Dependency, Observation
+from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.expand import engine_job
+from trtbuild.core.packaging import Contents, Cut, Engine
+from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output
+from trtbuild.core.shapes import ShapePlan, derive
+from trtbuild.core.spec import (
+    BuilderSettings,
+    Input,
+    Model,
+    NamedDim,
+    Origin,
+    PartitionSettings,
+    Profile,
+    ShapeRange,
+    Source,
+    Target,
+)
+
+A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript": "0.6.0"}
+ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+PLATFORM = "linux-x86_64"
+
+
+def _range(low: int, mid: int, high: int, *rest: int) -> ShapeRange:
+    return ShapeRange((low, *rest), (mid, *rest), (high, *rest))
+
+
+MODEL = Model(
+    name="vit",
+    source=Source(
+        "python",
+        "models.vit:build",
+        kwargs={"depth": 12, "scale": 0.5, "names": ["a", None, True]},
+        deps=("data/*.txt",),
+        env=("VIT_SIZE",),
+        roots=("models", "."),
+    ),
+    inputs=(Input("image"), Input("mask", "bool", keyword=True)),
+    profiles=(
+        Profile("single", (("image", _range(1, 1, 1, 3)), ("mask", _range(1, 1, 1)))),
+        Profile("batch", (("image", _range(2, 4, 8, 3)), ("mask", _range(2, 4, 8)))),
+    ),
+    targets=(
+        Target("ada", 89),
+        Target("hopper", 90, "tensorrt", "8.6.0", "same_compute_capability", "windows-x86_64"),
+    ),
+    origin=Origin("trtbuild.yaml", 3),
+    dims=(NamedDim("batch", (("image", 0), ("mask", 0))),),
+    weights="weights/vit.safetensors",
+    precision="float16",
+    partition=PartitionSettings(("encoder.*",), 3, ("aten.cumsum",), require_full_compilation=False),
+    builder=BuilderSettings(workspace=1 << 30, tf32=False),
+    outputs=(("package", "dist/vit"),),
+    places={"source": Origin("trtbuild.yaml", 4)},
+)
+WEIGHTS = (Weight("float32", (2, 3), B), Weight("int64", (), C))
+TOOLCHAIN_VERSION = "1.4.0.76"
+
+_BATCH = TensorType("float16", (["mul", 2, ["sym", 0]], 3))
+PARTITIONS = Partitions(
+    (
+        Partition("encoder.0", "tensorrt", A, (1, 0), (("input:0", _BATCH),), (_BATCH,), (0, 1, -1)),
+        Partition(
+            "p1", "torch", B, (0,), (("encoder.0:0", _BATCH), ("input:1", _BATCH)), (_BATCH,), (2,), {"op": "so"}
+        ),
+    ),
+    ("p1:0",),
+)
+INTERFACE = Interface(
+    slots=(Slot("w", "float32", (2, 3), True), Slot("n", "int64", (), False)),
+    aliases={},
+    inputs=(
+        {"name": "image", "keyword": False, "dtype": "float32", "shape": [["sym", 0], 3]},
+        {"name": "mask", "keyword": True, "dtype": "bool", "shape": [["sym", 0]]},
+    ),
+    outputs=({"name": "output_0", "dtype": "float32", "shape": [["mul", 2, ["sym", 0]], 3]},),
+    output_tree={"kind": "tensor", "index": 0},
+)
+
+
+def shapes_of(model: Model) -> ShapePlan:
+    shapes, problems = derive(model.inputs, model.dims, model.profiles)
+    assert shapes is not None, problems
+    return shapes
+
+
+@dataclass(frozen=True)
+class Build:
+    """All that keys are made of, but the digests of what steps leave, which are fixed."""
+
+    model: Model = MODEL
+    weights: tuple[Weight, ...] = WEIGHTS
+    #: None: those that follow from the model.
+    shapes: ShapePlan | None = None
+    #: None: the one that follows from the model.
+    job: EngineJob | None = None
+
+    def plan(self) -> ShapePlan:
+        return self.shapes if self.shapes is not None else shapes_of(self.model)
+
+    def trace(self, versions: Mapping[str, str] | None = VERSIONS) -> Recipe:
+        heads = [("w", "float32", (2, 3))] if self.model.weights else None
+        seen = [
+            Observation(Dependency("file", "models/vit.py"), A),
+            Observation(Dependency("file", "models/old.py"), "absent"),
+            Observation(Dependency("distribution", "timm"), "1.0.20"),
+        ]
+        return keys.trace(keys.trace_declared(self.model, self.plan(), heads, PLATFORM, versions), seen)
+
+    def engine_job(self) -> EngineJob:
+        model, target = self.model, self.model.targets[0]
+        part = PARTITIONS.partitions[0]
+        return self.job or engine_job(
+            model, self.plan(), part, A, self.weights, model.builder, target, TOOLCHAIN_VERSION
+        )
+
+    def contents(self) -> Contents:
+        targets = [target.name for target in self.model.targets]
+        cut = Cut(PARTITIONS, {B: Output(D, 100)})
+        return Contents(
+            model=self.model,
+            shapes=self.plan(),
+            interface=INTERFACE,
+            weights=self.weights,
+            modules=Output(C, 10),
+            cuts=dict.fromkeys(targets, cut),
+            engines=[Engine("encoder.0", target, A, Output(B, 1000)) for target in targets],
+            toolchains=dict.fromkeys(targets, TOOLCHAIN_VERSION),
+            origins={A: C},
+        )
+
+    def recipes(self) -> dict[str, Recipe]:
+        """Stage → its recipe."""
+        model, toolchain = self.model, self.model.targets[0].toolchain
+        return {
+            "trace": self.trace(),
+            "lower": keys.lower(A, B, model.precision, VERSIONS),
+            "partition": keys.partition(A, B, model.partition, toolchain, TOOLCHAIN_VERSION, 22, VERSIONS),
+            "convert": keys.convert(A, 22, VERSIONS),
+            "engine": keys.engine(self.engine_job(), ENVIRONMENT),
+            "package": self.contents().recipe(),
+            "weights": keys.weights_file(A, "safetensors"),
+        }
+
+
+def one_of_each() -> dict[str, Recipe]:
+    """Stage → a recipe."""
+    return Build().recipes()
+
+
+if __name__ == "__main__":
+    for stage, recipe in one_of_each().items():
+        print(stage, recipe.key)

@@ -1,0 +1,95 @@
+"""Which bytes each weight of a program stands for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trtbuild.core.binding import Interface, Slot, bind, names_of, weights_from_json, weights_to_json
+from trtbuild.core.engine_job import Weight
+from trtbuild.errors import SourceError
+
+
+def w(value: str, shape: tuple[int, ...] = (2,)) -> Weight:
+    return Weight("float32", shape, value * 64)
+
+
+INTERFACE = Interface(
+    slots=(
+        Slot("embed.weight", "float32", (2,), True),
+        Slot("body.weight", "float32", (2,), True),
+        Slot("body.mask", "float32", (2,), False),
+    ),
+    aliases={"head.weight": "embed.weight"},
+    inputs=(),
+    outputs=(),
+    output_tree=None,
+)
+TRACED = {"0": w("0"), "1": w("1"), "2": w("2")}
+
+
+def test_without_a_file_the_weights_are_those_of_the_trace() -> None:
+    assert bind(INTERFACE, TRACED, None) == (w("0"), w("1"), w("2"))
+
+
+def test_a_file_s_weights_go_to_the_slots_of_their_names() -> None:
+    assert bind(INTERFACE, TRACED, {"body.weight": w("b"), "embed.weight": w("a")}) == (w("a"), w("b"), w("2"))
+
+
+def test_what_no_file_holds_comes_from_the_trace() -> None:
+    """A buffer that is not persistent is computed by the model itself."""
+    assert bind(INTERFACE, {"2": w("2")}, {"embed.weight": w("a"), "body.weight": w("b")})[2] == w("2")
+
+
+def test_a_tied_weight_is_found_under_each_of_its_names() -> None:
+    assert bind(INTERFACE, TRACED, {"head.weight": w("h"), "body.weight": w("b")})[0] == w("h")
+    both = {"head.weight": w("h"), "embed.weight": w("h"), "body.weight": w("b")}
+    assert bind(INTERFACE, TRACED, both)[0] == w("h")
+
+
+def test_rejects_tied_weights_of_two_values() -> None:
+    with pytest.raises(SourceError) as caught:
+        bind(INTERFACE, TRACED, {"head.weight": w("h"), "embed.weight": w("e"), "body.weight": w("b")})
+    assert caught.value.code == "tied-weights"
+    assert "embed.weight and head.weight are one tensor in the model" in caught.value.text
+    assert caught.value.hint is not None
+
+
+def test_rejects_a_slot_that_has_no_value() -> None:
+    with pytest.raises(KeyError):
+        bind(INTERFACE, {}, {"embed.weight": w("a"), "body.weight": w("b")})
+
+
+def test_an_interface_is_read() -> None:
+    document: dict[str, Any] = {
+        "weights": [{"name": "embed.weight", "dtype": "float32", "shape": [2, 3], "persistent": True}],
+        "aliases": {"head.weight": "embed.weight"},
+        "inputs": [{"name": "x"}],
+        "outputs": [{"name": "y"}],
+        "output_tree": {"kind": "tensor", "index": 0},
+        "symbols": [],
+    }
+    read = Interface.from_bytes(json.dumps(document).encode())
+    assert read.slots == (Slot("embed.weight", "float32", (2, 3), True),)
+    assert (read.aliases, read.inputs, read.outputs) == (
+        {"head.weight": "embed.weight"},
+        ({"name": "x"},),
+        ({"name": "y"},),
+    )
+    for name in ("weights", "aliases", "inputs", "outputs", "output_tree"):
+        with pytest.raises(KeyError):
+            Interface.from_bytes(json.dumps({k: v for k, v in document.items() if k != name}).encode())
+
+
+def test_a_table_survives_json() -> None:
+    table = {"a": w("a", (2, 3)), "b": w("b", ())}
+    assert weights_from_json(json.loads(json.dumps(weights_to_json(table)))) == table
+
+
+def test_the_heads_of_a_table_are_sorted_and_have_no_values() -> None:
+    table = {"b": w("b", (2,)), "a": w("a", ())}
+    assert names_of(table) == [("a", "float32", ()), ("b", "float32", (2,))]
+    assert names_of(table) == names_of({"a": w("x", ()), "b": w("y", (2,))})
+    assert names_of(None) is None

@@ -1,0 +1,238 @@
+"""Looking up a trace by what it depended on, in a simulated world: files whose contents name the files to read next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtbuild.core import keys
+from trtbuild.core.chain import SINGLE, Declared, extend, follow, link_bytes, link_recipe, parse_link
+from trtbuild.core.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.recipe import Recipe
+
+DECLARED: Declared = (("source", "net:build"),)
+
+
+class FakeTraces:
+    """A cache of links and traces, and a `trace` that reads files: each names, in its content, those to read next."""
+
+    def __init__(self, files: dict[str, str], order: random.Random | None = None) -> None:
+        self.files = files
+        self.links: dict[str, tuple[Dependency, ...]] = {}
+        self.traces: dict[str, str] = {}
+        self.order = order
+        self.looked_up = 0
+
+    def observe(self, dependency: Dependency) -> str:
+        return self.files.get(dependency.name, ABSENT)
+
+    def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
+        self.looked_up += 1
+        return self.links.get(recipe.key)
+
+    def write_link(self, recipe: Recipe, named: Sequence[Dependency]) -> None:
+        assert recipe.key not in self.links, "a link is written once"
+        self.links[recipe.key] = parse_link(link_bytes(named))
+
+    def found(self) -> tuple[list[Observation], str]:
+        """What user code reads, in order, and its result: a function of what it has read."""
+        waiting, seen, result = ["main"], {}, []
+        while waiting:
+            name = waiting.pop(self.order.randrange(len(waiting)) if self.order else 0)
+            if name not in seen:
+                seen[name] = Observation(Dependency("file", name), self.files.get(name, ABSENT))
+                result.append(f"{name}={seen[name].seen}")
+                waiting += seen[name].seen.split() if seen[name].seen != ABSENT else []
+        return list(seen.values()), "; ".join(sorted(result))
+
+    def hit(self) -> str | None:
+        return self.traces.get(keys.trace(DECLARED, follow(DECLARED, self.read_link, self.observe)).key)
+
+    def trace(self) -> str:
+        found, result = self.found()
+        seen = extend(DECLARED, found, self.read_link, self.write_link, self.observe)
+        assert {observation.dependency for observation in found} <= {observation.dependency for observation in seen}
+        self.traces[keys.trace(DECLARED, seen).key] = result
+        return result
+
+    def build(self) -> bool:
+        """Bring the trace up to date. Whether it had to run. What a hit gives must be what a run would have given."""
+        hit = self.hit()
+        if hit is None:
+            hit = self.trace()
+            assert self.hit() == hit, "what was just traced is not found"
+            ran = True
+        else:
+            ran = False
+        assert hit == self.found()[1], "a wrong hit"
+        return ran
+
+
+NAMES = ["main", "a", "b", "c", "d", "e", "f"]
+CONTENTS = st.lists(st.sampled_from([*NAMES, "v1", "v2"]), max_size=3).map(" ".join)
+WORLDS = st.dictionaries(st.sampled_from(NAMES), CONTENTS)
+
+
+@given(WORLDS, st.lists(st.tuples(st.sampled_from(NAMES), CONTENTS | st.none()), max_size=12))
+def test_a_trace_is_found_when_all_that_it_read_is_unchanged_and_only_then(
+    files: dict[str, str], edits: list[tuple[str, str | None]]
+) -> None:
+    world = FakeTraces(dict(files))
+    assert world.build()
+    results = {world.found()[1]}
+    for name, content in edits:
+        if content is None:
+            world.files.pop(name, None)
+        else:
+            world.files[name] = content
+        assert world.build() == (world.found()[1] not in results)
+        results.add(world.found()[1])
+
+
+@given(WORLDS, st.lists(st.tuples(st.sampled_from(NAMES), CONTENTS), max_size=12), st.randoms(use_true_random=False))
+def test_an_order_of_discovery_that_varies_gives_no_wrong_hit_and_no_endless_misses(
+    files: dict[str, str], edits: list[tuple[str, str]], order: random.Random
+) -> None:
+    world = FakeTraces(dict(files), order)
+    world.build()
+    for name, content in edits:
+        world.files[name] = content
+        world.build()
+        assert not world.build()
+
+
+@given(WORLDS, st.sampled_from(NAMES), CONTENTS)
+def test_editing_what_was_not_read_never_misses_and_what_was_read_always_does(
+    files: dict[str, str], name: str, content: str
+) -> None:
+    world = FakeTraces(dict(files))
+    world.build()
+    read = {observation.dependency.name for observation in world.found()[0]}
+    changed = world.files.get(name) != content
+    world.files[name] = content
+    assert (world.hit() is None) == (name in read and changed)
+
+
+def test_a_file_that_was_looked_for_and_absent_counts() -> None:
+    world = FakeTraces({"main": "optional"})
+    world.build()
+    world.files["optional"] = ""
+    assert world.build()
+    del world.files["optional"]
+    assert not world.build()
+
+
+def test_declared_parts_have_chains_of_their_own() -> None:
+    world = FakeTraces({"main": "a"})
+    world.build()
+    assert follow((("source", "other:build"),), world.read_link, world.observe) == ()
+
+
+def test_a_link_is_no_trace() -> None:
+    assert link_recipe(DECLARED, ()).key != keys.trace(DECLARED, ()).key
+    assert link_recipe(DECLARED, ()).stage == "trace-link"
+
+
+@pytest.mark.parametrize("count", [1, SINGLE, SINGLE + 1, 5_000])
+def test_thousands_of_files_are_a_few_dozen_links(count: int) -> None:
+    world = FakeTraces({"main": " ".join(f"f{k}" for k in range(count))})
+    world.build()
+    assert len(world.links) <= SINGLE + 14
+    world.looked_up = 0
+    assert not world.build()
+    assert world.looked_up == len(world.links) + 1
+
+
+def test_the_first_links_name_one_file_each_so_another_content_reads_little() -> None:
+    """User code that reads another file after an edit must not be led to files that only the old content led to."""
+    world = FakeTraces({"main": "a x", "a": "b", "b": "c", "c": "d", "d": ""})
+    world.build()
+    world.files["main"] = "other"
+    seen: list[Dependency] = []
+
+    def observe(dependency: Dependency) -> str:
+        seen.append(dependency)
+        return world.observe(dependency)
+
+    follow(DECLARED, world.read_link, observe)
+    assert [dependency.name for dependency in seen] == ["main"]
+
+
+def found_of(*names: str) -> list[Observation]:
+    return [Observation(Dependency("file", name), f"content of {name}") for name in names]
+
+
+def test_another_order_follows_the_links_that_are_there_and_extends_their_end() -> None:
+    world = FakeTraces({name: f"content of {name}" for name in "abcd"})
+    one = extend(DECLARED, found_of("a", "b", "c"), world.read_link, world.write_link, world.observe)
+    other = extend(DECLARED, found_of("c", "d", "a"), world.read_link, world.write_link, world.observe)
+    assert [o.dependency.name for o in one] == ["a", "b", "c"]
+    assert [o.dependency.name for o in other] == ["a", "b", "c", "d"]  # b: a superset is sound
+    assert follow(DECLARED, world.read_link, world.observe) == other
+
+
+def test_a_dependency_that_was_met_twice_counts_once() -> None:
+    world = FakeTraces({"a": "content of a", "b": "content of b"})
+    seen = extend(DECLARED, found_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
+    assert seen == tuple(found_of("a", "b"))
+    assert len(keys.trace(DECLARED, seen).key) == 64
+
+
+def test_the_trace_s_own_observation_counts_not_what_is_there_later() -> None:
+    world = FakeTraces({"a": "edited since"})
+    assert extend(DECLARED, found_of("a"), world.read_link, world.write_link, world.observe) == tuple(found_of("a"))
+
+
+def test_the_loser_of_a_race_goes_on_from_the_winner_s_link() -> None:
+    world = FakeTraces({name: f"content of {name}" for name in "abz"})
+
+    def write_second(recipe: Recipe, named: Sequence[Dependency]) -> None:
+        if recipe.key not in world.links and not recipe.parts[1:]:
+            world.write_link(recipe, [Dependency("file", "z")])  # another build was faster
+        world.links.setdefault(recipe.key, tuple(named))
+
+    seen = extend(DECLARED, found_of("a", "b"), world.read_link, write_second, world.observe)
+    assert [o.dependency.name for o in seen] == ["z", "a", "b"]
+    assert follow(DECLARED, world.read_link, world.observe) == seen
+
+
+def test_a_link_that_names_nothing_new_ends_the_chain_and_is_replaced() -> None:
+    world = FakeTraces({"a": "content of a", "b": "content of b"})
+    extend(DECLARED, found_of("a"), world.read_link, world.write_link, world.observe)
+    damaged = link_recipe(DECLARED, found_of("a"))
+    world.links[damaged.key] = (Dependency("file", "a"), Dependency("file", "a"))
+    assert follow(DECLARED, world.read_link, world.observe) == tuple(found_of("a"))
+
+    def replacing(recipe: Recipe, named: Sequence[Dependency]) -> None:
+        world.links[recipe.key] = tuple(named)
+
+    seen = extend(DECLARED, found_of("a", "b"), world.read_link, replacing, world.observe)
+    assert seen == tuple(found_of("a", "b")) == follow(DECLARED, world.read_link, world.observe)
+
+
+def test_a_link_that_names_one_dependency_twice_is_followed_once() -> None:
+    world = FakeTraces({"a": "content of a"})
+    world.links[link_recipe(DECLARED, ()).key] = (Dependency("file", "a"), Dependency("file", "a"))
+    assert follow(DECLARED, world.read_link, world.observe) == tuple(found_of("a"))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b"null", b"[1]", b'["file:"]', b'["socket:x"]', b'["file"]', b"\xff", b"[" * 100_000]
+)
+def test_rejects_what_is_no_link(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_link(data)
+
+
+@given(
+    st.lists(
+        st.builds(Dependency, st.sampled_from(["file", "listing", "distribution", "environment"]), st.text(min_size=1)),
+        min_size=1,
+    )
+)
+def test_a_link_survives_its_document(named: list[Dependency]) -> None:
+    assert parse_link(link_bytes(named)) == tuple(named)

@@ -1,0 +1,138 @@
+"""From the outputs down: which blobs have to be there, and what runs when they are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.conftest import FakeWorld, a_model, value_bytes
+from trtbuild.core.record import Output
+from trtbuild.core.spec import BuilderSettings
+
+ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]
+
+
+def output(world: FakeWorld, step: str, name: str) -> Output:
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    return record.outputs[name]
+
+
+def runs(world: FakeWorld) -> dict[str, str]:
+    """Step → code of its reason, of the steps that have to run."""
+    return {step.id: step.reason.code for step in world.plan(a_model()).steps.values() if step.verdict != "hit"}
+
+
+@pytest.fixture
+def built(world: FakeWorld) -> FakeWorld:
+    world.build(a_model())
+    return world
+
+
+#: Blobs that planning itself reads; see test_verdicts.
+READ = {"interface", "weights", "partitions"}
+
+
+def test_what_only_feeds_hits_may_be_gone(built: FakeWorld) -> None:
+    plan = built.plan(a_model())
+    for step in plan.steps.values():
+        assert step.record is not None
+        for name, left in step.record.outputs.items():
+            if name not in READ:
+                built.blobs.pop(left.sha256, None)
+    assert runs(built) == {}
+
+
+def test_a_package_that_is_not_in_place_needs_its_plans(built: FakeWorld) -> None:
+    built.evict(output(built, ENGINES[1], "plan"))
+    assert runs(built) == {}
+    built.placed.clear()
+    assert runs(built) == {ENGINES[1]: "evicted"}
+    assert built.build(a_model()) == [ENGINES[1]]
+
+
+@pytest.mark.parametrize("name", ["index", "names"])
+def test_a_package_that_is_not_in_place_needs_its_index(built: FakeWorld, name: str) -> None:
+    built.placed.clear()
+    assert runs(built) == {}
+    built.evict(output(built, "net/package", name))
+    assert runs(built) == {"net/package": "evicted"}
+    assert built.build(a_model()) == ["net/package"]
+
+
+def test_a_package_that_is_not_in_place_needs_the_programs_and_weights_of_torch_partitions(built: FakeWorld) -> None:
+    partition = built.plan(a_model()).steps["net/partition"].record
+    assert partition is not None
+    (program,) = (
+        o for n, o in partition.outputs.items() if n.startswith("program:") and b"nms" in built.blob(o.sha256)
+    )
+    built.evict(program)
+    built.placed.clear()
+    assert runs(built) == {"net/partition": "evicted"}
+    del built.blobs[built.put(value_bytes("initial 2")).sha256]
+    assert runs(built) == {"net/partition": "evicted", "net/trace": "evicted"}
+    assert sorted(built.build(a_model())) == ["net/partition", "net/trace"]
+
+
+def test_a_package_that_runs_needs_module_paths_and_the_origins_of_nodes(built: FakeWorld) -> None:
+    package = built.plan(a_model()).package
+    assert package is not None and package.key is not None
+    origins, modules = output(built, "net/convert/layers.0", "origins"), output(built, "net/lower", "modules")
+    del built.records[package.key]
+    built.evict(origins, modules)
+    found = runs(built)
+    assert found["net/lower"] == "evicted" and found["net/convert/layers.0"] == "evicted"
+    assert set(built.build(a_model())) == {"net/lower", "net/convert/layers.0", "net/package"}
+
+
+def test_an_engine_that_runs_needs_its_onnx_and_so_on_up_to_the_trace(built: FakeWorld) -> None:
+    lost = [
+        output(built, "net/convert/layers.0", "onnx"),
+        output(built, "net/partition", next(n for n in _names(built, "net/partition") if n.startswith("program:"))),
+        output(built, "net/lower", "program"),
+        output(built, "net/trace", "program"),
+    ]
+    changed = a_model(builder=BuilderSettings(tf32=False))
+    for count, blob in enumerate(lost, start=1):
+        built.evict(blob)
+        running = [step.id for step in built.plan(changed).steps.values() if step.reason.code == "evicted"]
+        stages = ["trace", "lower", "partition", "convert"][-count:]
+        assert list(dict.fromkeys(step.split("/")[1] for step in running)) == stages
+    ran = built.build(changed)
+    assert ran[:4] == ["net/trace", "net/lower", "net/partition", "net/convert/layers.0"]
+    assert built.build(changed) == []
+
+
+def _names(world: FakeWorld, step: str) -> list[str]:
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    return list(record.outputs)
+
+
+def test_an_engine_that_runs_needs_its_own_weights_only(built: FakeWorld) -> None:
+    engine = built.plan(a_model()).steps[ENGINES[2]]
+    assert engine.key is not None
+    del built.records[engine.key]
+    built.evict(built.put(value_bytes("initial 1")))
+    assert runs(built) == {ENGINES[2]: "evicted", "net/package": "new"}
+    built.evict(built.put(value_bytes("initial 3")))
+    assert runs(built)["net/trace"] == "evicted"
+    assert set(built.build(a_model())) == {"net/trace", ENGINES[2]}
+
+
+def test_weights_of_a_file_are_never_gone(world: FakeWorld) -> None:
+    model = a_model(weights="a.safetensors")
+    world.with_weights(
+        "a.safetensors", {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")}
+    )
+    world.build(model)
+    world.evict(world.put(value_bytes("layers.2")))
+    changed = a_model(weights="a.safetensors", builder=BuilderSettings(tf32=False))
+    assert world.plan(changed).steps["net/trace"].verdict == "hit"
+
+
+def test_a_step_that_is_made_again_keeps_what_follows_from_it(built: FakeWorld) -> None:
+    built.placed.clear()
+    built.evict(output(built, ENGINES[0], "plan"))
+    plan = built.plan(a_model())
+    assert plan.steps[ENGINES[0]].record is not None
+    assert plan.package is not None and plan.package.verdict == "hit"

@@ -1,0 +1,232 @@
+"""The canonical encoding, against a decoder of its own and against everything that must not share an encoding."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import struct
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtbuild.core.encoding import Value, digest, encode, from_json, to_json
+
+TEXT = st.text(st.characters(codec=None), max_size=8)  # any code point, lone surrogates too
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), TEXT, st.binary(max_size=8))
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=12
+)
+
+
+def typed(value: Any) -> Any:
+    """`value` in a form whose ``==`` is equality of typed values: floats by their bits, mappings without order."""
+    if isinstance(value, float):
+        return ("float", struct.pack("<d", value))
+    if isinstance(value, dict):
+        return ("mapping", frozenset((typed(key), typed(item)) for key, item in value.items()))
+    if isinstance(value, list | tuple):
+        return ("list", tuple(typed(item) for item in value))
+    return (type(value).__name__, value)
+
+
+def decode(data: bytes) -> Any:
+    """An independent reader of the format; fails where bytes are left or lengths do not fit."""
+    value, end = _decode(data, 0)
+    assert end == len(data)
+    return value
+
+
+def _decode(data: bytes, at: int) -> tuple[Any, int]:
+    tag, at = data[at : at + 1], at + 1
+    if tag in b"NTF":
+        return {b"N": None, b"T": True, b"F": False}[tag], at
+    if tag == b"D":
+        return struct.unpack(">d", data[at : at + 8])[0], at + 8
+    size, at = int.from_bytes(data[at : at + 8], "big"), at + 8
+    if tag in b"ISB":
+        body, end = data[at : at + size], at + size
+        assert len(body) == size
+        if tag == b"I":
+            return int(body), end
+        return (body.decode("utf-8", "surrogatepass") if tag == b"S" else body), end
+    items = []
+    for _ in range(size * (2 if tag == b"M" else 1)):
+        item, at = _decode(data, at)
+        items.append(item)
+    if tag == b"L":
+        return items, at
+    assert tag == b"M"
+    return dict(zip(items[::2], items[1::2], strict=True)), at
+
+
+@given(VALUES)
+def test_what_is_encoded_can_be_read_back(value: Value) -> None:
+    assert typed(decode(encode(value))) == typed(value)
+
+
+@given(VALUES, VALUES)
+def test_two_values_share_an_encoding_when_they_are_equal_and_only_then(one: Value, other: Value) -> None:
+    assert (encode(one) == encode(other)) == (typed(one) == typed(other))
+
+
+def test_rule_4_1_types_differ() -> None:
+    values: list[Value] = [1, 1.0, True, "1", b"1", [1], {"1": 1}, "", None, b"", [], {}, 0, 0.0, False, [None], [[]]]
+    assert len({encode(value) for value in values}) == len(values)
+
+
+def test_rule_4_1_framing_keeps_neighbours_apart() -> None:
+    values: list[Value] = [
+        ["ab", "c"],
+        ["a", "bc"],
+        ["abc"],
+        [["a"], "bc"],
+        "abc",
+        ["a", ["b", "c"]],
+        [["a", "b"], "c"],
+    ]
+    assert len({encode(value) for value in values}) == len(values)
+
+
+def test_rule_4_1_floats_enter_by_their_bits() -> None:
+    nans = [
+        struct.unpack(">d", bytes.fromhex(bits))[0]
+        for bits in ("7ff8000000000000", "7ff8000000000001", "fff8000000000000")
+    ]
+    values = [0.0, -0.0, math.inf, -math.inf, 5e-324, 2.2250738585072014e-308, 1.0, math.nextafter(1.0, 2.0), *nans]
+    assert len({encode(value) for value in values}) == len(values)
+    assert encode(math.nan) == encode(math.nan)
+
+
+@given(st.dictionaries(TEXT, SCALARS, max_size=6), st.randoms())
+def test_the_order_of_a_mapping_does_not_matter(value: dict[str, Value], random: Any) -> None:
+    items = list(value.items())
+    random.shuffle(items)
+    assert encode(dict(items)) == encode(value) == encode(MappingProxyType(value))
+
+
+def test_the_order_of_a_list_matters_and_a_tuple_is_a_list() -> None:
+    assert encode([1, 2]) != encode([2, 1])
+    assert encode((1, 2)) == encode([1, 2])
+
+
+def test_names_of_files_that_are_no_utf_8_are_told_apart() -> None:
+    escaped = b"\xc3\xa9".decode("ascii", "surrogateescape")
+    assert encode(escaped) != encode("é")
+    assert encode("\ud83d\ude00") != encode("😀")
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Name(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2},
+        frozenset(),
+        object(),
+        1j,
+        range(3),
+        bytearray(b"x"),
+        memoryview(b"x"),
+        np.float64(1.0),
+        np.float32(1.0),
+        np.int64(1),
+        np.bool_(True),
+        np.str_("x"),
+        np.zeros(2),
+        Colour.RED,
+        Name("x"),
+        iter([1]),
+        {1: 2},
+        {None: 2},
+        {Name("x"): 2},
+        {"x": {1}},
+        [object()],
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_refuses_what_has_no_encoding(value: Any) -> None:
+    with pytest.raises(TypeError):
+        encode(value)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), np.float64(1.0), Colour.RED, range(3), {1: 2}])
+def test_refuses_what_has_no_json_form(value: Any) -> None:
+    with pytest.raises(TypeError):
+        to_json(value)
+
+
+def test_a_digest_belongs_to_its_domain() -> None:
+    assert digest("recipe", ["a"]) != digest("blob", ["a"])
+    assert len(digest("recipe", None)) == 64
+
+
+#: JSON joins a pair of lone surrogates into one character; no name of a file has such a pair.
+JSON_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+JSON_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), JSON_TEXT, st.binary(max_size=8))
+MARKED = JSON_TEXT | st.sampled_from(["$f64", "$bytes", "$map", "$"])
+JSON_VALUES = st.recursive(
+    JSON_SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(MARKED, inner, max_size=4), max_leaves=12
+)
+
+
+@given(JSON_VALUES)
+def test_a_value_survives_json(value: Value) -> None:
+    assert encode(from_json(json.loads(json.dumps(to_json(value), allow_nan=False)))) == encode(value)
+
+
+def test_an_undecodable_byte_survives_json() -> None:
+    name = b"weights-\xff.bin".decode("utf-8", "surrogateescape")
+    assert from_json(json.loads(json.dumps(to_json(name)))) == name
+
+
+def test_the_json_form_of_a_mapping_shows_no_order() -> None:
+    """What reads a mapping (keyword arguments of a model's function) must not see what its key does not hold."""
+    value: Value = {"relu": 1, "conv": {"b": 1, "a": 2}}
+    form = to_json(value)
+    assert isinstance(form, dict)
+    assert list(form) == ["conv", "relu"]
+    assert list(form["conv"]) == ["a", "b"]
+    assert to_json({"$b": 1, "a": 2}) == to_json({"a": 2, "$b": 1})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        1.5,
+        {"$f64": 1},
+        {"$f64": "00"},
+        {"$f64": "zz" * 8},
+        {"$f64": "00" * 8, "x": 1},
+        {"$bytes": 1},
+        {"$bytes": "x"},
+        {"$map": 1},
+        {"$map": [1]},
+        {"$map": [["a"]]},
+        {"$map": [[1, 2]]},
+        {"$map": [["a", 1.5]]},
+        {"$other": 1},
+        [1.5],
+        {"a": 1.5},
+        object(),
+    ],
+    ids=repr,
+)
+def test_rejects_what_is_no_json_form(data: Any) -> None:
+    with pytest.raises(ValueError):
+        from_json(data)
+
+
+def test_reading_json_leaves_it_as_it_is() -> None:
+    data = {"$f64": "3ff0000000000000"}
+    assert from_json(data) == from_json(data) == 1.0

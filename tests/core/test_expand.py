@@ -1,0 +1,122 @@
+"""From partitions to engine jobs: ranges of inner tensors, and what an engine is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.expand import engine_job, input_range, units
+from trtbuild.core.expressions import Expression
+from trtbuild.core.partitions import Partition, TensorType
+from trtbuild.core.shapes import ShapePlan, derive
+from trtbuild.core.spec import BuilderSettings, Input, Model, NamedDim, Origin, Profile, ShapeRange, Source, Target
+
+
+def one_axis(*ranges: tuple[int, int, int], multiple_of: int = 1) -> Model:
+    """A model of one input ``x`` with one axis, and a profile for each of `ranges`."""
+    profiles = [Profile(f"p{k}", (("x", ShapeRange(*((size,) for size in r))),)) for k, r in enumerate(ranges)]
+    return Model(
+        name="m",
+        source=Source("python", "m:build"),
+        inputs=(Input("x"),),
+        profiles=tuple(profiles),
+        targets=(Target("ada", 89),),
+        origin=Origin("trtbuild.yaml", 1),
+        dims=(NamedDim("n", (("x", 0),), multiple_of),),
+    )
+
+
+def shapes_of(model: Model) -> ShapePlan:
+    shapes, problems = derive(model.inputs, model.dims, model.profiles)
+    assert shapes is not None, problems
+    return shapes
+
+
+def ranges(model: Model, *shape: Any) -> list[tuple[Any, Any, Any]]:
+    found = [input_range(shape, shapes_of(model), profile) for profile in model.profiles]
+    return [(r.min, r.opt, r.max) for r in found]
+
+
+SYM: Expression = ["sym", 0]
+
+
+def test_a_size_that_is_the_symbol_has_its_range() -> None:
+    assert ranges(one_axis((1, 4, 8)), SYM, 3) == [((1, 3), (4, 3), (8, 3))]
+
+
+def test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max() -> None:
+    """``10 - s`` falls where s grows: its values at min and max, (9, 2), are no range at all."""
+    assert ranges(one_axis((1, 4, 8)), ["add", 10, ["mul", -1, SYM]]) == [((2,), (6,), (9,))]
+    assert ranges(one_axis((1, 4, 8)), ["add", 1, ["mod", SYM, 8]]) == [((1,), (5,), (8,))]
+
+
+def test_each_profile_has_a_range_of_its_own() -> None:
+    assert ranges(one_axis((1, 1, 1), (2, 4, 8)), ["mul", 2, SYM]) == [((2,), (2,), (2,)), ((4,), (8,), (16,))]
+
+
+def test_a_graph_counts_a_multiple_in_units() -> None:
+    model = one_axis((64, 320, 640), multiple_of=32)
+    assert units(shapes_of(model), [320]) == (10,)
+    assert ranges(model, ["mul", 32, SYM]) == [((64,), (320,), (640,))]
+    assert ranges(model, ["mul", 4, SYM]) == [((8,), (40,), (80,))]  # after strides of 8
+
+
+def test_opt_lies_between_min_and_max() -> None:
+    for size in (["floordiv", SYM, 3], ["mod", SYM, 5], ["add", 6, ["mul", -1, SYM]], ["pow", SYM, 2]):
+        ((low,), (mid,), (high,)) = ranges(one_axis((1, 4, 8)), size)[0]
+        assert 0 <= low <= mid <= high
+
+
+def test_no_size_is_negative() -> None:
+    assert ranges(one_axis((1, 4, 8)), ["add", 4, ["mul", -1, SYM]]) == [((0,), (0,), (3,))]
+    assert ranges(one_axis((1, 4, 8)), ["add", 2, ["mul", -1, SYM]]) == [((0,), (0,), (1,))]
+    assert ranges(one_axis((4, 4, 8)), ["add", 2, ["mul", -1, SYM]]) == [((0,), (0,), (0,))]
+
+
+def test_a_size_that_depends_on_data_has_no_range() -> None:
+    with pytest.raises(ValueError, match="depends on data"):
+        ranges(one_axis((1, 4, 8)), ["data", 0])
+
+
+MODEL = one_axis((1, 1, 1), (2, 4, 8))
+WEIGHTS = tuple(Weight("float32", (k,), str(k) * 64) for k in range(4))
+PARTITION = Partition(
+    name="p",
+    kind="tensorrt",
+    graph="a" * 64,
+    weights=(3, 1, 3),
+    inputs=(("input:0", TensorType("float32", (SYM, 3))), ("q:0", TensorType("int64", (["mul", 2, SYM],)))),
+    outputs=(),
+    calls=(),
+)
+
+
+def a_job() -> EngineJob:
+    target = MODEL.targets[0]
+    return engine_job(MODEL, shapes_of(MODEL), PARTITION, "b" * 64, WEIGHTS, BuilderSettings(), target, "1.4")
+
+
+def test_a_job_has_the_weights_of_its_slots_in_order() -> None:
+    assert a_job().weights == (WEIGHTS[3], WEIGHTS[1], WEIGHTS[3])
+
+
+def test_rule_4_6_a_job_has_all_profiles_in_order_and_all_inputs_in_order() -> None:
+    assert a_job().profiles == (
+        (ShapeRange((1, 3), (1, 3), (1, 3)), ShapeRange((2,), (2,), (2,))),
+        (ShapeRange((2, 3), (4, 3), (8, 3)), ShapeRange((4,), (8,), (16,))),
+    )
+
+
+def test_a_job_says_what_it_is_for() -> None:
+    job = a_job()
+    assert (job.onnx, job.target, job.toolchain_version) == ("b" * 64, MODEL.targets[0], "1.4")
+
+
+def test_a_job_survives_json() -> None:
+    import json
+
+    job = replace(a_job(), settings=BuilderSettings(workspace=1 << 30, tf32=False))
+    assert EngineJob.from_json(json.loads(json.dumps(job.to_json()))) == job

@@ -1,0 +1,154 @@
+"""Cutting graphs, held to a slow reference: valid, of one label, without cycles, maximal, and always the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtbuild.core.partitioning import cut
+
+Graph = list[list[int]]
+
+
+def acyclic(producers: Graph, group: Sequence[int]) -> bool:
+    """Whether the groups of nodes can run one after the other (depth-first search)."""
+    edges: dict[int, set[int]] = {}
+    for node, needs in enumerate(producers):
+        for need in needs:
+            if group[need] != group[node]:
+                edges.setdefault(group[need], set()).add(group[node])
+    state: dict[int, str] = {}
+
+    def visit(at: int) -> bool:
+        state[at] = "open"
+        for after in edges.get(at, ()):
+            if state.get(after) == "open" or (after not in state and not visit(after)):
+                return False
+        state[at] = "done"
+        return True
+
+    return all(visit(at) for at in list(edges) if at not in state)
+
+
+def check(producers: Graph, labels: Sequence[Hashable]) -> list[list[int]]:
+    """Cut, and hold the result to the module's rules."""
+    parts = cut(producers, labels)
+    group = [0] * len(producers)
+    for number, part in enumerate(parts):
+        assert part == sorted(part)
+        assert len({labels[node] for node in part}) == 1, "rule 1"
+        for node in part:
+            group[node] = number
+    assert sorted(node for part in parts for node in part) == list(range(len(producers)))
+    assert acyclic(producers, group), "rule 2"
+    assert all(group[need] <= group[node] for node, needs in enumerate(producers) for need in needs), (
+        "rule 4: the order"
+    )
+    for one in range(len(parts)):
+        for other in range(one + 1, len(parts)):
+            if labels[parts[one][0]] == labels[parts[other][0]]:
+                merged = [one if number == other else number for number in group]
+                assert not acyclic(producers, merged), f"rule 3: {parts[one]} and {parts[other]} could be one"
+    return parts
+
+
+@st.composite
+def graphs(draw: Any) -> tuple[Graph, list[str]]:
+    size = draw(st.integers(1, 14))
+    producers = [
+        draw(st.lists(st.integers(0, node - 1), max_size=3, unique=True)) if node else [] for node in range(size)
+    ]
+    return producers, draw(st.lists(st.sampled_from("abT"), min_size=size, max_size=size))
+
+
+@given(graphs())
+def test_any_small_graph_is_cut_by_the_rules(graph: tuple[Graph, list[str]]) -> None:
+    producers, labels = graph
+    assert check(producers, labels) == cut(producers, labels)
+
+
+def test_a_thousand_random_graphs_are_cut_by_the_rules() -> None:
+    for seed in range(1_000):
+        rng = random.Random(seed)
+        size = rng.randint(1, 14)
+        producers = [sorted(rng.sample(range(node), min(node, rng.randint(0, 3)))) for node in range(size)]
+        check(producers, [rng.choice("abT") for _ in range(size)])
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+def test_rule_4_the_order_of_a_node_s_producers_and_the_names_of_labels_do_not_matter(
+    graph: tuple[Graph, list[str]], rng: random.Random
+) -> None:
+    producers, labels = graph
+    turned = [rng.sample(needs, len(needs)) for needs in producers]
+    named = {label: object() for label in labels}  # hashed by address: another order in every process
+    assert cut(turned, [named[label] for label in labels]) == cut([sorted(needs) for needs in producers], labels)
+
+
+def test_an_empty_graph_has_no_partitions() -> None:
+    assert cut([], []) == []
+
+
+def test_a_chain_is_cut_where_the_label_changes() -> None:
+    assert check([[], [0], [1], [2], [3]], "aabba") == [[0, 1], [2, 3], [4]]
+
+
+def test_a_diamond_with_one_odd_arm_is_two_partitions_around_it() -> None:
+    """0 → 1 (T) → 3 and 0 → 2 → 3: node 3 cannot join 0, because 1 runs between them."""
+    parts = check([[], [0], [0], [1, 2]], "aTaa")
+    assert len(parts) == 3
+    assert [0] in [part[:1] for part in parts] and [1] in parts
+    assert not any({0, 3} <= set(part) for part in parts)
+
+
+def test_a_whole_diamond_is_one_partition() -> None:
+    assert check([[], [0], [0], [1, 2]], "aaaa") == [[0, 1, 2, 3]]
+
+
+def test_two_paths_that_cross_labels_do_not_make_a_cycle() -> None:
+    """a0 → b1, b2 → a3: merging both a's and both b's would make each wait for the other."""
+    parts = check([[], [0], [], [2]], "abba")
+    assert len(parts) == 3
+
+
+def test_a_graph_of_one_label_that_falls_apart_is_one_partition() -> None:
+    assert check([[], [], [], [0]], "aaaa") == [[0, 1, 2, 3]]
+
+
+def test_pieces_of_one_label_beside_another_are_joined() -> None:
+    assert check([[], [0], [], [2]], "abab") == [[0, 2], [1, 3]]
+
+
+def test_of_partitions_that_may_run_the_one_with_the_smallest_node_runs_first() -> None:
+    assert check([[], [], []], "abc") == [[0], [1], [2]]
+    assert check([[], [0], []], "abc") == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("producers", [[[0]], [[1], []], [[-1]], [[], [2], []]])
+def test_refuses_nodes_that_are_not_in_order(producers: Graph) -> None:
+    with pytest.raises(ValueError, match="topological order"):
+        cut(producers, "a" * len(producers))
+
+
+def wide(size: int, seed: int) -> Graph:
+    """A chain with short skips, as a deep network is."""
+    rng = random.Random(seed)
+    return [sorted({node - 1, rng.randint(max(0, node - 40), node - 1)}) if node else [] for node in range(size)]
+
+
+def test_three_thousand_nodes_in_layers_are_cut() -> None:
+    parts = cut(wide(3_000, 1), [node // 250 for node in range(3_000)])
+    assert parts == [list(range(first, first + 250)) for first in range(0, 3_000, 250)]
+
+
+def test_three_thousand_nodes_with_scattered_odd_ones_are_cut() -> None:
+    rng = random.Random(2)
+    labels = ["T" if rng.random() < 0.02 else "a" for _ in range(3_000)]
+    parts = cut(wide(3_000, 2), labels)
+    assert sorted(node for part in parts for node in part) == list(range(3_000))
+    assert all(len({labels[node] for node in part}) == 1 for part in parts)

@@ -1,0 +1,56 @@
+"""The partition step's document."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trtbuild.core.expressions import evaluate
+from trtbuild.core.partitions import SCHEMA, Partition, Partitions, TensorType
+
+ROWS = TensorType("float16", (["mul", 2, ["sym", 0]], 3))
+DOCUMENT = Partitions(
+    (
+        Partition(
+            "encoder.0", "tensorrt", "a" * 64, (1, 0), (("input:0", ROWS), ("weight:2", ROWS)), (ROWS,), (0, 1, -1)
+        ),
+        Partition(
+            "p1", "torch", "b" * 64, (), (("encoder.0:0", ROWS),), (ROWS, ROWS), (2,), {"aten.nms": "no translation"}
+        ),
+    ),
+    ("p1:1", "weight:0"),
+)
+
+
+def test_a_document_survives_its_bytes() -> None:
+    read = Partitions.from_bytes(DOCUMENT.to_bytes())
+    assert read.to_bytes() == DOCUMENT.to_bytes()
+    assert (read.outputs, [part.name for part in read.partitions]) == (DOCUMENT.outputs, ["encoder.0", "p1"])
+    assert read.partitions[0].inputs[0][0] == "input:0"
+    assert read.partitions[1].reasons == {"aten.nms": "no translation"}
+
+
+def test_sizes_are_expressions_again() -> None:
+    shape = Partitions.from_bytes(DOCUMENT.to_bytes()).partitions[0].outputs[0].shape
+    assert [evaluate(size, [5]) for size in shape] == [10, 3]
+
+
+def test_the_bytes_are_canonical() -> None:
+    data = DOCUMENT.to_bytes()
+    assert data == json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()
+    assert json.loads(data)["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b'{"schema":"trtbuild.partitions/2"}', b"\xff"])
+def test_rejects_what_is_no_such_document(data: bytes) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        Partitions.from_bytes(data)
+
+
+def test_rejects_a_partition_that_lacks_something() -> None:
+    for name in json.loads(DOCUMENT.to_bytes())["partitions"][0]:
+        document = json.loads(DOCUMENT.to_bytes())
+        del document["partitions"][0][name]
+        with pytest.raises((ValueError, KeyError)):
+            Partitions.from_bytes(json.dumps(document).encode())

@@ -1,0 +1,187 @@
+"""Recipes: golden vectors, and the wording of what changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core import recipes
+from tests.core.test_encoding import JSON_VALUES
+from trtbuild.core import keys
+from trtbuild.core.encoding import Value, digest, encode
+from trtbuild.core.recipe import SCHEMA, Recipe, changes
+from trtbuild.core.spec import PartitionSettings
+
+#: A change here throws every team's cache away: it needs a reason, a bump of the schema or of the step's version, and a
+#: line in the CHANGELOG.
+GOLDEN = {
+    "trace": "f391bc2a581db1ee237295496056d0f6d91b45d2ead95749820937e82319282a",
+    "lower": "e35b5a82b2f5a175bf3070169ae07b58173c460bc3ea7abf4a908522ee4d4a8b",
+    "partition": "d1def83fe8d48bd4428f23f45711a2d96706c78c4cb17cf3ed2d8552f2010cf8",
+    "convert": "3893134ac0d55c2ec418d9daa737ba9cc6959c99d06318520e8fc2c46548c68c",
+    "engine": "f885fe1558a7dba01ac7e68bf6b430d617abcfdcc0f74f1076764099f0db278b",
+    "package": "d02e6a876ce69966a726140186ada21e0787bf44b6bdea6c0d0de0249caf43e6",
+    "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_rule_4_13_golden_keys(name: str) -> None:
+    assert recipes.one_of_each()[name].key == GOLDEN[name]
+
+
+def test_every_stage_has_a_golden_key() -> None:
+    assert set(GOLDEN) == set(recipes.one_of_each()) == set(keys.STEP_VERSIONS)
+
+
+def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
+    build = recipes.Build(replace(recipes.MODEL, weights=None, partition=PartitionSettings()))
+    assert build.trace().key == "cf4ea420504d038f88a2819d8bc514ed25ce78ec6385ea807b4f33796ca2a3c0"
+    assert build.recipes()["partition"].key == "e80edf4bdc3c8066c00af0d71cd434f382e136450cfa9f086ed05afab900d29a"
+    assert (
+        keys.any_trace(build.trace(versions=None)).key
+        == "60344f22a047a01c5b2af90c3399fe4060762d251e2ffa9d863435d4d0e7066e"
+    )
+
+
+def test_rule_4_13_golden_encoding() -> None:
+    value: Value = {
+        "text": ["", "é", "\udcff"],
+        "numbers": [0, -1, 2**70, 0.0, -0.0, 1.5, math.inf],
+        "nan": struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0],
+        "others": [None, True, False, b"\x00\xff", [], {}],
+    }
+    assert (
+        hashlib.sha256(encode(value)).hexdigest() == "d66263d8ce3930e6887a11dba75dc6e0b33d0d03d5a75420d7ff1a56a6b68149"
+    )
+    assert encode(["a", 1, None]).hex() == "4c0000000000000003" + "53000000000000000161" + "49000000000000000131" + "4e"
+
+
+def test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding() -> None:
+    recipe = Recipe("lower", 3, (("graph", "a" * 64), ("precision", "float32")))
+    value: Value = ["lower", 3, [["graph", "a" * 64], ["precision", "float32"]]]
+    assert recipe.key == hashlib.sha256(encode(SCHEMA) + encode(value)).hexdigest() == digest(SCHEMA, value)
+
+
+def a(*parts: tuple[str, Value], version: int = 1, stage: str = "engine") -> Recipe:
+    return Recipe(stage, version, parts)
+
+
+def test_stage_version_names_and_order_of_parts_are_in_the_key() -> None:
+    recipes = [
+        a(("x", 1), ("y", 2)),
+        a(("y", 2), ("x", 1)),
+        a(("x", 2), ("y", 1)),
+        a(("x", 1), ("z", 2)),
+        a(("x", 1)),
+        a(("x", 1), ("y", 2), version=2),
+        a(("x", 1), ("y", 2), stage="lower"),
+        a(),
+    ]
+    assert len({recipe.key for recipe in recipes}) == len(recipes)
+
+
+def test_refuses_a_part_that_stands_twice() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        _ = a(("x", 1), ("x", 2)).key
+
+
+RECIPES = st.builds(
+    lambda stage, version, parts: Recipe(stage, version, tuple(parts.items())),
+    st.text("abc", max_size=3),
+    st.integers(0, 3),
+    st.dictionaries(st.text("abc", max_size=3), JSON_VALUES, max_size=4),
+)
+
+
+@given(RECIPES)
+def test_a_recipe_survives_json(recipe: Recipe) -> None:
+    read = Recipe.from_json(json.loads(json.dumps(recipe.to_json())))
+    assert read.key == recipe.key and read.same_as(recipe)
+
+
+@given(RECIPES, RECIPES)
+def test_same_as_is_equality_of_keys(one: Recipe, other: Recipe) -> None:
+    assert one.same_as(other) == (one.key == other.key)
+    assert one.same_as(one)
+
+
+@given(RECIPES, RECIPES)
+def test_something_is_named_whenever_keys_differ(one: Recipe, other: Recipe) -> None:
+    other = Recipe(one.stage, other.version, other.parts)
+    found = changes(one, other)
+    assert bool(found) == (one.key != other.key)
+    assert all(change.was != change.now for change in found)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"stage": "x", "version": 1},
+        {"stage": "x", "version": "1", "parts": []},
+        {"stage": "x", "version": True, "parts": []},
+        {"stage": "x", "version": 1.0, "parts": []},
+        {"stage": 1, "version": 1, "parts": []},
+        {"stage": "x", "version": 1, "parts": [["a"]]},
+        {"stage": "x", "version": 1, "parts": [[1, 2]]},
+        {"stage": "x", "version": 1, "parts": [["a", 1.5]]},
+        {"stage": "x", "version": 1, "parts": {"a": 1}},
+    ],
+    ids=repr,
+)
+def test_rejects_what_is_no_recipe(data: object) -> None:
+    with pytest.raises(ValueError):
+        Recipe.from_json(data)
+
+
+def shown(was: Recipe, now: Recipe) -> list[tuple[str, str, str]]:
+    return [(change.part, change.was, change.now) for change in changes(was, now)]
+
+
+def test_the_smallest_thing_that_changed_is_named() -> None:
+    was = a(("settings", {"level": 3, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [4, 3]}}}))
+    now = a(("settings", {"level": 4, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [5, 3]}}}))
+    assert shown(was, now) == [("settings.level", "3", "4"), ("profiles.0.i0.opt[0]", "4", "5")]
+
+
+def test_lists_of_two_lengths_are_shown_whole() -> None:
+    assert shown(a(("x", [1, 2])), a(("x", [1]))) == [("x", "[1, 2]", "[1]")]
+
+
+def test_types_are_shown_where_the_text_is_equal() -> None:
+    assert shown(a(("x", 1)), a(("x", "1"))) == [("x", "1 (int)", "1 (str)")]
+    assert shown(a(("x", True)), a(("x", "true"))) == [("x", "true (bool)", "true (str)")]
+    assert shown(a(("x", None)), a(("x", "none"))) == [("x", "none (NoneType)", "none (str)")]
+
+
+def test_the_exact_values_are_shown_where_text_and_types_are_equal() -> None:
+    assert shown(a(("x", ["a, b"])), a(("x", ["a", "b"]))) == [("x", '["a, b"]', '["a", "b"]')]
+    other = struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0]
+    ((_, was, now),) = shown(a(("x", math.nan)), a(("x", other)))
+    assert "7ff8000000000000" in was and "7ff8000000000001" in now
+
+
+def test_floats_are_told_apart() -> None:
+    assert shown(a(("x", 0.0)), a(("x", -0.0))) == [("x", "0.0", "-0.0")]
+    assert shown(a(("x", 1)), a(("x", 1.0))) == [("x", "1", "1.0")]
+
+
+def test_what_is_new_and_what_is_gone_is_said() -> None:
+    was, now = a(("x", 1), ("old", "o")), a(("new", "n"), ("x", 1))
+    assert shown(was, now) == [("new", "(absent)", "n"), ("old", "o", "(absent)")]
+    assert shown(a(("m", {"k": 1})), a(("m", {}))) == [("m.k", "1", "(absent)")]
+
+
+def test_a_bumped_step_and_another_order_are_said() -> None:
+    assert shown(a(("x", 1)), a(("x", 1), version=2)) == [("step version", "1", "2")]
+    assert shown(a(("x", 1), ("y", 2)), a(("y", 2), ("x", 1))) == [("order of parts", "x, y", "y, x")]

@@ -1,0 +1,109 @@
+"""Verdicts on single steps: forced, uncacheable, damaged, incomplete and unreadable records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.conftest import FakeWorld, a_model
+from trtbuild.core.record import Record
+
+CONVERTS = ["net/convert/layers.0"]  # the other layers are equal: one conversion
+ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]
+FIRST = ["net/trace", "net/lower", "net/partition", *CONVERTS, *ENGINES, "net/package"]
+
+
+def reason_of(world: FakeWorld, step: str) -> tuple[str, list[tuple[str, str, str]]]:
+    reason = world.plan(a_model()).steps[step].reason
+    return reason.code, [(change.part, change.was, change.now) for change in reason.changed]
+
+
+def test_forced_steps_say_so_and_run_once(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.forced, world.ran, world.ran_keys = True, [], set()
+    assert world.plan(a_model()).steps["net/trace"].reason.code == "forced"
+    assert world.build(a_model()) == FIRST
+
+
+def test_what_cannot_be_cached_runs_each_time_and_says_why(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.uncacheable, world.ran, world.ran_keys = {"net/trace"}, [], set()
+    step = world.plan(a_model()).steps["net/trace"]
+    assert (step.verdict, step.reason.code, step.reason.text) == ("run", "uncacheable", "it reads the clock")
+    assert world.build(a_model()) == ["net/trace"]
+    assert world.build(a_model()) == ["net/trace"]
+
+
+def test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss(world: FakeWorld) -> None:
+    world.build(a_model())
+    step = world.plan(a_model()).steps[ENGINES[0]]
+    assert step.key is not None and step.record is not None and step.recipe is not None
+    forged = replace(step.recipe, parts=(*step.recipe.parts[1:], step.recipe.parts[0]))
+    world.records[step.key] = Record(forged, step.record.outputs)
+    found = world.plan(a_model()).steps[ENGINES[0]]
+    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    assert world.build(a_model()) == [ENGINES[0]]
+
+
+@pytest.mark.parametrize("step", ["net/trace", "net/lower", "net/partition", CONVERTS[0], ENGINES[0], "net/package"])
+def test_a_record_without_an_output_of_its_stage_is_a_miss(world: FakeWorld, step: str) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    world.keep(record.recipe, dict(list(record.outputs.items())[1:]))
+    found = world.plan(a_model()).steps[step]
+    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    assert step in world.build(a_model())
+
+
+def test_a_step_that_was_here_before_is_evicted_not_changed(world: FakeWorld) -> None:
+    world.build(a_model())
+    del world.records[world.plan(a_model()).steps["net/lower"].key or ""]
+    assert reason_of(world, "net/lower") == ("evicted", [])
+    assert world.build(a_model()) == ["net/lower"]
+
+
+# -- documents that planning reads
+
+
+@pytest.mark.parametrize(
+    ("step", "name"), [("net/trace", "interface"), ("net/trace", "weights"), ("net/partition", "partitions")]
+)
+def test_a_hit_whose_documents_are_gone_runs_again(world: FakeWorld, step: str, name: str) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    world.evict(record.outputs[name])
+    assert reason_of(world, step) == ("evicted", [])
+    assert world.build(a_model()) == [step]
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b"\xff", b"null"])
+@pytest.mark.parametrize(
+    ("step", "name"), [("net/trace", "interface"), ("net/trace", "weights"), ("net/partition", "partitions")]
+)
+def test_a_hit_whose_documents_are_nonsense_runs_again(world: FakeWorld, step: str, name: str, damage: bytes) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps[step].record
+    assert record is not None
+    world.keep(record.recipe, {**record.outputs, name: world.put(damage)})
+    assert reason_of(world, step) == ("corrupt", [])
+    assert world.build(a_model()) == [step]
+
+
+def test_a_document_in_quarantine_is_made_again(world: FakeWorld) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps["net/partition"].record
+    assert record is not None
+    world.damaged.add(record.outputs["partitions"].sha256)
+    assert reason_of(world, "net/partition") == ("corrupt", [])
+
+
+def test_a_partition_record_without_a_program_is_a_miss(world: FakeWorld) -> None:
+    world.build(a_model())
+    record = world.plan(a_model()).steps["net/partition"].record
+    assert record is not None
+    world.keep(record.recipe, {"partitions": record.outputs["partitions"]})
+    assert reason_of(world, "net/partition") == ("corrupt", [])
+    assert world.build(a_model()) == ["net/partition"]

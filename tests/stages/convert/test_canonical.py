@@ -1,0 +1,83 @@
+"""The canonical form: equal structure, equal bytes, and outputs that are their own."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto
+from onnx import helper as h
+
+from trtbuild.stages.convert.canonical import ORIGIN, canonical
+
+
+def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto:
+    def n(name: str) -> str:
+        return f"{prefix}{name}"
+
+    first = h.make_node("MatMul", [n("x"), n("w")], [n("a")], name=n("first"), doc_string=doc)
+    first.metadata_props.add(key=ORIGIN, value="4")
+    first.metadata_props.add(key="path", value=doc)
+    second = h.make_node("Concat", [n("c"), n("a")] if swap else [n("a"), n("c")], [n("b")], axis=0, name=n("second"))
+    size = [f"{prefix}s", 4]
+    graph = h.make_graph(
+        [first, second],
+        n("graph"),
+        [
+            h.make_tensor_value_info(n("w"), TensorProto.FLOAT, [4, 4]),
+            h.make_tensor_value_info(n("unused"), TensorProto.FLOAT, [2]),
+            h.make_tensor_value_info(n("x"), TensorProto.FLOAT, size),
+        ],
+        [h.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in (n("b"), n("b"), n("x"), n("w"))],
+        [
+            h.make_tensor(n("dead"), TensorProto.FLOAT, [1], [1.0]),
+            h.make_tensor(n("c"), TensorProto.FLOAT, [1, 4], [1.0, 2.0, 3.0, 4.0]),
+        ],
+        doc_string=doc,
+        value_info=[h.make_tensor_value_info(n("a"), TensorProto.FLOAT, size)],
+    )
+    model = h.make_model(graph, producer_name=doc, opset_imports=[h.make_opsetid("", 20)])
+    model.metadata_props.add(key="where", value=doc)
+    return model
+
+
+def test_names_documentation_metadata_and_dead_constants_do_not_matter() -> None:
+    one, _ = canonical(_model("p_"), 2, 20)
+    other, _ = canonical(_model("q.", doc="/home/somebody/model.py"), 2, 20)
+    assert one.SerializeToString(deterministic=True) == other.SerializeToString(deterministic=True)
+
+
+def test_operand_order_matters() -> None:
+    assert canonical(_model("p_"), 2, 20)[0] != canonical(_model("p_", swap=True), 2, 20)[0]
+
+
+def test_every_output_is_the_output_of_a_node_and_of_no_other_output() -> None:
+    model, origins = canonical(_model("p_"), 2, 20)
+    graph = model.graph
+    assert [value.name for value in graph.output] == ["o0", "o1", "o2", "o3"]
+    assert [(n.op_type, list(n.input), list(n.output)) for n in graph.node] == [
+        ("MatMul", ["i0", "w0"], ["v0"]),
+        ("Concat", ["v0", "c0"], ["o0"]),
+        ("Identity", ["o0"], ["o1"]),
+        ("Identity", ["i0"], ["o2"]),
+        ("Identity", ["w0"], ["o3"]),
+    ]
+    assert origins == (("n0", 4),)
+
+
+def test_weights_keep_their_numbers_and_one_that_nothing_reads_is_absent() -> None:
+    model, _ = canonical(_model("p_"), 2, 20)
+    assert [tensor.name for tensor in model.graph.initializer] == ["w0", "c0"]
+    weight = model.graph.initializer[0]
+    assert (list(weight.dims), weight.data_type, weight.data_location) == (
+        [4, 4],
+        TensorProto.FLOAT,
+        TensorProto.EXTERNAL,
+    )
+    assert [(entry.key, entry.value) for entry in weight.external_data] == [("location", "w0")]
+    assert [value.name for value in model.graph.input] == ["i0"]
+
+
+def test_the_source_is_left_alone() -> None:
+    model = _model("p_")
+    before = model.SerializeToString(deterministic=True)
+    canonical(model, 2, 20)
+    assert model.SerializeToString(deterministic=True) == before

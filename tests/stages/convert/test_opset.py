@@ -1,0 +1,79 @@
+"""Opset 18 models in opset 17: every rule, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+from onnx import helper as h
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.convert.opset import lower_opset
+
+X = np.arange(24, dtype=np.float32).reshape(2, 12) - 7
+
+
+def _model(*nodes: onnx.NodeProto, outputs: int = 1, **constants: np.ndarray) -> onnx.ModelProto:
+    for index, node in enumerate(nodes):
+        node.metadata_props.add(key="trtbuild.origin", value=str(index + 3))
+    graph = h.make_graph(
+        list(nodes),
+        "g",
+        [h.make_tensor_value_info("x", TensorProto.FLOAT, [2, 12])],
+        [h.make_tensor_value_info(f"y{k}", TensorProto.FLOAT, None) for k in range(outputs)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=8)
+
+
+def _run(model: onnx.ModelProto) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": X})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        _model(h.make_node("ReduceMean", ["x", "axes"], ["y0"], keepdims=0), axes=np.array([1])),
+        _model(h.make_node("ReduceMax", ["x"], ["y0"])),
+        _model(h.make_node("ReduceL2", ["x", ""], ["y0"])),
+        _model(h.make_node("ReduceSum", ["x", "axes"], ["y0"]), axes=np.array([0])),
+        _model(h.make_node("Split", ["x"], ["y0", "y1", "y2"], axis=1, num_outputs=3), outputs=3),
+        _model(h.make_node("Pad", ["x", "pads"], ["y0"]), pads=np.array([0, 1, 1, 0])),
+        _model(h.make_node("Resize", ["x", "", "scales"], ["y0"], antialias=0), scales=np.array([1, 2], np.float32)),
+    ],
+    ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].input)),
+)
+def test_equals_opset_18(model: onnx.ModelProto) -> None:
+    lowered = lower_opset(model, 17)
+    assert lowered.opset_import[0].version == 17
+    for found, wanted in zip(_run(lowered), _run(model), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert lowered.graph.node[0].metadata_props[0].value == "3"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        _model(h.make_node("Mish", ["x"], ["y0"])),
+        _model(h.make_node("ReduceMean", ["x", "x"], ["y0"])),
+        _model(h.make_node("ReduceMean", ["x", "axes"], ["y0"], noop_with_empty_axes=1), axes=np.array([], np.int64)),
+        _model(h.make_node("Pad", ["x", "pads", "", "axes"], ["y0"]), pads=np.array([1, 1]), axes=np.array([1])),
+        _model(h.make_node("Resize", ["x", "", "s"], ["y0"], antialias=1), s=np.array([1, 2], np.float32)),
+        _model(h.make_node("ScatterElements", ["x", "i", "x"], ["y0"], reduction="max"), i=np.zeros((2, 12), np.int64)),
+    ],
+    ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].attribute)),
+)
+def test_rejects_what_is_new_in_18_by_its_call(model: onnx.ModelProto) -> None:
+    with pytest.raises(
+        ConversionRefused, match=f"{model.graph.node[0].op_type} has no form in ONNX opset 17"
+    ) as refused:
+        lower_opset(model, 17)
+    assert refused.value.nodes == (3,)
+
+
+def test_a_model_that_is_old_enough_is_left_alone() -> None:
+    model = _model(h.make_node("Relu", ["x"], ["y0"]))
+    assert lower_opset(model, 20) is model

@@ -1,0 +1,104 @@
+"""Attention equals eager, rows that are masked entirely too, in torch and in ONNX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.export import Dim
+
+from trtbuild.stages.convert.conversion import convert
+
+_TOLERANCE = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
+_S = Dim("s", min=2, max=64)
+_DIMS = ({2: _S},) * 3
+
+
+class Attention(nn.Module):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        self.kwargs = kwargs
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.kwargs)
+
+
+def _qkv(heads: int = 2) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(3)
+    return torch.randn(3, 2 * heads, 5, 8) * 3, torch.randn(3, 2, 5, 8) * 3, torch.randn(3, 2, 5, 8)
+
+
+def _mask(kind: str) -> torch.Tensor:
+    allowed = torch.ones(3, 1, 5, 5, dtype=torch.bool)
+    allowed[0, :, :, 3:] = False
+    allowed[1] = False  # every row is masked entirely
+    allowed[2, :, 1] = False
+    if kind == "bool":
+        return allowed
+    value = {"inf": -torch.inf, "min": torch.finfo().min, "large": -1e9, "small": -1e4}[kind]
+    return torch.zeros(3, 1, 5, 5).masked_fill(~allowed, value)
+
+
+def _onnx(model: bytes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    session = onnxruntime.InferenceSession(model)
+    feeds = {i.name: value.numpy() for i, value in zip(session.get_inputs(), inputs, strict=True)}
+    return torch.from_numpy(np.asarray(session.run(None, feeds)[0]))
+
+
+def _assert_close(found: torch.Tensor, wanted: torch.Tensor, precision: str) -> None:
+    assert torch.equal(found.isnan(), wanted.isnan())
+    assert (found - wanted).abs().max() / wanted.abs().max() <= _TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kinds", [("bool",), ("inf", "min", "large", "small")])
+def test_rows_that_are_masked_entirely_are_what_eager_makes_of_them(
+    lower_module: Any, kinds: tuple[str, ...], precision: str
+) -> None:
+    inputs = (*_qkv(1), _mask(kinds[0]))
+    found, program = lower_module(Attention(), inputs, precision, (*_DIMS, {2: _S, 3: _S}))
+    model = None if precision == "bfloat16" else convert(program, 20).model  # onnxruntime has no bfloat16 on the CPU
+    for kind in kinds:
+        found.inputs = (*inputs[:3], _mask(kind))
+        wanted = found.eager()[0]
+        assert (wanted[1] == 0).all() == (kind in ("bool", "inf"))
+        _assert_close(found.run(program)[0], wanted, precision)
+        if model is not None:
+            _assert_close(_onnx(model, found.inputs), wanted, precision)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("kwargs", "heads"),
+    [
+        ({"scale": 0.1}, 1),
+        ({"enable_gqa": True}, 2),
+        ({"enable_gqa": True, "is_causal": True}, 2),
+    ],
+)
+def test_causal_scaled_and_grouped_attention(
+    lower_module: Any, kwargs: dict[str, Any], heads: int, precision: str
+) -> None:
+    inputs = _qkv(heads)
+    found, program = lower_module(Attention(**kwargs), inputs, precision, _DIMS)
+    _assert_close(found.run(program)[0], found.eager()[0], precision)
+    _assert_close(_onnx(convert(program, 20).model, inputs), found.eager()[0], precision)
+
+
+def test_without_a_mask_attention_is_whole_in_float32_and_keeps_its_softmax_in_float32_in_half(
+    lowered: Any, calls: Any
+) -> None:
+    assert "scaled_dot_product_attention.default" in calls(lowered("sdpa"))
+    program = lowered("sdpa", "float16")
+    dtypes = {
+        str(node.target): node.meta["val"].dtype
+        for node in program.graph.nodes
+        if node.op == "call_function" and isinstance(node.meta["val"], torch.Tensor)
+    }
+    assert dtypes["aten.softmax.int"] is torch.float32
+    assert dtypes["aten.matmul.default"] is torch.float16

@@ -1,0 +1,64 @@
+"""Casts are few, in the right modules, and leave the weights alone."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trtbuild.stages.lower.dtypes import repeat_of
+from trtbuild.stages.lower.modules import path_of
+from trtbuild.stages.program.functional import Program
+
+
+def _casts(program: Program) -> list[torch.fx.Node]:
+    return [node for node in program.graph.nodes if str(node.target) == "aten._to_copy.default"]
+
+
+@pytest.mark.parametrize("name", ["pre_norm", "post_norm", "bert", "conv", "rms_norm"])
+def test_one_cast_per_value_dtype_and_repeated_module(lowered: Any, name: str) -> None:
+    casts = _casts(lowered(name, "float16"))
+    keys = collections.Counter((c.args[0], c.kwargs["dtype"], *({repeat_of(u) for u in c.users})) for c in casts)
+    assert casts and set(keys.values()) == {1}
+
+
+@pytest.mark.parametrize("name", ["pre_norm", "post_norm", "bert", "vit"])
+def test_values_cross_between_repeated_modules_in_half(lowered: Any, name: str) -> None:
+    for node in lowered(name, "float16").graph.nodes:
+        value = node.meta.get("val") if node.op == "call_function" else None
+        if isinstance(value, torch.Tensor) and value.dtype is torch.float32:
+            assert {repeat_of(user) for user in node.users} <= {repeat_of(node)}
+
+
+def test_a_weights_cast_belongs_to_the_module_that_reads_it(lowered: Any) -> None:
+    program = lowered("pre_norm", "float16")
+    weights = set(program.weight_nodes)
+    found = {cast.args[0].name: path_of(cast) for cast in _casts(program) if cast.args[0] in weights}
+    assert found["p_layers_1_qkv_weight"] == "layers.1.qkv"
+    assert not any("norm" in name for name in found)  # norms take their weights as they are
+
+
+def test_the_casts_of_inputs_and_outputs_belong_to_the_model(lowered: Any) -> None:
+    program = lowered("post_norm", "float16")
+    inputs = set(program.input_nodes)
+    assert [path_of(cast) for cast in _casts(program) if cast.args[0] in inputs] == [""]
+    assert [path_of(node) for node in program.output_nodes] == [""]
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lin(self.lin(x) * torch.zeros_like(x).add(2.0))
+
+
+def test_a_tied_weight_is_cast_once_and_a_constant_in_the_shape_of_another_keeps_its_dtype(lower_module: Any) -> None:
+    found, program = lower_module(Tied(), (torch.randn(2, 4),), "float16")
+    sources = [cast.args[0] for cast in _casts(program)]
+    assert len(sources) == len(set(sources))
+    assert torch.allclose(found.run(program)[0], found.eager()[0], atol=1e-2)

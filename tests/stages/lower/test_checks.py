@@ -1,0 +1,29 @@
+"""Assertions go, with what only they used; ranges stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim
+
+from trtbuild.stages.lower.checks import CHECKS
+
+
+class Asserts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] * 2 < 100)
+        torch._assert_async((x.sum() < 1e9).all())
+        return x.to(torch.float32) + 1
+
+
+def test_assertions_and_what_only_they_used_are_dropped(lower_module: Any, calls: Any) -> None:
+    found, program = lower_module(Asserts(), (torch.randn(3, 2),), "float32", ({0: Dim("b", min=2, max=9)},))
+    assert any(node.target in CHECKS for node in found.program.graph.nodes)
+    assert calls(program) == ["add.Tensor"]
+    assert [(int(r.lower), int(r.upper)) for r in program.exported.range_constraints.values()] == [(2, 9)]
+
+
+def test_every_check_has_a_reason() -> None:
+    assert all(CHECKS.values())

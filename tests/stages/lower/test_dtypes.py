@@ -1,0 +1,137 @@
+"""Which operators compute in half, and that equal layers come out equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from trtbuild.stages.lower.dtypes import repeat_of
+from trtbuild.stages.lower.modules import path_of
+from trtbuild.stages.program.functional import Program
+
+
+def _layer(program: Program, prefix: str) -> list[str]:
+    """The nodes of a module, as operators, dtypes and edges by position; what comes from outside by dtype."""
+    inside = [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function" and f"{path_of(node)}.".startswith(f"{prefix}.")
+    ]
+    position = {node: index for index, node in enumerate(inside)}
+
+    def text(node: torch.fx.Node) -> str:
+        return f"%{position[node]}" if node in position else f"outside:{getattr(node.meta['val'], 'dtype', 'int')}"
+
+    def dtypes(node: torch.fx.Node) -> list[object]:
+        return [getattr(value, "dtype", None) for value in pytree.tree_leaves(node.meta["val"])]
+
+    return [f"{n.target}{torch.fx.map_arg(n.args, text)}{dict(n.kwargs)} {dtypes(n)}" for n in inside]
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "prefix", "count"),
+    [("pre_norm", "layers", 3), ("post_norm", "layers", 3), ("bert", "encoder.layer", 2), ("vit", "encoder.layer", 2)],
+)
+def test_twin_layers_stay_equal_the_first_and_the_last_too(
+    lowered: Any, name: str, prefix: str, count: int, precision: str
+) -> None:
+    program = lowered(name, precision)
+    layers = [_layer(program, f"{prefix}.{index}") for index in range(count)]
+    if not layers[0]:  # the name differs between versions of transformers
+        layers = [_layer(program, f"layers.{index}") for index in range(count)]
+    assert layers[0] and all(layer == layers[0] for layer in layers)
+
+
+class Squares(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ x
+        return (y * y).mean(-1) + 1
+
+
+class Chain(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (x @ x).softmax(-1).unsqueeze(0).transpose(1, 2).squeeze(0)
+        return y.sum(-1)
+
+
+class Mixed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).relu().reshape(2, 8).t() @ torch.ones(2, 3)
+
+
+def _dtypes(program: Program) -> dict[str, torch.dtype]:
+    return {
+        str(node.target).split(".")[1]: node.meta["val"].dtype
+        for node in program.graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.meta["val"], torch.Tensor)
+        and "_to_copy" not in str(node.target)
+    }
+
+
+def test_arithmetic_that_only_float32_reads_is_float32(lower_module: Any) -> None:
+    _, program = lower_module(Squares(), (torch.randn(4, 4),), "float16")
+    assert _dtypes(program) == {
+        "matmul": torch.float16,
+        "mul": torch.float32,
+        "mean": torch.float32,
+        "add": torch.float32,
+    }
+
+
+def test_data_movement_between_float32_operators_makes_no_casts(lower_module: Any) -> None:
+    _, program = lower_module(Chain(), (torch.randn(4, 4),), "float16")
+    casts = [node for node in program.graph.nodes if "_to_copy" in str(node.target)]
+    assert len(casts) == 2  # the input down, the product up
+    assert _dtypes(program)["transpose"] is torch.float32
+
+
+def test_data_movement_follows_half(lower_module: Any) -> None:
+    _, program = lower_module(Mixed(), (torch.randn(4, 4),), "bfloat16")
+    assert _dtypes(program)["reshape"] is torch.bfloat16
+    assert _dtypes(program)["relu"] is torch.bfloat16
+
+
+class MaskedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = self.lin(x)
+        return (y @ y.transpose(1, 2) + mask).softmax(-1) @ x
+
+
+class GivenMask(nn.Module):
+    """The mask comes in as numbers that nobody can see before run time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([MaskedLayer(), MaskedLayer()])
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, mask[:, None, :])
+        return x
+
+
+def test_a_mask_that_comes_in_as_an_input_reaches_its_softmax_in_float32(lower_module: Any) -> None:
+    mask = torch.zeros(2, 3)
+    mask[1] = torch.finfo(torch.float32).min  # rows that are masked entirely: eager gives the average
+    found, program = lower_module(GivenMask(), (torch.randn(2, 3, 4), mask), "float16")
+    value, wanted = found.run(program)[0], found.eager()[0]
+    assert not value.isnan().any()
+    assert (value - wanted).abs().max() / wanted.abs().max() < 5e-3
+    assert _layer(program, "layers.0") == _layer(program, "layers.1")
+
+
+def test_a_repeated_module_is_the_innermost_numbered_one() -> None:
+    node = torch.fx.Graph().placeholder("x")
+    for path, wanted in (("", ""), ("head", ""), ("layers.3.attention.out", "layers.3"), ("a.0.mlp.2", "a.0.mlp.2")):
+        node.meta["nn_module_stack"] = {"key": (path, "class")}
+        assert repeat_of(node) == wanted

@@ -1,0 +1,76 @@
+"""Functionalization: in-place writes are right, inputs are not written to, modules and names stay known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.lower.modules import path_of
+from trtbuild.stages.program.text import module_paths
+
+
+class WritesToAView(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        view = y[:, 0]
+        view.mul_(10.0).add_(2.0)
+        return y
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_an_in_place_write_to_a_view_is_right(lower_module: Any, precision: str) -> None:
+    found, program = lower_module(WritesToAView(), (torch.ones(2, 3),), precision)
+    (value,) = found.run(program)
+    assert value[0].tolist() == [22.0, 2.0, 2.0]
+    assert not any(
+        str(node.target).split(".")[1].endswith("_") for node in program.graph.nodes if "aten" in str(node.target)
+    )
+
+
+class WritesToItsInput(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.add_(1.0)
+        return x * y
+
+
+def test_a_write_to_an_input_is_refused_and_names_it(lower_module: Any) -> None:
+    with pytest.raises(SourceError, match="writes to its input 'y'") as caught:
+        lower_module(WritesToItsInput(), (torch.ones(2), torch.ones(2)))
+    assert caught.value.code == "mutated-input"
+
+
+def test_only_operators_without_a_translation_are_decomposed(lowered: Any, calls: Any) -> None:
+    names = calls(lowered("sdpa")) + calls(lowered("mlp")) + calls(lowered("pre_norm"))
+    for whole in ("linear.default", "gelu.default", "layer_norm.default", "scaled_dot_product_attention.default"):
+        assert whole in names
+    assert "rms_norm.default" not in names
+
+
+def test_sizes_belong_to_the_model_and_no_marker_of_torch_is_left(lowered: Any) -> None:
+    program = lowered("bert")
+    for path, name in module_paths(program):
+        assert "metadata_hook" not in path
+        assert path == "" or name != "aten.sym_size.int"
+
+
+class Flattens(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu().reshape(-1)
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Flattens()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_a_view_that_lost_its_module_gets_it_back(lower_module: Any) -> None:
+    _, program = lower_module(Outer(), (torch.randn(2, 3),))
+    assert {path_of(node) for node in program.graph.nodes if node.op == "call_function"} == {"inner"}

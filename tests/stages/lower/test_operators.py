@@ -1,0 +1,46 @@
+"""The table of operators is sound: names exist, stand once, carry reasons, and half kernels give half."""
+
+from __future__ import annotations
+
+import torch
+
+from trtbuild.stages.lower import operators
+from trtbuild.stages.lower.operators import OPERATORS, OVERLOADS, Result, Role, row
+
+
+def _names() -> list[str]:
+    rows = " ".join(names for _, _, names in operators._KEPT)
+    lists = (operators._CONTRACTIONS, operators._ELEMENTWISE, operators._ELEMENTWISE_BOUNDED, operators._MOVES)
+    return " ".join((rows, *lists, operators._COMPARISONS, operators._SHAPES)).split()
+
+
+def test_every_operator_stands_in_one_row() -> None:
+    names = _names()
+    assert sorted(names) == sorted(set(names)) == sorted(OPERATORS)
+
+
+def test_every_operator_of_the_table_is_one_of_aten() -> None:
+    known = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name}
+    assert set(OPERATORS) - known == set()
+    assert {name.split(".")[0] for name in OVERLOADS} <= known
+
+
+def test_every_row_has_a_reason() -> None:
+    assert all(line.reason for line in OPERATORS.values())
+
+
+def test_what_is_kept_in_float32() -> None:
+    names = """softmax log_softmax layer_norm batch_norm group_norm instance_norm rms_norm sum mean var std prod cumsum
+        logsumexp norm pow exp log rsqrt reciprocal cdist mse_loss grid_sampler"""
+    assert {OPERATORS[name].role for name in names.split()} == {Role.KEEP}
+
+
+def test_what_has_no_row_and_what_is_not_atens_stays_in_float32() -> None:
+    assert row(torch.ops.aten.searchsorted.Tensor).role is Role.KEEP
+    assert row(torch.ops.prims.convert_element_type.default).role is Role.KEEP
+    assert row(len).result is Result.FOLLOWS
+
+
+def test_rounding_division_is_kept_though_division_is_not() -> None:
+    assert row(torch.ops.aten.div.Tensor).role is Role.ELEMENTWISE
+    assert row(torch.ops.aten.div.Tensor_mode).role is Role.KEEP

@@ -1,0 +1,59 @@
+"""Which values are seen not to fit half, and how far they are followed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trtbuild.stages.lower.ranges import Range, ranges
+
+_MIN = torch.finfo(torch.float32).min
+
+
+class Of(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.function(x, ids, mask)
+
+
+_CASES = {
+    "an input": (lambda x, ids, mask: x.t(), Range.UNSEEN),
+    "an activation": (lambda x, ids, mask: x @ x.t(), Range.HALF),
+    "infinity": (lambda x, ids, mask: x.masked_fill(mask, -torch.inf).sigmoid(), Range.HALF),
+    "float32's minimum": (lambda x, ids, mask: x.masked_fill(mask, _MIN), Range.BEYOND),
+    "a product with it": (lambda x, ids, mask: (1.0 - mask.float()) * _MIN, Range.BEYOND),
+    "moved": (lambda x, ids, mask: torch.where(mask, 0.0, _MIN)[:, None].expand(-1, 2, -1).contiguous(), Range.BEYOND),
+    "padded": (lambda x, ids, mask: nn.functional.pad(x, (0, 1), value=1e9), Range.BEYOND),
+    "a constant": (lambda x, ids, mask: x + torch.tensor([0.0, 0.0, 1e30]), Range.BEYOND),
+    "after softmax": (lambda x, ids, mask: (x + _MIN).softmax(-1) * 2, Range.HALF),
+    "after a clamp": (lambda x, ids, mask: (x * 1e9).clamp(-1.0, 1.0), Range.HALF),
+    "a bound": (lambda x, ids, mask: (x @ x.t()).clamp(min=_MIN), Range.HALF),
+    "a square": (lambda x, ids, mask: x**2, Range.WIDE),
+    "a mean of squares": (lambda x, ids, mask: (x * x).sum(-1).sqrt() + 1, Range.WIDE),
+    "a tiny epsilon": (lambda x, ids, mask: x.sigmoid() + 1e-12, Range.WIDE),
+    "an index": (lambda x, ids, mask: ids.float() / 2, Range.BEYOND),
+    "a boolean": (lambda x, ids, mask: mask.float() * 2, Range.HALF),
+    "positions": (lambda x, ids, mask: torch.arange(4.0) + 1, Range.BEYOND),
+    "their product": (lambda x, ids, mask: ids.float() @ x.t(), Range.WIDE),
+    "a size": (lambda x, ids, mask: (x @ x.t()) / x.shape[0], Range.HALF),
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_the_range_of(case: str, table: Any) -> None:
+    function, wanted = _CASES[case]
+    inputs = (torch.randn(2, 3), torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool))
+    exported = torch.export.export(Of(function), inputs).run_decompositions(table)
+    constants = {
+        spec.arg.name: exported.constants[spec.target]
+        for spec in exported.graph_signature.input_specs
+        if spec.target in exported.constants
+    }
+    found = ranges(exported.graph, constants, torch.float16)
+    assert found[exported.graph.output_node().args[0][0]] is wanted

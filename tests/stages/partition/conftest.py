@@ -1,0 +1,203 @@
+"""Lowered models, cutting them with a judge that refuses what a test says, and running what came of it in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch.export import export
+
+from trtbuild.core.partitions import Partition, Partitions
+from trtbuild.core.spec import PartitionSettings
+from trtbuild.stages.lower.run import lower
+from trtbuild.stages.partition.document import Partitioned
+from trtbuild.stages.partition.run import Refusal, partition
+from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.text import program_text, target_name
+from trtbuild.stages.program.translations import decomposition_table
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass
+class FakeJudge:
+    """Refuses by operator name, so that no exporter and no parser is needed.
+
+    `unknown` operators have no translation. Candidates with an operator of `refused` are refused, naming it; with one of
+    `poison`, as a whole. `asked` are the texts that were judged.
+    """
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    poison: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
+    asked: list[str] = field(default_factory=list)
+
+    def untranslatable(self, program: Program) -> dict[int, str]:
+        return {k: f"{name} has no translation" for k, name in _calls(program) if name in self.unknown}
+
+    def refusal(self, program: Program, text: str) -> Refusal | None:
+        assert text == program_text(program)
+        self.asked.append(text)
+        if any(name in self.poison for _, name in _calls(program)):
+            return Refusal("poisoned", {})
+        nodes = {k: self.refused[name] for k, name in _calls(program) if name in self.refused}
+        return Refusal("some are refused", nodes) if nodes else None
+
+
+def _calls(program: Program) -> Iterable[tuple[int, str]]:
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [(number, target_name(node.target)) for number, node in enumerate(nodes)]
+
+
+@dataclass
+class Cut:
+    """A partitioned model."""
+
+    model: Model
+    found: Partitioned
+
+    @property
+    def document(self) -> Partitions:
+        return self.found.document
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        return self.found.document.partitions
+
+    @property
+    def kinds(self) -> list[str]:
+        return [entry.kind for entry in self.partitions]
+
+    @property
+    def names(self) -> list[str]:
+        return [entry.name for entry in self.partitions]
+
+    def __getitem__(self, name: str) -> Partition:
+        (entry,) = [entry for entry in self.partitions if entry.name == name]
+        return entry
+
+    def operators(self, name: str) -> list[str]:
+        """Names of the operators of a partition, without sizes and getitems."""
+        names = [name for _, name in _calls(self.found.programs[self[name].graph])]
+        return [name for name in names if not name.startswith(("_operator.", "aten.sym_size"))]
+
+    def values(self, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """Every value that flows between partitions. A partition that needs a later one is a KeyError."""
+        values = {f"weight:{slot}": value for slot, value in enumerate(self.model.weights)}
+        values |= {f"input:{number}": value for number, value in enumerate(inputs)}
+        for entry in self.partitions:
+            weights = [self.model.weights[slot] for slot in entry.weights]
+            results = run_program(self.found.programs[entry.graph], weights, [values[s] for s, _ in entry.inputs])
+            for number, value in enumerate(results):
+                assert f"{entry.name}:{number}" not in values
+                values[f"{entry.name}:{number}"] = value
+        return values
+
+    def run(self, inputs: Tensors) -> list[torch.Tensor]:
+        with torch.no_grad():
+            values = self.values(inputs)
+        return [values[source] for source in self.document.outputs]
+
+    def must_equal_whole(self, *cases: Tensors) -> Cut:
+        """Fail unless the stitched partitions give the very bits of the whole program, for each case of inputs."""
+        for inputs in cases or [self.model.example]:
+            whole = self.model.run(inputs)
+            stitched = self.run(inputs)
+            assert len(whole) == len(stitched)
+            for one, other in zip(whole, stitched, strict=True):
+                assert one.dtype == other.dtype and one.shape == other.shape
+                assert torch.equal(one.nan_to_num(), other.nan_to_num())
+        return self
+
+    def must_be_sound(self) -> Cut:
+        """Fail unless every rule about the document itself holds."""
+        for entry in self.partitions:
+            program = self.found.programs[entry.graph]
+            text = program_text(program)
+            assert program_text(Program.from_bytes(program.to_bytes())) == text, "the text does not survive storing"
+            assert program.weights == len(entry.weights) and len(set(entry.weights)) == len(entry.weights)
+            assert len(program.input_nodes) == len(entry.inputs)
+            assert len({source for source, _ in entry.inputs}) == len(entry.inputs)
+            assert len(program.output_nodes) == len(entry.outputs) > 0
+            assert len(_calls(program)) == len(entry.calls)
+            assert bool(entry.reasons) == (entry.kind == "torch") and all(entry.reasons.values())
+            for node in [*program.input_nodes, *program.output_nodes]:
+                assert isinstance(node.meta["val"], torch.Tensor), "a number crosses the border"
+        assert Partitions.from_bytes(self.document.to_bytes()) == self.document
+        return self
+
+
+def run_program(program: Program, weights: Tensors, inputs: Tensors) -> list[torch.Tensor]:
+    """Run a functional program. Not by ``exported.module()``: it wants to solve the expression of every input dimension
+    for its symbol, and refuses ``(s - 1) // 2 + 1``, which is the size of many a tensor between two partitions."""
+    constants = program.constants
+    rest = iter([*weights, *inputs])
+    arguments = [constants[node.name] if node.name in constants else next(rest) for node in program.placeholders]
+    return list(program.exported.graph_module(*arguments))
+
+
+@dataclass
+class Model:
+    """A lowered program, the values of its weights, and example inputs."""
+
+    program: Program
+    weights: list[torch.Tensor]
+    example: Tensors
+
+    def run(self, inputs: Tensors) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return run_program(self.program, self.weights, inputs)
+
+    def cut(self, judge: Any = None, **settings: Any) -> Cut:
+        """Partition; pieces of one operator are engines unless `min_block_size` is given."""
+        chosen = PartitionSettings(**{"min_block_size": 1, **settings})
+        return Cut(self, partition(self.program, chosen, judge or FakeJudge()))
+
+    @property
+    def operators(self) -> list[str]:
+        return [name for _, name in _calls(self.program)]
+
+
+class Of(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.function(*args)
+
+
+def lower_model(
+    module: torch.nn.Module | Callable[..., Any], *example: torch.Tensor, dims: Sequence[Mapping[int, Any]] = ()
+) -> Model:
+    """Export with the given dims per input, lower in float32, store and load (as the build does)."""
+    if not isinstance(module, torch.nn.Module):
+        module = Of(module)
+    shapes: Any = tuple(dict(entry) for entry in dims) or tuple({} for _ in example)
+    if isinstance(module, Of):
+        shapes = (shapes,)
+    with torch.no_grad():
+        exported = export(module.eval(), tuple(example), dynamic_shapes=shapes, strict=False)
+        program, slots = functional(exported.run_decompositions({}))
+        lowered = lower(program, "float32", decomposition_table())
+    values = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    weights = [values[slot.name].detach() for slot in slots]
+    return Model(Program.from_bytes(lowered.to_bytes()), weights, example)
+
+
+@pytest.fixture(scope="session")
+def lowered() -> Callable[..., Model]:
+    return lower_model
+
+
+@pytest.fixture(scope="session")
+def fake_judge() -> type[FakeJudge]:
+    return FakeJudge

@@ -1,0 +1,198 @@
+"""Cut, ask, cut again: what a judge refuses, small pieces, full compilation, and the user's own wishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from trtbuild.errors import ConversionRefused, ToolchainError
+
+X = torch.linspace(-2, 3, 24).reshape(4, 6)
+BATCH = [{0: Dim("batch", min=1, max=9)}]
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    return x.relu().tanh().cumsum(0).exp().sigmoid()
+
+
+class Blocks(nn.Module):
+    """Two equal modules with an operator of their own, and another between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks[1](self.blocks[0](x).cumsum(0))
+
+
+def test_what_nobody_refuses_is_one_engine(lowered: Any, fake_judge: Any) -> None:
+    judge = fake_judge()
+    cut = lowered(chain, X).cut(judge, min_block_size=50)
+    assert (cut.names, cut.kinds, len(judge.asked)) == (["model"], ["tensorrt"], 1)
+
+
+def test_a_refused_operator_is_cut_out(lowered: Any, fake_judge: Any) -> None:
+    model = lowered(chain, X, dims=BATCH)
+    judge = fake_judge(refused={"aten.cumsum.default": "no cumulative sums"})
+    cut = model.cut(judge).must_be_sound().must_equal_whole([X], [X[:1]])
+    assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
+    assert cut["p1"].reasons == {"aten.cumsum.default": "no cumulative sums"}
+    assert len(judge.asked) == 3  # the whole, and both halves
+
+
+def test_an_operator_without_a_translation_is_never_a_candidate(lowered: Any, fake_judge: Any) -> None:
+    judge = fake_judge(unknown=frozenset({"aten.cumsum.default"}))
+    cut = lowered(chain, X).cut(judge).must_equal_whole()
+    assert cut["p1"].reasons == {"aten.cumsum.default": "aten.cumsum.default has no translation"}
+    assert len(judge.asked) == 2 and not any("cumsum" in text for text in judge.asked)
+
+
+def test_a_refusal_without_nodes_makes_the_whole_candidate_torch(lowered: Any, fake_judge: Any) -> None:
+    judge = fake_judge(poison=frozenset({"aten.exp.default"}))
+    cut = lowered(chain, X).cut(judge, torch_executed_ops=("aten.cumsum",)).must_equal_whole()
+    assert cut.kinds == ["tensorrt", "torch"]
+    assert cut["p1"].reasons == {
+        "aten.cumsum.default": "in torch_executed_ops",
+        "aten.exp.default": "poisoned",
+        "aten.sigmoid.default": "poisoned",
+    }
+
+
+def test_refusing_one_after_the_other_ends(lowered: Any, fake_judge: Any) -> None:
+    """A parser stops at the first node that it does not take: each round finds one more."""
+
+    class OneByOne(fake_judge):  # type: ignore[misc]
+        def refusal(self, program: Any, text: str) -> Any:
+            found = super().refusal(program, text)
+            return found and type(found)(found.text, dict([next(iter(found.nodes.items()))]))
+
+    names = ("relu", "tanh", "cumsum", "exp", "sigmoid")
+    judge = OneByOne(refused={f"aten.{name}.default": name for name in names})
+    cut = lowered(chain, X).cut(judge).must_equal_whole()
+    assert cut.kinds == ["torch"] and cut.names == ["model"]
+    assert list(cut["model"].reasons.values()) == list(names)
+
+
+def test_a_judge_that_fails_stops_the_build(lowered: Any, fake_judge: Any) -> None:
+    class Broken(fake_judge):  # type: ignore[misc]
+        def refusal(self, program: Any, text: str) -> Any:
+            raise ToolchainError("the parser died")
+
+    with pytest.raises(ToolchainError, match="the parser died"):
+        lowered(chain, X).cut(Broken())
+
+
+def test_equal_structures_are_asked_once(lowered: Any, fake_judge: Any) -> None:
+    model, judge = lowered(Blocks(), X), fake_judge()
+    cut = model.cut(judge, granularity=("blocks.*",))
+    assert cut.names == ["blocks.0", "p1", "blocks.1"]
+    assert cut["blocks.0"].graph == cut["blocks.1"].graph
+    assert len(judge.asked) == len(set(judge.asked)) == 2
+
+
+def test_a_refusal_is_meant_for_every_equal_structure(lowered: Any, fake_judge: Any) -> None:
+    judge = fake_judge(refused={"aten.gelu.default": "no"})
+    cut = lowered(Blocks(), X).cut(judge, granularity=("blocks.*",)).must_equal_whole()
+    assert not any(
+        "gelu" in name for entry in cut.partitions if entry.kind == "tensorrt" for name in cut.operators(entry.name)
+    )
+    assert sum("aten.gelu.default" in entry.reasons for entry in cut.partitions) == 2
+
+
+def test_a_refused_size_is_its_takers(lowered: Any, fake_judge: Any) -> None:
+    """A size is no unit: who takes it goes to Torch, not the whole candidate."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return (x.relu() * (x.shape[0] * 3 + 1)).tanh()
+
+    model = lowered(scaled, X, dims=BATCH)
+    for kind in ("refused", "unknown"):
+        words = {"_operator.add": "no sums"} if kind == "refused" else frozenset({"_operator.add"})
+        cut = model.cut(fake_judge(**{kind: words})).must_be_sound().must_equal_whole([X], [X[:1]])
+        assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
+        assert list(cut["p1"].reasons) == ["aten.mul.Tensor"]
+
+
+# -- min_block_size
+
+
+def test_small_pieces_of_a_split_model_stay_in_torch(lowered: Any) -> None:
+    model = lowered(chain, X)
+    cut = model.cut(torch_executed_ops=("aten.cumsum",), min_block_size=3).must_equal_whole()
+    assert cut.kinds == ["torch"]
+    assert cut["model"].reasons["aten.relu.default"] == "in a piece smaller than min_block_size 3"
+    assert model.cut(torch_executed_ops=("aten.cumsum",), min_block_size=2).kinds == ["tensorrt", "torch", "tensorrt"]
+
+
+def test_min_block_size_leaves_a_whole_model_alone(lowered: Any) -> None:
+    assert lowered(lambda x: x.relu(), X).cut(min_block_size=5).kinds == ["tensorrt"]
+
+
+def test_min_block_size_leaves_a_whole_match_of_granularity_alone(lowered: Any) -> None:
+    model = lowered(Blocks(), X)
+    cut = model.cut(granularity=("blocks.*",), torch_executed_ops=("aten.cumsum",), min_block_size=50)
+    assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
+
+
+def test_min_block_size_counts_for_a_match_in_pieces(lowered: Any) -> None:
+    model = lowered(Blocks(), X)
+    cut = model.cut(granularity=("blocks.*",), torch_executed_ops=("aten.gelu",), min_block_size=2).must_equal_whole()
+    assert set(cut.kinds) == {"torch"}
+
+
+def test_min_block_size_leaves_the_rest_alone_when_nothing_is_torch(lowered: Any) -> None:
+    cut = lowered(Blocks(), X).cut(granularity=("blocks.*",), min_block_size=50)
+    assert cut.kinds == ["tensorrt"] * 3
+
+
+# -- torch_executed_ops
+
+
+@pytest.mark.parametrize(
+    "name", ["aten.cumsum", "aten.cumsum.default", "torch.ops.aten.cumsum", "torch.ops.aten.cumsum.default"]
+)
+def test_an_operator_is_named_with_or_without_its_overload(name: str, lowered: Any) -> None:
+    cut = lowered(chain, X).cut(torch_executed_ops=(name,))
+    assert [list(entry.reasons) for entry in cut.partitions] == [[], ["aten.cumsum.default"], []]
+
+
+@pytest.mark.parametrize("name", ["aten.cum", "cumsum", "aten.cumsum.dimname", "aten.cumsum_"])
+def test_an_operator_is_not_named_by_half(name: str, lowered: Any) -> None:
+    assert lowered(chain, X).cut(torch_executed_ops=(name,)).kinds == ["tensorrt"]
+
+
+def test_one_overload_of_several(lowered: Any) -> None:
+    model = lowered(lambda x: (x * x).cumsum(0).max(1).values.max(), X)
+    cut = model.cut(torch_executed_ops=("aten.max.dim",)).must_equal_whole()
+    assert [list(entry.reasons) for entry in cut.partitions] == [[], ["aten.max.dim"], []]
+    assert set(model.cut(torch_executed_ops=("aten.max",)).partitions[-1].reasons) == {
+        "aten.max.dim",
+        "aten.max.default",
+    }
+
+
+# -- require_full_compilation
+
+
+def test_full_compilation_of_what_is_whole(lowered: Any) -> None:
+    assert lowered(chain, X).cut(require_full_compilation=True).kinds == ["tensorrt"]
+
+
+def test_full_compilation_lists_operator_module_and_reason(lowered: Any, fake_judge: Any) -> None:
+    judge = fake_judge(refused={"aten.gelu.default": "not in this parser"})
+    with pytest.raises(ConversionRefused) as caught:
+        lowered(Blocks(), X).cut(
+            judge, require_full_compilation=True, torch_executed_ops=("aten.cumsum",), min_block_size=9
+        )
+    lines = [line.strip() for line in caught.value.text.splitlines()[1:]]
+    assert lines == [
+        "aten.gelu.default in blocks.0.1: not in this parser",
+        "aten.cumsum.default in the root module: in torch_executed_ops",
+        "aten.gelu.default in blocks.1.1: not in this parser",
+    ]
+    assert "require_full_compilation: false" in (caught.value.hint or "")

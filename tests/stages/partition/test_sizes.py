@@ -1,0 +1,191 @@
+"""Sizes: no number crosses a partition's border, and each partition computes the sizes that it needs from its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.export import Dim
+
+CASES = [(1, 3), (2, 5), (4, 7), (6, 9)]
+
+
+def rows(batch: int, length: int) -> list[torch.Tensor]:
+    return [torch.linspace(-2, 2, batch * length * 4).reshape(batch, length, 4)]
+
+
+DIMS = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}]
+
+
+def reshapes(x: torch.Tensor) -> torch.Tensor:
+    batch, length = x.shape[:2]
+    y = x.relu().reshape(batch, length * 2, 2).cumsum(1)
+    y = y.reshape(batch * length, 4).tanh().cumsum(0)
+    return y.reshape(batch, length, 2, 2).transpose(1, 2).reshape(batch, 2 * length, 2)
+
+
+def number_as_value(x: torch.Tensor) -> torch.Tensor:
+    return x.relu().cumsum(0) / x.shape[1] + x.shape[0] * 3 - x.shape[1] // 2
+
+
+def number_as_float(x: torch.Tensor) -> torch.Tensor:
+    return x.relu().cumsum(0) * x.shape[1] ** -0.5 + x.shape[0] / x.shape[1]
+
+
+def made_inside(x: torch.Tensor) -> torch.Tensor:
+    return x.cumsum(1) + torch.arange(x.shape[1]).cumsum(0)[:, None] + torch.zeros(x.shape[0], 1, 1).cos()
+
+
+def shorter(x: torch.Tensor) -> torch.Tensor:
+    y = x.relu()[:, 1:].cumsum(1)
+    return y.reshape(x.shape[0], (x.shape[1] - 1) * 4).tanh().cumsum(0)
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    missing = (4 - x.shape[1] % 4) % 4
+    y = F.pad(x.relu(), (0, 0, 0, missing)).cumsum(1)
+    return y.tanh().sum(1).cumsum(0) + missing
+
+
+def condition(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.tensor(x.shape[0] > 3), x.relu().cumsum(1), x.cumsum(0))
+
+
+FUNCTIONS = [reshapes, number_as_value, number_as_float, made_inside, shorter, padded, condition]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_sizes_that_are_used_behind_a_border(function: Callable[..., Any], lowered: Any) -> None:
+    model = lowered(function, *rows(3, 6), dims=DIMS)
+    cases = [rows(*case) for case in CASES]
+    for listed in (("aten.cumsum",), ("aten.relu", "aten.tanh"), ("aten.reshape", "aten.slice")):
+        cut = model.cut(torch_executed_ops=listed).must_be_sound().must_equal_whole(*cases)
+    for case in cases:
+        torch.testing.assert_close(cut.run(case)[0], function(*case))
+
+
+def test_a_size_of_an_intermediate_result(lowered: Any) -> None:
+    """(h - 1) // 2 + 1 is no dimension of any input of the model."""
+
+    class Convolutions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(1, 2, 3, 2, 1), nn.Conv2d(2, 2, 3, 2, 1)
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            features = self.one(image)
+            height, width = features.shape[2:]
+            flat = features.flatten(2).cumsum(2)
+            again = self.two(flat.reshape(-1, 2, height, width).relu())
+            return F.interpolate(again, size=(height, width)) + features
+
+    dims = [{2: Dim("height", min=8, max=40), 3: Dim("width", min=8, max=40)}]
+    model = lowered(Convolutions(), torch.rand(1, 1, 16, 20), dims=dims)
+    cases = [[torch.rand(1, 1, *size)] for size in ((8, 8), (9, 31), (40, 39), (17, 40))]
+    for listed in (("aten.cumsum",), ("aten.relu",), ("aten.reshape", "aten.flatten")):
+        model.cut(torch_executed_ops=listed).must_be_sound().must_equal_whole(*cases)
+    cut = model.cut(torch_executed_ops=("aten.cumsum",))
+    size = ["add", 1, ["floordiv", ["add", -1, ["sym", 0]], 2]]
+    assert size in [list(axis) for axis in cut["p0"].outputs[0].shape if not isinstance(axis, int)]
+
+
+class Token(nn.Module):
+    """Makes a tensor of the batch's size, and is given none that has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.ones(1, 1, 4))
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.token.relu().expand(batch, -1, -1)
+
+
+class WithToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.make = Token()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        return torch.cat([self.make(x.shape[0]), x], 1)
+
+
+def test_a_size_that_no_tensor_has_brings_a_carrier(lowered: Any) -> None:
+    model = lowered(WithToken(), *rows(3, 6), dims=DIMS)
+    cut = model.cut(granularity=("make",)).must_be_sound().must_equal_whole(*(rows(*case) for case in CASES))
+    assert [source for source, _ in cut["make"].inputs] == ["input:0"]
+    assert cut["make"].kind == "tensorrt"
+
+
+def test_one_carrier_is_enough(lowered: Any) -> None:
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(1) + torch.ones(x.shape[0], 1, 1).cos() + torch.ones(x.shape[1], 1).cos()
+
+    cut = lowered(both, *rows(3, 6), dims=DIMS).cut(torch_executed_ops=("aten.cumsum", "aten.add"))
+    cut.must_be_sound().must_equal_whole(*(rows(*case) for case in CASES))
+    assert [source for source, _ in cut["p0"].inputs] == ["input:0"]
+
+
+def test_two_inputs_of_different_sizes(lowered: Any) -> None:
+    def joined(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        both = torch.cat([x, y]).cumsum(0)
+        return both.relu()[: max(x.shape[0], y.shape[0])].cumsum(0).sum(0)
+
+    dims = [{0: Dim("one", min=1, max=8)}, {0: Dim("two", min=1, max=8)}]
+    model = lowered(joined, torch.rand(3, 4), torch.rand(5, 4), dims=dims)
+    cases = [[torch.rand(one, 4), torch.rand(two, 4)] for one, two in ((1, 8), (8, 1), (4, 4))]
+    cut = model.cut(torch_executed_ops=("aten.cumsum",)).must_be_sound().must_equal_whole(*cases)
+    assert ["add", ["sym", 0], ["sym", 1]] in [list(a) for a in cut["p0"].outputs[0].shape if not isinstance(a, int)]
+
+
+def test_equal_sizes_are_computed_once(lowered: Any) -> None:
+    model = lowered(reshapes, *rows(3, 6), dims=DIMS)
+    cut = model.cut(torch_executed_ops=("aten.cumsum",))
+    for program in cut.found.programs.values():
+        sizes = [node.args for node in program.graph.nodes if node.target is torch.ops.aten.sym_size.int]
+        assert len(sizes) == len(set(sizes))
+
+
+DATA: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "nonzero": (lambda x: (x.relu().nonzero().float() * 2).sum(0).tanh(), (torch.eye(4),)),
+    "masked_select": (lambda x: x.relu()[x > 0].cumsum(0).sum(0).tanh() + x.exp(), (torch.eye(4),)),
+    "count as a number": (lambda x: x.exp() * x.nonzero().shape[0], (torch.eye(4),)),
+    "count as a size": (
+        lambda x: torch.ones(x.nonzero().shape[0], 2).cumsum(0).sum(0) + x[0, :2].exp(),
+        (torch.eye(4),),
+    ),
+    "item as a bound": (lambda x, n: x.relu()[:, : n.max().item()].sum(1).tanh(), (torch.eye(4), torch.tensor([2, 1]))),
+    "item as a number": (lambda x, n: x.relu() * n.max().item() + x.tanh(), (torch.eye(4), torch.tensor([2, 1]))),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_what_depends_on_data_stays_in_torch(name: str, lowered: Any) -> None:
+    function, example = DATA[name]
+    model = lowered(function, *example)
+    others = [torch.tensor([[0.0, 2, 0, 1], [3, 0, 0, -1], [0] * 4, [1] * 4]), *example[1:]]
+    for listed in ((), ("aten.relu",), ("aten.exp", "aten.max"), ("aten.tanh",)):
+        cut = model.cut(torch_executed_ops=listed).must_be_sound().must_equal_whole(example, others)
+        for entry in cut.partitions:
+            program = cut.found.programs[entry.graph]
+            if entry.kind == "tensorrt":
+                assert "data" not in str(entry.inputs) + str(entry.outputs)
+                assert not any(
+                    str(symbol).startswith(("u", "zuf"))
+                    for node in program.graph.nodes
+                    for symbol in torch.fx.experimental.symbolic_shapes.free_unbacked_symbols(node.meta.get("val"))
+                )
+        reasons = {reason for entry in cut.partitions for reason in entry.reasons.values()}
+        assert any("depends on data" in reason for reason in reasons)
+
+
+def test_what_comes_before_and_after_data_is_tensorrt(lowered: Any) -> None:
+    cut = lowered(DATA["nonzero"][0], torch.eye(4)).cut()
+    assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
+    assert cut.operators("p0") == ["aten.relu.default"]
+    assert cut.operators("p2") == ["aten.tanh.default"]

@@ -1,0 +1,242 @@
+"""Pairs of models that differ in one thing never share a digest; one model in other clothes always has the same.
+
+The digests are those of the canonical texts that every key below the trace is made of (DESIGN section 4, rule 3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.text import program_text
+
+Function = Callable[..., object]
+
+
+class Of(nn.Module):
+    """A module around a function."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> object:
+        return self.function(*args)
+
+
+def text_of(module: nn.Module, *args: torch.Tensor, high: int = 8, low: int = 2) -> str:
+    batch = Dim("batch", min=low, max=high)
+    shapes = tuple({0: batch} for _ in args)
+    dynamic = (shapes,) if isinstance(module, Of) else shapes  # *args is one argument to torch.export
+    exported = export(module.eval(), args, dynamic_shapes=dynamic).run_decompositions({})  # as the trace step does
+    program, _ = functional(exported)
+    return program_text(program)
+
+
+X, Y = torch.ones(4, 6), torch.full((4, 6), 2.0)
+
+PAIRS: dict[str, tuple[Function, Function]] = {
+    "a softmax dim": (lambda x: x.softmax(0), lambda x: x.softmax(1)),
+    "operand order": (lambda x, y: x - y, lambda x, y: y - x),
+    "operand order of a product": (lambda x, y: x @ y.T, lambda x, y: y @ x.T),
+    "a constant": (lambda x: x * 2, lambda x: x * 3),
+    "an int constant and a float constant": (lambda x: x * 2, lambda x: x * 2.0),
+    "a constant's sign of zero": (lambda x: x * 0.0, lambda x: x * -0.0),
+    "a constant in its last bit": (lambda x: x * 0.1, lambda x: x * 0.10000000000000002),
+    "a constant tensor's value": (
+        lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 7.0]),
+    ),
+    "a clamp bound": (lambda x: x.clamp(0, 1), lambda x: x.clamp(0, 6)),
+    "a clamp's open side": (lambda x: x.clamp(min=0), lambda x: x.clamp(max=0)),
+    "an operator": (lambda x: x.sin(), lambda x: x.cos()),
+    "an overload": (lambda x: x + 1, lambda x: x + torch.ones(6)),
+    "a dtype inside": (lambda x: x.half().float(), lambda x: x.bfloat16().float()),
+    "an output order": (lambda x: (x + 1, x + 2), lambda x: (x + 2, x + 1)),
+    "an output that is left out": (lambda x: (x + 1, x + 2), lambda x: (x + 1,)),
+    "an input that is given back": (lambda x, y: (x, x + y), lambda x, y: (y, x + y)),
+    "an edge": (lambda x: (x + 1) * (x + 2) + (x + 1), lambda x: (x + 1) * (x + 2) + (x + 2)),
+    "a stride inside": (lambda x: x.t().contiguous(), lambda x: x.t()),
+    "a permutation": (
+        lambda x: x.unflatten(1, (2, 3)).permute(0, 2, 1),
+        lambda x: x.unflatten(1, (2, 3)).permute(0, 1, 2),
+    ),
+    "a rounding mode": (
+        lambda x: torch.div(x, 2, rounding_mode="floor"),
+        lambda x: torch.div(x, 2, rounding_mode="trunc"),
+    ),
+    "an infinity": (lambda x: x.masked_fill(x > 0, float("inf")), lambda x: x.masked_fill(x > 0, float("-inf"))),
+    "keepdim": (lambda x: x.sum(1, keepdim=True).squeeze(1), lambda x: x.sum(1)),
+}
+
+
+@pytest.mark.parametrize("what", PAIRS)
+def test_two_graphs_that_differ_in_one_thing_have_different_texts(what: str) -> None:
+    one, other = PAIRS[what]
+    count = one.__code__.co_argcount
+    assert text_of(Of(one), *(X, Y)[:count]) != text_of(Of(other), *(X, Y)[:count])
+
+
+def conv(**settings: object) -> str:
+    torch.manual_seed(0)
+    module = nn.Conv2d(2, 2, 3, **settings)  # type: ignore[arg-type]
+    program, _ = functional(export(module.eval(), (torch.ones(1, 2, 16, 16),)))
+    return program_text(program)
+
+
+def test_a_dilation_a_stride_a_padding_and_groups_are_in_the_text() -> None:
+    settings: list[dict[str, object]] = [
+        {},
+        {"dilation": 2},
+        {"stride": 2},
+        {"padding": 1},
+        {"groups": 2},
+        {"bias": False},
+    ]
+    assert len({conv(**setting) for setting in settings}) == len(settings)
+
+
+def test_a_dtype_a_dim_range_and_a_static_dim_are_in_the_text() -> None:
+    double = lambda x: x * 2  # noqa: E731
+    texts = [
+        text_of(Of(double), X),
+        text_of(Of(double), X.half()),
+        text_of(Of(double), X.to(torch.int64)),
+        text_of(Of(double), X, high=16),
+        text_of(Of(double), X, low=1),
+        text_of(Of(double), torch.ones(4, 7)),
+        program_text(functional(export(Of(double).eval(), (X,)))[0]),
+    ]
+    assert len(set(texts)) == len(texts)
+
+
+def test_a_stride_of_a_weight_is_in_the_text_and_its_value_is_not() -> None:
+    def linear(weight: torch.Tensor) -> str:
+        module = nn.Linear(6, 6, bias=False)
+        module.weight = nn.Parameter(weight)
+        return text_of(module, X)
+
+    square = torch.arange(36.0).reshape(6, 6)
+    assert linear(square) == linear(square + 1)
+    assert linear(square) != linear(square.t())
+
+
+def test_a_shared_dim_and_two_dims_differ() -> None:
+    add = Of(lambda x, y: (x * 2, y * 2))
+    one, other = Dim("one", min=2, max=8), Dim("other", min=2, max=8)
+    shared = functional(export(add, (X, Y), dynamic_shapes=(({0: one}, {0: one}),)))[0]
+    apart = functional(export(add, (X, torch.ones(5, 6)), dynamic_shapes=(({0: one}, {0: other}),)))[0]
+    assert program_text(shared) != program_text(apart)
+
+
+class Tied(nn.Module):
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6, bias=False)
+        self.second = nn.Linear(6, 6, bias=False)
+        if tied:
+            self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def test_tied_weights_are_structure() -> None:
+    assert text_of(Tied(True), X) != text_of(Tied(False), X)
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = nn.Linear(6, 6)
+        self.beta = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.alpha(x))
+        return self.beta(hidden) + 1
+
+
+class OtherwiseNamed(nn.Module):
+    """The same model: other attributes, other variables, another line and class name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(6, 6)
+        self.right = nn.Linear(6, 6)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        # a comment
+        a = self.left(value)
+        b = torch.relu(a)
+        return self.right(b) + 1
+
+
+def test_names_of_modules_weights_and_variables_are_not_in_the_text() -> None:
+    assert text_of(Named(), X) == text_of(OtherwiseNamed(), X)
+
+
+def test_a_stored_program_has_the_same_text() -> None:
+    program, _ = functional(export(Named().eval(), (X,)))
+    stored = program.to_bytes()
+    assert program_text(Program.from_bytes(stored)) == program_text(program)
+    assert b"test_soundness" not in stored, "no file names: a stored program must not change when its source moves"
+
+
+CHILD = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from torch.export import Dim, export
+from a_model import Model
+from trtbuild.stages.program.functional import functional
+from trtbuild.stages.program.text import program_text
+
+batch = Dim("batch", min=2, max=8)
+program, _ = functional(export(Model().eval(), (torch.ones(4, 6),), dynamic_shapes=({0: batch},)))
+print(hashlib.sha256(program_text(program).encode()).hexdigest())
+"""
+
+MODEL = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 6)
+
+    def forward(self, x):
+        return {name: self.linear(x) * k for k, name in enumerate(["a", "b", "c"])}
+"""
+
+
+def test_path_hash_seed_user_locale_and_time_zone_make_no_difference(tmp_path: Path) -> None:
+    found = set()
+    for place, seed, extra in (
+        ("here", "0", {}),
+        ("some where else", "4242", {"LC_ALL": "C", "LANG": "C", "TZ": "Asia/Tokyo", "USER": "other", "HOME": "/tmp"}),
+    ):
+        folder = tmp_path / place
+        folder.mkdir()
+        (folder / "a_model.py").write_text(MODEL)
+        environment = {**os.environ, "PYTHONHASHSEED": seed, **extra}
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, str(folder)],
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout.strip())
+    assert len(found) == 1
+    assert len(found.pop()) == len(hashlib.sha256().hexdigest())

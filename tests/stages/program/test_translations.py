@@ -1,0 +1,143 @@
+"""What is used of torch's own modules, pinned: each fails when torch changes it, before a model is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import operator
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from trtbuild.stages.program import translations
+from trtbuild.stages.program.functional import functional
+from trtbuild.stages.program.translations import (
+    OPSETS,
+    Untranslated,
+    decomposition_table,
+    has_translation,
+    promote_types,
+    quiet,
+    remove_assertions,
+    translate,
+)
+
+
+def test_the_exporter_has_what_is_used_of_it() -> None:
+    from torch.onnx._internal.exporter import (
+        _constants,
+        _core,
+        _decomp,
+        _dispatching,
+        _errors,
+        _fx_passes,
+        _registration,
+    )
+
+    assert OPSETS[0] == _constants.TORCHLIB_OPSET
+    program = inspect.signature(_core._exported_program_to_onnx_program).parameters
+    assert list(program) == ["exported_program", "registry", "lower"]
+    assert list(inspect.signature(_registration.ONNXRegistry.from_torchlib).parameters) == ["opset_version"]
+    assert list(inspect.signature(_dispatching.dispatch).parameters) == ["node", "registry"]
+    assert list(inspect.signature(_decomp.get_onnx_implemented_overloads).parameters) == ["registry"]
+    assert list(inspect.signature(_decomp.create_onnx_friendly_decomposition_table).parameters) == [
+        "onnx_registered_ops"
+    ]
+    assert list(inspect.signature(_fx_passes.insert_type_promotion_nodes).parameters) == ["graph_module"]
+    assert issubclass(_errors.DispatchError, _errors.ConversionError)
+
+
+def test_what_torch_does_before_it_translates_is_what_is_done_here() -> None:
+    from torch.onnx._internal.exporter import _core
+
+    source = inspect.getsource(_core._prepare_exported_program_for_export)
+    passes = ["decompose_with_registry", "insert_type_promotion_nodes", "remove_assertion_nodes"]
+    assert [
+        line.strip().split("_fx_passes.")[1].split("(")[0] for line in source.splitlines() if "_fx_passes." in line
+    ] == passes
+    assert "backed_size_oblivious=True" in source
+
+
+def test_the_same_operators_are_translated_in_every_opset() -> None:
+    names = {opset: {str(target) for target in translations._registry(opset).functions} for opset in OPSETS}
+    assert names[18] == names[20]
+
+
+def test_operators_that_have_a_translation_are_not_decomposed() -> None:
+    table = decomposition_table()
+    aten = torch.ops.aten
+    for kept in (
+        aten.linear.default,
+        aten.layer_norm.default,
+        aten.scaled_dot_product_attention.default,
+        aten.gelu.default,
+    ):
+        assert kept not in table
+    assert aten.huber_loss.default in table
+    assert decomposition_table() is table
+
+
+def test_has_translation() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.zeros(2)
+    assert has_translation(graph.call_function(torch.ops.aten.relu.default, (x,)))
+    assert has_translation(graph.call_function(operator.getitem, (x, 0)))
+    assert has_translation(graph.call_function(torch.ops.aten._assert_async.msg, (x, "no")))
+    assert not has_translation(graph.call_function(torch.ops.aten._cdist_forward.default, (x, x, 2.0, None)))
+
+
+class Checked(nn.Module):
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] > 1)
+        return x * i
+
+
+def test_promotion_is_explicit_and_assertions_go() -> None:
+    exported = export(
+        Checked(), (torch.ones(3), torch.ones(3, dtype=torch.int64)), dynamic_shapes=({0: Dim("b", min=2, max=9)},) * 2
+    )
+    program, _ = functional(exported.run_decompositions({}))
+    module = program.exported.graph_module
+    promote_types(module)
+    remove_assertions(module)
+    targets = [node.target for node in module.graph.nodes if node.op == "call_function"]
+    assert torch.ops.prims.convert_element_type.default in targets
+    assert targets[-1] is torch.ops.aten.mul.Tensor
+    assert not any("assert" in str(target) for target in targets)
+
+
+def test_an_untranslated_node_is_named() -> None:
+    class Distance(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.aten._cdist_forward.default(x, x, 2.0, None)
+
+    program, _ = functional(export(Distance(), (torch.ones(2, 3),)).run_decompositions({}))
+    (call,) = (node for node in program.graph.nodes if node.op == "call_function")
+    with pytest.raises(Untranslated, match="No ONNX function found") as raised:
+        translate(program.exported, 20)
+    assert raised.value.node == call.name
+
+
+def test_quiet_restores_and_lets_errors_through(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyError), quiet():
+        print("never seen")
+        warnings.warn("never seen", stacklevel=1)
+        logging.getLogger("onnxscript").warning("never seen")
+        raise KeyError
+    assert capsys.readouterr().out == ""
+    assert not caplog.records
+    logging.getLogger("onnxscript").warning("seen")
+    assert caplog.records
+
+
+def test_importing_loads_no_registry() -> None:
+    code = "import sys, trtbuild.stages.program.translations; print('onnxscript' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

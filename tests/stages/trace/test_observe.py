@@ -1,0 +1,118 @@
+"""Looking up a dependency again, and what a manifest adds by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.dependency import Dependency
+from trtbuild.stages.trace import patterns
+from trtbuild.stages.trace.observe import file_digest, installed_version, observe
+from trtbuild.stages.trace.places import HOME, Place, Places
+from trtbuild.stages.trace.recording import Recorder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = Path(os.path.realpath(tmp_path))
+    for name in ("a/x.json", "a/b/y.json", "a/b/z.txt", "a/__pycache__/x.pyc", "c.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return root
+
+
+def seen(kind: str, name: str, project: Path) -> str:
+    return observe(Dependency(kind, name), project, file_digest)  # type: ignore[arg-type]
+
+
+def test_a_file(project: Path) -> None:
+    assert seen("file", "c.txt", project) == hashlib.sha256(b"c.txt").hexdigest()
+    assert seen("file", str(project / "c.txt"), project) == seen("file", "c.txt", project)
+    assert seen("file", "a", project) == "directory"
+    assert seen("file", "none", project) == seen("file", "c.txt/none", project) == "absent"
+
+
+def test_a_listing_is_names_without_derived_state(project: Path) -> None:
+    before = seen("listing", "a", project)
+    (project / "a/x.json").write_text("other")
+    (project / "a/__pycache__").rename(project / "a/.trtbuild")
+    assert seen("listing", "a", project) == before
+    (project / "a/b").rename(project / "a/bb")
+    assert seen("listing", "a", project) != before
+    assert seen("listing", "none", project) == "absent"
+
+
+def test_a_listing_tells_a_file_from_a_directory(project: Path) -> None:
+    (project / "d").mkdir()
+    (project / "d/one").mkdir()
+    before = seen("listing", "d", project)
+    (project / "d/one").rmdir()
+    (project / "d/one").write_text("")
+    assert seen("listing", "d", project) != before
+
+
+def test_a_distribution(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seen("distribution", "pytest", project) == pytest.__version__
+    assert seen("distribution", "no-such-thing", project) == "absent"
+    (project / "My_Dist.x-1.5+local.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(project), *sys.path])
+    assert installed_version("my-dist-x") == "1.5+local"
+
+
+def test_a_variable_is_a_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    assert seen("environment", "A_SECRET", project) == hashlib.sha256(b"hunter2").hexdigest()
+    monkeypatch.setenv("A_SECRET", "")
+    assert seen("environment", "A_SECRET", project) == hashlib.sha256(b"").hexdigest()
+    monkeypatch.delenv("A_SECRET")
+    assert seen("environment", "A_SECRET", project) == "absent"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("c.txt", ["file:c.txt"]),
+        ("none.txt", ["file:none.txt"]),
+        ("none/*.txt", ["file:none"]),
+        ("a/*.json", ["file:a/x.json", "listing:a"]),
+        ("a/**/*.json", ["file:a/b/y.json", "file:a/x.json", "listing:a", "listing:a/b"]),
+        ("a", ["file:a/b/y.json", "file:a/b/z.txt", "file:a/x.json", "listing:a", "listing:a/b"]),
+        ("a/**", ["file:a/b/y.json", "file:a/b/z.txt", "file:a/x.json", "listing:a", "listing:a/b"]),
+        ("a/*/z.txt", ["file:a/b/z.txt", "listing:a"]),
+    ],
+)
+def test_patterns_name_files_and_what_was_searched(project: Path, pattern: str, expected: list[str]) -> None:
+    recorder = Recorder(project, Places())
+    patterns.add(pattern, project, recorder)
+    assert sorted(found.dependency.part for found in recorder.observations()) == expected
+
+
+def test_whose_a_file_is(project: Path) -> None:
+    places = Places()
+    assert places.of(str(project / "c.txt")) == Place("user")
+    assert places.of(os.__file__) == Place("python")
+    assert places.of("<frozen importlib._bootstrap>") == Place("python")
+    assert places.of(pytest.__file__) == Place("distribution", "pytest")
+    assert places.of(os.path.join(HOME, "trtbuild", "errors.py")) == Place("trtbuild")
+    for name in ("/proc/self/maps", "<string>", str(project / "a/__pycache__/x.pyc"), str(project / ".git/HEAD")):
+        assert places.of(name) == Place("ignored"), name
+
+
+def test_a_file_beside_distributions_that_none_of_them_lists_is_the_users(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = project / "site-packages"
+    (site / "owned-1.0.dist-info").mkdir(parents=True)
+    (site / "owned").mkdir()
+    (site / "owned-1.0.dist-info/RECORD").write_text("owned/__init__.py,,\n")
+    for name in ("owned/__init__.py", "owned/dropped_in.py", "loose.py"):
+        (site / name).write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    places = Places()
+    assert places.of(str(site / "owned/__init__.py")) == Place("distribution", "owned")
+    assert places.of(str(site / "owned/dropped_in.py")) == places.of(str(site / "loose.py")) == Place("user")
+    assert places.of(str(site / "absent.py")) == Place("python")

@@ -1,0 +1,43 @@
+"""Real models: their interface, and that nothing of ours is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trtbuild.core.spec import Input, NamedDim
+
+
+def test_a_vision_transformer(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+    from transformers import ViTConfig, ViTModel
+
+    config = ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=16
+    )
+    shapes = [{"pixel_values": (1, 3, 32, 32)}, {"pixel_values": ((1, 3, 32, 32), (4, 3, 32, 32), (8, 3, 32, 32))}]
+    found = traced(ViTModel(config).eval(), job_of(shapes))
+    outputs = {entry["name"]: entry["shape"] for entry in found.interface["outputs"]}
+    assert outputs == {"last_hidden_state": [["sym", 0], 5, 32], "pooler_output": [["sym", 0], 32]}
+    assert found.interface["output_tree"]["type"] == "transformers.modeling_outputs:BaseModelOutputWithPooling"
+    assert "symbol 0 in 1..8\n" in found.graph
+    assert any(path.startswith("layers.1.") or ".layer.1." in path for path, _ in found.modules)
+
+
+def test_a_text_encoder_with_a_keyword_mask(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=64)
+    inputs = (Input("input_ids", "int64"), Input("attention_mask", "int64", keyword=True))
+    names = [entry.name for entry in inputs]
+    dims = [NamedDim(name, tuple((entry, axis) for entry in names)) for axis, name in enumerate(("batch", "sequence"))]
+    job = job_of(dict.fromkeys(names, ((1, 4), (4, 16), (8, 32))), inputs=inputs, dims=dims)
+    found = traced(BertModel(config).eval(), job)
+    outputs = {entry["name"]: entry["shape"] for entry in found.interface["outputs"]}
+    assert outputs == {"last_hidden_state": [["sym", 0], ["sym", 1], 32], "pooler_output": [["sym", 0], 32]}
+    assert [(entry["dtype"], entry["keyword"]) for entry in found.interface["inputs"]] == [
+        ("int64", False),
+        ("int64", True),
+    ]
+    assert [slot for slot, value in found.weights if value.dtype is torch.int64]  # position_ids, a buffer of no file

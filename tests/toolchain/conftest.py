@@ -1,0 +1,117 @@
+"""ONNX models as the convert step leaves them, made by hand, and jobs to compile them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper as h
+
+from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.toolchain.table import installed_version
+
+
+@dataclass(frozen=True)
+class Made:
+    """A job, and the blobs that it names."""
+
+    job: EngineJob
+    blobs: Mapping[str, bytes]
+
+    def but(self, **changes: Any) -> Made:
+        return Made(replace(self.job, **changes), self.blobs)
+
+    def read(self, sha256: str) -> bytes:
+        return self.blobs[sha256]
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[tuple[str, Sequence[int | str]]],
+    outputs: Sequence[str],
+    weights: Sequence[np.ndarray],
+    constants: Mapping[str, np.ndarray] | None = None,
+    elements: Sequence[str] | None = None,
+) -> bytes:
+    """Inputs ``i0…`` and outputs ``o0…`` by ONNX element type; `weights` are external; nodes are named ``n0…``.
+
+    `elements` are the weights' ONNX types where numpy has none (bfloat16 as uint16)."""
+    graph = onnx.GraphProto(name="partition")
+    for index, node in enumerate(nodes):
+        node.name = f"n{index}"
+        graph.node.append(node)
+    for index, (element, shape) in enumerate(inputs):
+        kind = onnx.TensorProto.DataType.Value(element)
+        graph.input.append(h.make_tensor_value_info(f"i{index}", kind, shape))
+    for index, element in enumerate(outputs):
+        graph.output.append(h.make_tensor_value_info(f"o{index}", onnx.TensorProto.DataType.Value(element), None))
+    for index, value in enumerate(weights):
+        kind = h.np_dtype_to_tensor_dtype(value.dtype)
+        if elements is not None:
+            kind = onnx.TensorProto.DataType.Value(elements[index])
+        tensor = graph.initializer.add(name=f"w{index}", dims=value.shape, data_type=kind)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=f"w{index}")
+    for name, value in (constants or {}).items():
+        graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 20)], ir_version=9)
+    return proto.SerializeToString(deterministic=True)
+
+
+def made(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[ShapeRange]) -> Made:
+    blobs = {"onnx": onnx_model}
+    entries = []
+    for value in weights:
+        digest = hashlib.sha256(value.tobytes()).hexdigest()
+        blobs[digest] = value.tobytes()
+        entries.append(Weight(str(value.dtype), value.shape, digest))
+    version = installed_version("tensorrt-rtx")
+    assert version is not None
+    settings, target = BuilderSettings(), Target("ada", 89)
+    return Made(EngineJob("onnx", tuple(entries), tuple(map(tuple, profiles)), settings, target, version), blobs)
+
+
+def mlp(seed: int = 0, dtype: str = "float32") -> tuple[bytes, list[np.ndarray]]:
+    """Two linear layers whose biases are equal: (d0, 8) to (d0, 8)."""
+    random = np.random.default_rng(seed)
+    weights = [random.standard_normal((8, 8)).astype(dtype) for _ in range(2)]
+    weights += [np.zeros(8, dtype), np.zeros(8, dtype)]
+    nodes = [
+        h.make_node("MatMul", ["i0", "w0"], ["v0"]),
+        h.make_node("Add", ["v0", "w2"], ["v1"]),
+        h.make_node("Relu", ["v1"], ["v2"]),
+        h.make_node("MatMul", ["v2", "w1"], ["v3"]),
+        h.make_node("Add", ["v3", "w3"], ["o0"]),
+    ]
+    element = {"float32": "FLOAT", "float16": "FLOAT16"}[dtype]
+    return model(nodes, [(element, ["d0", 8])], [element], weights), weights
+
+
+ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
+
+
+@pytest.fixture(scope="session")
+def mlp_job() -> Made:
+    """A small dynamic network, for SM 89."""
+    return made(*mlp(), (ROWS,))
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., bytes]:
+    return model
+
+
+@pytest.fixture(scope="session")
+def make_job() -> Callable[..., Made]:
+    return made
+
+
+@pytest.fixture(scope="session")
+def make_mlp() -> Callable[..., tuple[bytes, list[np.ndarray]]]:
+    return mlp

@@ -1,0 +1,254 @@
+"""Real TensorRT-RTX engines, built without a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper as h
+
+from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.errors import EnvironmentFault, ToolchainError
+from trtbuild.toolchain import configuration
+from trtbuild.toolchain.compiler import Compiled, compile_engine
+
+_HALF = ShapeRange((1, 8), (4, 8), (16, 8))
+
+
+def _digest(compiled: Compiled) -> str:
+    return hashlib.sha256(compiled.plan).hexdigest()
+
+
+def test_builds_for_each_sm_without_a_gpu(mlp_job: Any) -> None:
+    plans = {
+        sm: compile_engine(replace(mlp_job.job, target=Target("t", sm)), mlp_job.read) for sm in (80, 86, 89, 120, 121)
+    }
+    assert len({_digest(compiled) for compiled in plans.values()}) == 5
+    assert all(compiled.plan.nbytes > 5000 for compiled in plans.values())
+
+
+def test_equal_jobs_give_equal_bytes_one_after_another_and_at_once(mlp_job: Any) -> None:
+    first = _digest(compile_engine(mlp_job.job, mlp_job.read))
+    compile_engine(replace(mlp_job.job, target=Target("t", 120)), mlp_job.read)
+    assert _digest(compile_engine(mlp_job.job, mlp_job.read)) == first
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(_digest(compile_engine(mlp_job.job, mlp_job.read))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [first] * 4
+
+
+_SCRIPT = """
+import hashlib, json, sys
+from trtbuild.core.engine_job import EngineJob
+from trtbuild.toolchain.compiler import compile_engine
+told = json.load(sys.stdin)
+blobs = {name: bytes.fromhex(data) for name, data in told["blobs"].items()}
+print(hashlib.sha256(compile_engine(EngineJob.from_json(told["job"]), blobs.__getitem__).plan).hexdigest())
+print([name for name in ("torch", "onnx", "pydantic", "click") if name in sys.modules])
+"""
+
+
+def test_another_process_builds_the_same_bytes_and_needs_neither_torch_nor_onnx(mlp_job: Any) -> None:
+    told = {"job": mlp_job.job.to_json(), "blobs": {name: data.hex() for name, data in mlp_job.blobs.items()}}
+    result = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], input=json.dumps(told), capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split("\n")[:2] == [_digest(compile_engine(mlp_job.job, mlp_job.read)), "[]"]
+
+
+def test_weights_are_in_the_plan_and_their_blobs_are_read_once(make_job: Any, make_mlp: Any, mlp_job: Any) -> None:
+    other = make_job(*make_mlp(seed=1), *mlp_job.job.profiles)
+    assert other.job.onnx == mlp_job.job.onnx
+    asked: list[str] = []
+
+    def read(sha256: str) -> bytes:
+        asked.append(sha256)
+        return other.read(sha256)
+
+    compiled = compile_engine(other.job, read)
+    assert _digest(compiled) != _digest(compile_engine(mlp_job.job, mlp_job.read))
+    assert sorted(asked) == sorted({"onnx", *(weight.sha256 for weight in other.job.weights)})
+    assert other.blobs[other.job.weights[0].sha256] in bytes(compiled.plan)
+
+
+def test_weights_that_the_model_does_not_read_are_not_asked_for(mlp_job: Any) -> None:
+    unread = replace(mlp_job.job, weights=(*mlp_job.job.weights, Weight("float32", (3,), "nowhere")))
+    assert _digest(compile_engine(unread, mlp_job.read)) == _digest(compile_engine(mlp_job.job, mlp_job.read))
+
+
+def test_equal_bytes_of_other_shapes_are_weights_of_their_own(make_model: Any, make_job: Any) -> None:
+    weights = [np.zeros(8, np.float32), np.zeros((1, 8), np.float32), np.zeros(4, np.int64)]
+    nodes = [
+        h.make_node("Add", ["i0", "w0"], ["v0"]),
+        h.make_node("Add", ["v0", "w1"], ["o0"]),
+        h.make_node("Add", ["i1", "w2"], ["o1"]),
+    ]
+    model = make_model(nodes, [("FLOAT", ["d0", 8]), ("INT64", [4])], ["FLOAT", "INT64"], weights)
+    made = make_job(model, weights, (_HALF, ShapeRange((4,), (4,), (4,))))
+    assert len({weight.sha256 for weight in made.job.weights}) == 1
+    assert compile_engine(made.job, made.read).plan.nbytes
+
+
+def test_half_precisions_bools_integers_and_scalars(make_model: Any, make_job: Any) -> None:
+    weights = [np.ones((8, 8), np.float16), np.ones((8, 8), np.uint16)]
+    nodes = [
+        h.make_node("MatMul", ["i0", "w0"], ["o0"]),
+        h.make_node("MatMul", ["i1", "w1"], ["o1"]),
+        h.make_node("Not", ["i2"], ["o2"]),
+        h.make_node("Add", ["i3", "i4"], ["o3"]),
+    ]
+    inputs = [("FLOAT16", ["d0", 8]), ("BFLOAT16", ["d0", 8]), ("BOOL", ["d0"]), ("INT64", ["d0"]), ("INT64", [])]
+    model = make_model(
+        nodes, inputs, ["FLOAT16", "BFLOAT16", "BOOL", "INT64"], weights, elements=["FLOAT16", "BFLOAT16"]
+    )
+    row, scalar = ShapeRange((1,), (4,), (16,)), ShapeRange((), (), ())
+    made = make_job(model, weights, (_HALF, _HALF, row, row, scalar))
+    layers = json.loads(compile_engine(made.job, made.read).layers)
+    assert [entry["dtype"] for entry in layers["inputs"]] == ["half", "bf16", "bool", "int64", "int64"]
+    assert layers["inputs"][4]["shape"] == []
+
+
+def test_several_profiles_and_their_order(mlp_job: Any) -> None:
+    small = ShapeRange((1, 8), (1, 8), (2, 8))
+    (wide,) = mlp_job.job.profiles[0]
+    plans = {
+        _digest(compile_engine(replace(mlp_job.job, profiles=profiles), mlp_job.read))
+        for profiles in (((wide,),), ((small,),), ((small,), (wide,)), ((wide,), (small,)))
+    }
+    assert len(plans) == 4
+
+
+def test_one_plan_for_ampere_and_later(mlp_job: Any) -> None:
+    exact = compile_engine(mlp_job.job, mlp_job.read)
+    wide = compile_engine(replace(mlp_job.job, target=Target("t", 89, compatibility="ampere_plus")), mlp_job.read)
+    assert _digest(exact) != _digest(wide)
+    same = replace(mlp_job.job, target=Target("t", 89, compatibility="same_compute_capability"))
+    assert _digest(exact) == _digest(compile_engine(same, mlp_job.read))
+
+
+def test_every_builder_setting_is_applied() -> None:
+    applied = {*configuration.FLAGS, *configuration.NUMBERS, *configuration.CHOICES, "workspace"}
+    assert applied == {field.name for field in fields(BuilderSettings)}
+
+
+#: Value of each setting that is not its default, and whether it changes an RTX plan's bytes (1.7.1).
+_CHANGED: dict[str, tuple[Any, bool]] = {
+    "optimization_level": (5, False),
+    "workspace": (1 << 28, True),
+    "max_aux_streams": (0, False),
+    "tiling_optimization_level": ("full", False),
+    "l2_limit_for_tiling": (1 << 20, False),
+    "max_num_tactics": (3, False),
+    "avg_timing_iterations": (4, False),
+    "tf32": (False, True),
+    "sparse_weights": (True, False),
+    "strict_nans": (True, False),
+    "weight_streaming": (True, True),
+    "distributive_independence": (True, False),
+    "direct_io": (True, False),
+    "require_user_allocation": (True, True),
+    "monitor_memory": (True, False),
+    "profiling_verbosity": ("none", True),
+}
+
+
+@pytest.mark.parametrize("name", _CHANGED)
+def test_settings_are_taken_one_by_one(name: str, mlp_job: Any) -> None:
+    value, changes = _CHANGED[name]
+    settings = replace(BuilderSettings(), **{name: value})
+    compiled = compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)
+    assert (_digest(compiled) != _digest(compile_engine(mlp_job.job, mlp_job.read))) == changes
+
+
+def test_version_compatible_without_the_lean_runtime(mlp_job: Any) -> None:
+    settings = BuilderSettings(version_compatible=True, exclude_lean_runtime=True)
+    assert compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read).plan.nbytes
+
+
+def test_the_workspace_of_this_machine_is_not_in_the_plan(mlp_job: Any) -> None:
+    written = replace(mlp_job.job, settings=BuilderSettings(workspace=64 << 30))
+    assert _digest(compile_engine(written, mlp_job.read)) == _digest(compile_engine(mlp_job.job, mlp_job.read))
+
+
+def test_rejects_float32_on_turing_and_says_what_to_do(mlp_job: Any, make_job: Any, make_mlp: Any) -> None:
+    turing = Target("turing", 75)
+    with pytest.raises(ToolchainError, match="FP32 GEMM is not supported") as raised:
+        compile_engine(replace(mlp_job.job, target=turing), mlp_job.read)
+    assert "precision: float16" in str(raised.value)
+    assert raised.value.log
+    half = make_job(*make_mlp(dtype="float16"), *mlp_job.job.profiles)
+    assert compile_engine(replace(half.job, target=turing), half.read).plan.nbytes
+
+
+def test_rejects_a_flag_that_the_library_does_not_take(mlp_job: Any) -> None:
+    settings = BuilderSettings(exclude_lean_runtime=True)
+    with pytest.raises(ToolchainError, match=r"does not take builder\.exclude_lean_runtime"):
+        compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)
+
+
+def test_rejects_another_version_than_the_key_says(mlp_job: Any) -> None:
+    with pytest.raises(EnvironmentFault, match=r"built by tensorrt-rtx 1\.5\.0"):
+        compile_engine(replace(mlp_job.job, toolchain_version="1.5.0"), mlp_job.read)
+
+
+def test_rejects_weights_of_the_wrong_size(mlp_job: Any) -> None:
+    with pytest.raises(ToolchainError, match="weight w0 has 256 bytes; 4 were given"):
+        compile_engine(mlp_job.job, {**mlp_job.blobs, mlp_job.job.weights[0].sha256: b"abcd"}.__getitem__)
+
+
+def test_rejects_profiles_that_do_not_fit(mlp_job: Any) -> None:
+    wrong = ShapeRange((1, 9), (4, 9), (16, 9))
+    with pytest.raises(ToolchainError, match=r"i0|profile"):
+        compile_engine(replace(mlp_job.job, profiles=((wrong,),)), mlp_job.read)
+    with pytest.raises(ToolchainError, match="profile 0 has 2 inputs, the network 1"):
+        compile_engine(replace(mlp_job.job, profiles=((wrong, wrong),)), mlp_job.read)
+    with pytest.raises(ToolchainError):
+        compile_engine(replace(mlp_job.job, profiles=()), mlp_job.read)
+
+
+def test_rejects_what_the_parser_refuses_by_its_node(make_model: Any, make_job: Any) -> None:
+    made = make_job(make_model([h.make_node("Det", ["i0"], ["o0"])], [("FLOAT", [4, 4])], ["FLOAT"], []), [], ())
+    with pytest.raises(ToolchainError, match=r"n0 \(Det: UNSUPPORTED_NODE"):
+        compile_engine(made.job, made.read)
+
+
+def test_rejects_float64_that_the_parser_would_make_float32(make_model: Any, make_job: Any) -> None:
+    model = make_model([h.make_node("Neg", ["i0"], ["o0"])], [("DOUBLE", [4])], ["DOUBLE"], [])
+    made = make_job(model, [], (ShapeRange((4,), (4,), (4,)),))
+    with pytest.raises(ToolchainError, match="float64 is not a type that an engine computes in"):
+        compile_engine(made.job, made.read)
+
+
+def test_errors_leave_the_process_fit_to_build(mlp_job: Any) -> None:
+    for _ in range(5):
+        with pytest.raises(ToolchainError):
+            compile_engine(replace(mlp_job.job, profiles=()), mlp_job.read)
+        with pytest.raises(ToolchainError):
+            compile_engine(replace(mlp_job.job, target=Target("t", 75)), mlp_job.read)
+    assert compile_engine(mlp_job.job, mlp_job.read).plan.nbytes
+
+
+def test_layers_and_statistics(mlp_job: Any) -> None:
+    compiled = compile_engine(EngineJob.from_json(json.loads(json.dumps(mlp_job.job.to_json()))), mlp_job.read)
+    layers = json.loads(compiled.layers)
+    assert layers["inputs"] == [{"name": "i0", "dtype": "float", "shape": [-1, 8]}]
+    assert layers["outputs"] == [{"name": "o0", "dtype": "float", "shape": [-1, 8]}]
+    assert {"n0", "n2", "n3"} <= {layer["name"] for layer in layers["layers"]}
+    assert compiled.statistics["plan_bytes"] == compiled.plan.nbytes
+    assert compiled.statistics["warnings"] == []
+    assert all(isinstance(compiled.statistics[name], float) for name in ("load_s", "read_s", "parse_s", "build_s"))
+    assert isinstance(compiled.statistics["peak_rss_bytes"], int)

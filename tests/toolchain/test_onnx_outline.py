@@ -1,0 +1,69 @@
+"""The outline of a model, against onnx itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper as h
+from onnx import numpy_helper
+
+from trtbuild.toolchain.onnx_outline import outline
+
+
+def test_nodes_weights_and_types_are_those_of_onnx(make_mlp: Any) -> None:
+    model, weights = make_mlp()
+    proto, found = onnx.ModelProto.FromString(model), outline(model)
+    assert [(n.name, n.operator, list(n.inputs), list(n.outputs)) for n in found.nodes] == [
+        (n.name, n.op_type, list(n.input), list(n.output)) for n in proto.graph.node
+    ]
+    assert [(w.name, w.size_bytes) for w in found.weights] == [(f"w{k}", w.nbytes) for k, w in enumerate(weights)]
+    assert found.inputs == (("i0", onnx.TensorProto.FLOAT),)
+    assert found.outputs == (("o0", onnx.TensorProto.FLOAT),)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 300, 4)])
+def test_sizes_of_weights(dtype: str, shape: tuple[int, ...], make_model: Any) -> None:
+    value = np.zeros(shape, dtype)
+    (weight,) = outline(make_model([], [], [], [value])).weights
+    assert weight.size_bytes == value.nbytes
+
+
+def test_unpacked_dims_are_read_too() -> None:
+    tensor = b"\x08\x02\x08\xac\x02\x10\x01\x42\x02w0\x70\x01"  # dims 2 and 300 one by one, FLOAT, "w0", EXTERNAL
+    proto = onnx.TensorProto.FromString(tensor)
+    assert (list(proto.dims), proto.name) == ([2, 300], "w0")
+    graph = b"\x2a" + bytes([len(tensor)]) + tensor
+    (weight,) = outline(b"\x3a" + bytes([len(graph)]) + graph).weights
+    assert weight.size_bytes == 2400
+
+
+def test_inline_constants_are_no_weights(make_model: Any) -> None:
+    found = outline(make_model([], [], [], [np.zeros(2, np.float32)], {"c0": np.zeros(3)}))
+    assert [weight.name for weight in found.weights] == ["w0"]
+    assert found.initializers == (("w0", onnx.TensorProto.FLOAT), ("c0", onnx.TensorProto.DOUBLE))
+
+
+def test_what_nested_graphs_read_and_declare_counts_as_the_nodes(make_model: Any) -> None:
+    inner = h.make_graph(
+        [h.make_node("Cast", ["i0"], ["t"], to=11), h.make_node("Add", ["t", "k"], ["r"])],
+        "inner",
+        [],
+        [h.make_tensor_value_info("r", 11, None)],
+        [numpy_helper.from_array(np.array(1, np.int16), "k")],
+    )
+    model = make_model(
+        [h.make_node("If", ["i1"], ["o0"], then_branch=inner)], [("FLOAT", [2]), ("BOOL", [])], ["DOUBLE"], []
+    )
+    (node,) = outline(model).nodes
+    assert set(node.inputs) == {"i1", "i0", "t", "k"}
+    assert set(node.types) == {onnx.TensorProto.DOUBLE, onnx.TensorProto.INT16}
+
+
+@pytest.mark.parametrize("cut", [20, 40, 60])
+def test_rejects_a_message_that_is_cut_off(cut: int, make_mlp: Any) -> None:
+    with pytest.raises(ValueError, match="cut off"):
+        outline(make_mlp()[0][:-cut])

@@ -1,0 +1,81 @@
+"""What NVIDIA's parser takes, asked without weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper as h
+
+from trtbuild.errors import EnvironmentFault
+from trtbuild.toolchain.parsing import Parser
+
+
+@pytest.fixture(scope="module")
+def parser() -> Parser:
+    return Parser("tensorrt-rtx")
+
+
+def test_takes_a_model_whose_weights_are_nowhere(parser: Parser, make_mlp: Any) -> None:
+    assert parser.refused(make_mlp()[0]) is None
+    assert parser.refused(make_mlp()[0]) is None
+
+
+def test_names_every_refused_node_and_no_other(parser: Parser, make_model: Any) -> None:
+    weights = [np.zeros((4, 4), np.float32)]
+    nodes = [
+        h.make_node("MatMul", ["i0", "w0"], ["v0"]),
+        h.make_node("Det", ["v0"], ["v1"]),
+        h.make_node("Relu", ["v1"], ["v2"]),
+        h.make_node("Unique", ["v2"], ["v3"]),
+        h.make_node("Relu", ["v3"], ["o0"]),
+    ]
+    refusal = parser.refused(make_model(nodes, [("FLOAT", ["d0", 4, 4])], ["FLOAT"], weights))
+    assert refusal is not None
+    assert refusal.nodes == ("n1", "n3")
+    assert refusal.messages == ("n1: Det: UNSUPPORTED_NODE: false", "n3: Unique: UNSUPPORTED_NODE: false")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [h.make_node("NonZero", ["i0"], ["o0"])],
+        [h.make_node("Cast", ["i0"], ["o0"], to=5)],
+        [h.make_node("DFT", ["i0", "", "axis"], ["o0"])],
+    ],
+    ids=["nonzero", "int16", "dft"],
+)
+def test_refuses_what_supports_operator_says_yes_to(parser: Parser, make_model: Any, nodes: Any) -> None:
+    output = {"NonZero": "INT64", "Cast": "INT16", "DFT": "FLOAT"}[nodes[0].op_type]
+    refusal = parser.refused(make_model(nodes, [("FLOAT", [2, 8, 1])], [output], [], {"axis": np.array(1)}))
+    assert refusal is not None
+    assert refusal.nodes == ("n0",)
+
+
+def test_refuses_what_is_only_taken_by_changing_its_type(parser: Parser, make_model: Any) -> None:
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=11),
+        h.make_node("Mul", ["v0", "c0"], ["v1"]),
+        h.make_node("Cast", ["v1"], ["v2"], to=1),
+        h.make_node("Relu", ["v2"], ["o0"]),
+    ]
+    model = make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], {"c0": np.array(1e300)})
+    refusal = parser.refused(model)
+    assert refusal is not None
+    assert refusal.nodes == ("n0", "n1", "n2")
+
+
+def test_an_integer_buffer_may_be_read_as_indices(parser: Parser, make_model: Any) -> None:
+    nodes = [h.make_node("Gather", ["i0", "w0"], ["o0"], axis=1)]
+    assert parser.refused(make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros(3, np.int64)])) is None
+
+
+def test_rejects_bytes_that_are_no_model(parser: Parser) -> None:
+    with pytest.raises(ValueError, match="protobuf"):
+        parser.refused(b"\xff\xff\xff")
+
+
+def test_rejects_another_version() -> None:
+    with pytest.raises(EnvironmentFault):
+        Parser("tensorrt-rtx", "1.0.0")

@@ -1,0 +1,88 @@
+"""The partition step's document, from the pieces and their programs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.errors import SourceError
+from trtbuild.stages.partition.naming import partition_names
+from trtbuild.stages.partition.pieces import Piece
+from trtbuild.stages.partition.regions import Region
+from trtbuild.stages.partition.split import Built
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.symbols import Symbols
+from trtbuild.stages.program.text import target_name
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A piece, the region that it is to be an engine for (None: Torch's), its program, and that program's text."""
+
+    piece: Piece
+    region: Region | None
+    built: Built
+    text: str
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """The document, and each distinct partition program by the SHA-256 of its text."""
+
+    document: Partitions
+    programs: Mapping[str, Program]
+
+
+def document(
+    program: Program, symbols: Symbols, candidates: Sequence[Candidate], reasons: Mapping[int, str]
+) -> Partitioned:
+    """The candidates, which stand in an order in which they can run, as partitions. `reasons` say, by call number, why
+    Torch has a unit. Raises SourceError where an output of the model is a constant."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    numbers = {node: number for number, node in enumerate(calls)}
+    slots = {node: slot for slot, node in enumerate(program.weight_nodes)}
+    sources = {node: f"weight:{slot}" for node, slot in slots.items()}
+    sources |= {node: f"input:{number}" for number, node in enumerate(program.input_nodes)}
+    partitions: list[Partition] = []
+    programs: dict[str, Program] = {}
+    names = partition_names([candidate.region for candidate in candidates])
+    for name, candidate in zip(names, candidates, strict=True):
+        piece, built = candidate.piece, candidate.built
+        digest = hashlib.sha256(candidate.text.encode()).hexdigest()
+        programs.setdefault(digest, built.program)
+        partitions.append(
+            Partition(
+                name=name,
+                kind="torch" if candidate.region is None else "tensorrt",
+                graph=digest,
+                weights=tuple(slots[node] for node in piece.weights),
+                inputs=tuple((sources[node], _type(node, symbols)) for node in piece.inputs),
+                outputs=tuple(_type(node, symbols) for node in piece.outputs),
+                calls=tuple(-1 if node is None else numbers[node] for node in built.origins),
+                reasons=_reasons(piece, reasons) if candidate.region is None else {},
+            )
+        )
+        sources |= {node: f"{name}:{number}" for number, node in enumerate(piece.outputs)}
+    for node in program.output_nodes:
+        if node not in sources:
+            raise SourceError("an output of the model is a constant", code="constant-output")
+    outputs = tuple(sources[node] for node in program.output_nodes)
+    return Partitioned(Partitions(tuple(partitions), outputs), programs)
+
+
+def _reasons(piece: Piece, reasons: Mapping[int, str]) -> dict[str, str]:
+    """Operator → why; the first reason of several."""
+    found: dict[str, str] = {}
+    for unit in piece.units:
+        found.setdefault(target_name(unit.call.target), reasons[unit.index])
+    return found
+
+
+def _type(node: torch.fx.Node, symbols: Symbols) -> TensorType:
+    value = node.meta["val"]
+    shape = tuple(symbols.expression(size) for size in value.shape)
+    return TensorType(str(value.dtype).removeprefix("torch."), shape)

@@ -1,0 +1,93 @@
+"""Where a piece of a graph takes its sizes from: no number crosses a partition's border.
+
+Rules
+1. The nodes that make a number from a tensor (`sym_size`, `item`) are roots; arithmetic on numbers is copied as it is.
+2. A root's value is, where that can be: a dimension of a tensor from outside that is the very expression, else
+   arithmetic on such dimensions; else it is asked of its own tensor, which the piece makes, or which is handed over.
+3. So equal layers compute equal sizes in equal ways, wherever in the model the sizes were asked for first.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from trtbuild.core.expressions import Expression
+from trtbuild.stages.partition.units import is_size
+from trtbuild.stages.program.symbols import Symbols
+
+Place = tuple[torch.fx.Node, int]
+
+ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": torch.sym_max,
+    "min": torch.sym_min,
+}
+
+
+class Sizes:
+    """The dimensions of a piece's outside tensors, by their expressions. The first tensor and axis wins."""
+
+    def __init__(self, outside: Iterable[torch.fx.Node], symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._places: dict[str, Place] = {}
+        for node in outside:
+            self.add(node)
+
+    def add(self, node: torch.fx.Node) -> None:
+        """Add a tensor from outside."""
+        value = node.meta.get("val")
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if not isinstance(size, int):
+                self._places.setdefault(key_of(self._symbols.expression(size)), (node, axis))
+
+    def place(self, expression: Expression) -> Place | None:
+        """An outside tensor and axis that is `expression` long."""
+        return None if isinstance(expression, int) else self._places.get(key_of(expression))
+
+    def solved(self, root: torch.fx.Node) -> Expression | None:
+        """The root's expression, if it can be computed from dimensions of outside tensors."""
+        value = root.meta["val"]
+        if not isinstance(value, torch.SymInt | int):
+            return None
+        expression = self._symbols.expression(value)
+        return expression if self._known(expression) else None
+
+    def _known(self, expression: Expression) -> bool:
+        if isinstance(expression, int) or self.place(expression) is not None:
+            return True
+        name, *operands = expression
+        return name in ARITHMETIC and all(not isinstance(part, str) and self._known(part) for part in operands)
+
+
+def roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The roots of the numbers that `node` takes, in the order in which they are met, but those in `seen`."""
+    found = []
+    waiting = [needed for needed in reversed(node.all_input_nodes) if is_size(needed)]
+    while waiting:
+        size = waiting.pop()
+        if size in seen:
+            continue
+        seen.add(size)
+        if is_root(size):
+            found.append(size)
+        else:
+            waiting += reversed(size.all_input_nodes)
+    return found
+
+
+def is_root(size: torch.fx.Node) -> bool:
+    """Whether a size node takes its number from a tensor."""
+    return any(not is_size(needed) for needed in size.all_input_nodes)
+
+
+def key_of(expression: Expression) -> str:
+    """A hashable form of an expression."""
+    return json.dumps(expression)

@@ -81,7 +81,7 @@ def test_a_thousand_random_graphs_are_cut_by_the_rules() -> None:
 
 
 @given(graphs(), st.randoms(use_true_random=False))
-def test_rule_4_the_order_of_a_node_s_producers_and_the_names_of_labels_do_not_matter(
+def test_the_order_of_a_node_s_producers_and_the_names_of_labels_do_not_matter(
     graph: tuple[Graph, list[str]], rng: random.Random
 ) -> None:
     producers, labels = graph

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -200,18 +200,18 @@ def inspected(found: Document) -> list[str]:
     return lines
 
 
-def _shape(shape: list[Any], dims: list[str]) -> str:
+def _shape(shape: Sequence[Any], dims: Sequence[str]) -> str:
     return "[" + ", ".join(_size(size, dims) for size in shape) + "]"
 
 
-def _size(size: Any, dims: list[str]) -> str:
+def _size(size: Any, dims: Sequence[str]) -> str:
     if isinstance(size, int):
         return str(size)
     operator, *operands = size
     if operator == "sym":
         return dims[operands[0]] if operands[0] < len(dims) else f"s{operands[0]}"
     if operator == "mul" and len(operands) == 2 and isinstance(operands[0], int) and operands[1][0] == "sym":
-        return dims[operands[1][1]]  # a dim that is a multiple: its size, not its unit
+        return str(dims[operands[1][1]])  # a dim that is a multiple: its size, not its unit
     return f"{operator}({', '.join(_size(operand, dims) for operand in operands)})"
 
 

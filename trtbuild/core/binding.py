@@ -30,6 +30,8 @@ class Interface:
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
     output_tree: Any
+    #: Operators from outside PyTorch that the program calls.
+    operators: tuple[str, ...] = ()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Interface:
@@ -45,6 +47,7 @@ class Interface:
             tuple(document["inputs"]),
             tuple(document["outputs"]),
             document["output_tree"],
+            tuple(sorted(document.get("operators", {}))),
         )
 
 

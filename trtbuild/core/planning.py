@@ -69,11 +69,11 @@ class _Forward:
             self._verdicts.unknown("lower", after=(trace.id,))
             self._unknown_below_lower()
             return
-        lower = self._lower(trace, trace.record)
+        interface, weights = bound
+        lower = self._lower(trace, trace.record, interface)
         if lower.record is None:
             self._unknown_below_lower()
             return
-        interface, weights = bound
         cuts: Cuts = {}
         engines: dict[tuple[str, str], Step] = {}
         for target in self._model.targets:
@@ -132,10 +132,14 @@ class _Forward:
         text = f"made elsewhere with {made_with}; accepted because torch is not installed here"
         return made, Reason("recorded", text)
 
-    def _lower(self, trace: Step, record: Record) -> Step:
+    def _lower(self, trace: Step, record: Record, interface: Interface) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         recipe = keys.lower(graph, modules, self._model.precision, self._versions)
-        job = {"program": record.outputs["program"].sha256, "precision": self._model.precision}
+        job = {
+            "program": record.outputs["program"].sha256,
+            "precision": self._model.precision,
+            "operators": list(interface.operators),
+        }
         return self._verdicts.look_up("lower", recipe, job, after=(trace.id,))
 
     def _partition(

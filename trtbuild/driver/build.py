@@ -106,6 +106,8 @@ class Workspace:
         package = plan.package
         if package is None or package.record is None:
             raise AssertionError("outputs are written when the package is there")
+        needed = plan.contents.blobs() if plan.contents is not None else {}
+        self.look.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
         written = []
         for kind, path, files in self.files_of(plan.model, package.record):
             changed = outputs.write_output(self.project, kind, path, files, self.store, self.digests.sha256)

@@ -18,7 +18,7 @@ from trtbuild.toolchain import table
 from trtbuild.toolchain.devices import device_sms
 
 #: Whose versions are parts of trace, lower, partition and convert.
-TORCH_SIDE = ("torch", "onnx", "onnxscript")
+TORCH_SIDE = ("torch", "onnx", "onnx-ir", "onnxscript")
 
 
 def torch_versions() -> dict[str, str] | None:

@@ -81,6 +81,12 @@ def _lower(job: Job, store: Store) -> dict[str, Any]:
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.program.translations import decomposition_table
 
+    if job["operators"]:
+        # only the trace's process has loaded the user's code that registers them
+        raise ConversionRefused(
+            f"the model calls operators from outside PyTorch: {', '.join(job['operators'])}",
+            hint="this version cannot build them: write them with PyTorch's own operators",
+        )
     program = lower(Program.from_bytes(store.get_bytes(job["program"])), job["precision"], decomposition_table())
     outputs = {
         "program": store.put_bytes(program.to_bytes()),

@@ -103,15 +103,19 @@ class StoreLookups:
             return None
         if self._force:
             return Reason("forced", "--force was given")
+        if key in self.corrupt:
+            return Reason("corrupt", "its record was damaged, and is in quarantine now")
         why = self._history.uncacheable(step)
         return Reason("uncacheable", why) if why else None
 
     # -- what a build tells
 
     def write_link(self, recipe: Recipe, named: Sequence[Dependency]) -> None:
-        """Keep a link of a chain."""
+        """Keep a link of a chain; a link that another build has put there meanwhile stays, unless it cannot be read."""
         output = self._store.put_bytes(link_bytes(named))
-        self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}))
+        self._records.pop(recipe.key, None)
+        unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
+        self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}), replace=unusable)
 
     def learned(self, observations: Sequence[Observation]) -> None:
         """What a trace saw is what this build goes by from now on."""

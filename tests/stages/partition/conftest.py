@@ -183,7 +183,7 @@ def lower_model(
         shapes = (shapes,)
     with torch.no_grad():
         exported = export(module.eval(), tuple(example), dynamic_shapes=shapes, strict=False)
-        program, slots = functional(exported.run_decompositions({}))
+        program, slots = functional(exported)
         lowered = lower(program, "float32", decomposition_table())
     values = {
         **dict(module.named_parameters(remove_duplicate=False)),

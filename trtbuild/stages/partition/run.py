@@ -7,7 +7,8 @@ Rules
    whole candidate Torch's: nothing is guessed.
 3. `min_block_size` joins small pieces of a split model to Torch. A model with no Torch unit is not split, and a region
    of `granularity` that is whole is an engine whatever its size.
-4. With `require_full_compilation`, any Torch partition is an error that lists the operators and why.
+4. With `require_full_compilation`, any Torch partition is an error that lists the operators and why. Pieces are then
+   judged however small they are, so that the list is whole.
 5. Equal structures are converted and parsed once.
 """
 
@@ -151,6 +152,7 @@ def cut_units(
     """The labels (by call number) after `min_block_size` (rule 3), and the groups of units."""
     labels = list(initial)
     needs = [unit.needs for unit in units]
+    least = 1 if settings.require_full_compilation else settings.min_block_size
     while True:
         parts = cut(needs, [label.region for label in labels])
         regions = [labels[part[0]].region for part in parts]
@@ -160,7 +162,7 @@ def cut_units(
             for part, region in zip(parts, regions, strict=True)
             if region is not None
             and None in count
-            and len(part) < settings.min_block_size
+            and len(part) < least
             and (region == REST or count[region] > 1)
             for position in part
         ]
@@ -168,7 +170,7 @@ def cut_units(
             by_call = {unit.index: label for unit, label in zip(units, labels, strict=True)}
             return by_call, [[units[position] for position in part] for part in parts]
         for position in small:
-            labels[position] = Label(None, f"in a piece smaller than min_block_size {settings.min_block_size}")
+            labels[position] = Label(None, f"in a piece smaller than min_block_size {least}")
 
 
 def refuse_torch(units: Sequence[Unit], labels: Sequence[Label]) -> None:

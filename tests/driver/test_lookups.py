@@ -1,0 +1,100 @@
+"""What planning is told about a store that has been damaged, and how links of a chain are mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from trtbuild.core.dependency import Dependency
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.core.spec import Input, Model, Origin, Source
+from trtbuild.driver.history import History
+from trtbuild.driver.lookups import StoreLookups
+from trtbuild.errors import SourceError
+from trtbuild.store.fingerprint import FileDigests
+from trtbuild.store.local import LocalStore
+
+RECIPE = Recipe("engine", 1, (("a", 1),))
+LINK = Recipe("trace-link", 1, (("a", 1),))
+FIRST, SECOND = Dependency("file", "a.py"), Dependency("file", "b.py")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "cache")
+
+
+def lookups(store: LocalStore, tmp_path: Path, *, force: bool = False) -> StoreLookups:
+    digests = FileDigests(None)
+    return StoreLookups(store, tmp_path, History(tmp_path / ".trtbuild"), lambda _: "seen", digests.sha256, force=force)
+
+
+def entry(store: LocalStore, key: str) -> Path:
+    return store.root / "ac" / key[:2] / key
+
+
+def test_a_damaged_record_is_a_miss_that_says_so(store: LocalStore, tmp_path: Path) -> None:
+    store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"plan")}))
+    path = entry(store, RECIPE.key)
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-5])
+    look = lookups(store, tmp_path)
+    assert look.record(RECIPE.key) is None
+    reason = look.overruled("m/engine", RECIPE.key)
+    assert reason is not None
+    assert reason.code == "corrupt"
+    look.ran("m/engine", Record(RECIPE, {}))
+    assert look.overruled("m/engine", RECIPE.key) is None
+
+
+def test_a_link_is_write_once(store: LocalStore, tmp_path: Path) -> None:
+    lookups(store, tmp_path).write_link(LINK, [FIRST])
+    late = lookups(store, tmp_path)
+    late.write_link(LINK, [SECOND])
+    assert late.read_link(LINK) == (FIRST,), "the winner's link is the one that is followed"
+
+
+def test_a_link_that_cannot_be_read_is_replaced(store: LocalStore, tmp_path: Path) -> None:
+    store.put_record(Record(LINK, {"next": store.put_bytes(b"[]")}))
+    look = lookups(store, tmp_path)
+    assert look.read_link(LINK) is None
+    look.write_link(LINK, [FIRST])
+    assert look.read_link(LINK) == (FIRST,)
+    assert lookups(store, tmp_path).read_link(LINK) == (FIRST,)
+
+
+def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
+    look = lookups(store, tmp_path, force=True)
+    reason = look.overruled("m/engine", RECIPE.key)
+    assert reason is not None
+    assert reason.code == "forced"
+    look.ran("m/engine", Record(RECIPE, {}))
+    assert look.overruled("m/engine", RECIPE.key) is None
+    assert look.overruled("n/engine", RECIPE.key) is None, "another step with the same key has its result"
+
+
+def a_model(weights: str) -> Model:
+    return Model("m", Source("python", "m:f"), (Input("x"),), (), (), Origin("t.yaml", 3), weights=weights)
+
+
+def test_weights_that_were_collected_are_put_back_from_their_file(store: LocalStore, tmp_path: Path) -> None:
+    save_file({"w": np.arange(4, dtype=np.float32)}, tmp_path / "w.safetensors")
+    model = a_model("w.safetensors")
+    look = lookups(store, tmp_path)
+    table = look.weights_table(model)
+    assert table is not None
+    sha256 = table["w"].sha256
+    (store.root / "cas" / sha256[:2] / sha256).unlink()
+    assert not store.has(sha256)
+    look.keep_file_weights(model, [sha256])
+    assert store.get_bytes(sha256) == np.arange(4, dtype=np.float32).tobytes()
+
+
+def test_a_missing_weights_file_is_named_with_its_place(store: LocalStore, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"gone\.safetensors") as caught:
+        lookups(store, tmp_path).weights_table(a_model("gone.safetensors"))
+    assert (caught.value.file, caught.value.line) == ("t.yaml", 3)

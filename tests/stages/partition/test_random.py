@@ -1,0 +1,170 @@
+"""Random models, randomly cut: what the partitions compute together is exactly what the whole computes."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from trtbuild.stages.partition.units import is_size
+
+#: TRTBUILD_RANDOM_MODELS=400 looks longer.
+COUNT = int(os.environ.get("TRTBUILD_RANDOM_MODELS", "40"))
+WIDTH = 4
+DIMS = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2
+CASES = [[torch.rand(*size, WIDTH), torch.rand(*size, WIDTH) - 0.5] for size in ((1, 3), (2, 9), (6, 4))]
+
+Operation = Callable[[torch.Tensor, torch.Tensor, Any, Any], torch.Tensor]
+
+
+def swapped_halves(x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
+    one, two = x.split(2, dim=2)
+    return torch.cat([two, one], 2)
+
+
+def flat(x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
+    return x.reshape(batch * length, WIDTH).cumsum(0).reshape(batch, length, WIDTH)
+
+
+def heads(x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
+    return x.reshape(batch, length, 2, -1).transpose(1, 2).sigmoid().transpose(1, 2).reshape(batch, length, -1)
+
+
+def in_place(x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
+    z = x.clone()
+    z[:, 1:] += y[:, 1:]
+    z[:, 0].mul_(0.5)
+    return z
+
+
+def best(x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
+    values, places = x.max(dim=2, keepdim=True)
+    return y * values + places
+
+
+OPERATIONS: dict[str, Operation] = {
+    "relu": lambda x, y, b, n: x.relu(),
+    "tanh": lambda x, y, b, n: x.tanh(),
+    "exp": lambda x, y, b, n: x.clamp(-2, 2).exp(),
+    "cumsum": lambda x, y, b, n: x.cumsum(1),
+    "sort": lambda x, y, b, n: torch.sort(x, dim=1, stable=True).values,
+    "topk": lambda x, y, b, n: y + x.topk(1, dim=2).values,
+    "add": lambda x, y, b, n: x + y,
+    "mul": lambda x, y, b, n: x * y.sigmoid(),
+    "diamond": lambda x, y, b, n: x.tanh() * x.relu().cumsum(0) + x,
+    "swapped halves": swapped_halves,
+    "flat": flat,
+    "heads": heads,
+    "in place": in_place,
+    "best": best,
+    "centred": lambda x, y, b, n: x - x.mean(1, keepdim=True),
+    "batch as number": lambda x, y, b, n: x * (b + 1) / n,
+    "root of a size": lambda x, y, b, n: x / n**0.5,
+    "arange": lambda x, y, b, n: x + torch.arange(n).float().cumsum(0)[:, None],
+    "made of sizes": lambda x, y, b, n: x + torch.ones(b, 1, 1).cumsum(0),
+    "own sizes": lambda x, y, b, n: x.reshape(x.shape[0], -1).tanh().reshape(x.shape[0], x.shape[1], WIDTH),
+    "constant": lambda x, y, b, n: x * torch.tensor([1.0, 0.5, -1.0, 2.0]),
+    "shorter and longer": lambda x, y, b, n: torch.cat([x[:, 1:], y[:, :1]], 1),
+}
+
+
+class Block(nn.Module):
+    """A few random operations; those of one kind are the same, but for their weights."""
+
+    def __init__(self, kind: int) -> None:
+        super().__init__()
+        choose = random.Random(kind)
+        self.operations = [choose.choice(list(OPERATIONS)) for _ in range(choose.randint(1, 4))]
+        self.kind = kind
+        self.linear = nn.Linear(WIDTH, WIDTH) if choose.random() < 0.6 else None
+        self.token = nn.Parameter(torch.rand(1, 1, WIDTH)) if choose.random() < 0.3 else None
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
+        if self.token is not None:
+            x = x + self.token.exp().expand(batch, length, -1)
+        for name in self.operations:
+            x = OPERATIONS[name](x, y, batch, length)
+        return self.linear(x) if self.linear is not None else x
+
+
+class RandomModel(nn.Module):
+    """Blocks that take two of the earlier results each; some are called twice, or are twins; several outputs."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        choose = random.Random(seed)
+        kinds = [choose.randrange(1000) for _ in range(3)]
+        self.blocks = nn.ModuleList(Block(choose.choice(kinds)) for _ in range(choose.randint(2, 4)))
+        self.plan: list[tuple[int, int, int]] = []
+        for results in range(2, 2 + choose.randint(3, 6)):
+            self.plan.append((choose.randrange(len(self.blocks)), choose.randrange(results), choose.randrange(results)))
+        results = 2 + len(self.plan)
+        self.outputs = [results - 1, *(choose.randrange(results) for _ in range(choose.randint(0, 3)))]
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        batch, length = x.shape[:2]
+        values = [x, y]
+        for block, one, other in self.plan:
+            values.append(self.blocks[block](values[one], values[other], batch, length))
+        return [values[number] for number in self.outputs]
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_random_models(seed: int, lowered: Any, fake_judge: Any) -> None:
+    choose = random.Random(1000 + seed)
+    module = RandomModel(seed)
+    model = lowered(module, torch.rand(3, 5, WIDTH), torch.rand(3, 5, WIDTH), dims=DIMS)
+    names = sorted({name for name in model.operators if name.startswith("aten.") and "sym_size" not in name})
+    blocks = tuple(f"blocks.{number}" for number in {block for block, _, _ in module.plan})
+    for granularity in (("model",), ("blocks.*",), tuple(choose.sample(blocks, k=min(len(blocks), 2)))):
+        some, others = (tuple(choose.sample(names, k=choose.randint(0, len(names) // 2))) for _ in range(2))
+        judge = fake_judge(refused=dict.fromkeys(others, "refused"))
+        cut = model.cut(
+            judge, granularity=granularity, torch_executed_ops=some, min_block_size=choose.choice([1, 1, 2, 5])
+        )
+        cut.must_be_sound().must_equal_whole(*CASES)
+        for entry in cut.partitions:
+            if entry.kind == "tensorrt":
+                assert not {*some, *others} & set(cut.operators(entry.name))
+        _all_work_is_done_once(model, cut)
+    for case in CASES:
+        for ours, theirs in zip(cut.run(case), module(*(value.clone() for value in case)), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def _all_work_is_done_once(model: Any, cut: Any) -> None:
+    calls = [node for node in model.program.graph.nodes if node.op == "call_function"]
+    done = sorted(number for entry in cut.partitions for number in entry.calls if number >= 0 and not is_size(calls[number]))
+    assert done == [number for number, node in enumerate(calls) if not is_size(node)]
+
+
+class Tower(nn.Module):
+    """Blocks of one kind, one after the other: their sizes come from the model's input, and from their own."""
+
+    def __init__(self, kind: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(Block(kind) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        batch, length = x.shape[:2]
+        x = self.first(x).contiguous()
+        for block in self.blocks:
+            x = block(x, y, batch, length).contiguous()
+        return x
+
+
+@pytest.mark.parametrize("kind", range(COUNT // 3))
+def test_twins_share_one_structure(kind: int, lowered: Any) -> None:
+    model = lowered(Tower(kind), torch.rand(3, 5, WIDTH), torch.rand(3, 5, WIDTH), dims=DIMS)
+    cut = model.cut(granularity=("blocks.*",)).must_equal_whole(*CASES)
+    twins = [entry for entry in cut.partitions if entry.name.startswith("blocks.")]
+    assert len(twins) == 3
+    assert len({(entry.graph, tuple(map(str, entry.outputs))) for entry in twins}) == 1

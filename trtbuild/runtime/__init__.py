@@ -1,0 +1,1 @@
+"""Loading and running packages. Not written yet: packages are built, and nothing here runs them."""

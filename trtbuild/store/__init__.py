@@ -1,0 +1,1 @@
+"""Records and blobs on disk. The format is in cache/README.md."""

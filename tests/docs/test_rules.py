@@ -1,0 +1,156 @@
+"""Every rule of the design has a test: this is the list, and the list is checked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+#: The rule → file: tests that fail when it is broken.
+RULES: dict[str, dict[str, list[str]]] = {
+    "3 trace: proves itself: the program equals eager at min and max of every profile": {
+        "stages/trace/test_proof.py": [
+            "test_each_profile_is_proven_at_both_ends",
+            "test_a_branch_on_batch_size_one_is_a_frozen_branch",
+            "test_a_relation_between_two_dims_that_export_keeps_silent_about_is_proven",
+        ],
+    },
+    "3 trace: discovers its own dependencies": {
+        "stages/trace/test_discovery.py": [
+            "test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen",
+            "test_an_unrelated_file_is_no_dependency",
+            "test_what_is_looked_for_and_not_found_is_a_dependency",
+            "test_installed_code_is_a_distribution_and_none_of_its_files",
+            "test_variables_that_user_code_reads_are_dependencies_by_digest",
+            "test_a_directory_that_is_listed_is_a_listing",
+        ],
+        "stages/trace/test_isolation.py": ["test_a_stale_pyc_file_is_not_run"],
+    },
+    "3 trace: if anything changed meanwhile, nothing is published": {
+        "stages/trace/test_recording.py": ["test_a_file_that_changes_during_the_trace_is_an_error"],
+        "stages/trace/test_isolation.py": ["test_a_file_that_another_process_changes_during_the_trace_stops_it"],
+    },
+    "3 trace: the example is opt, and never 1": {"stages/trace/test_exporting.py": ["test_opt_one_is_traced_at_two"]},
+    "3 trace: named dims, and messages in the manifest's names": {
+        "stages/trace/test_exporting.py": [
+            "test_a_shared_dim_is_one_symbol_and_a_static_axis_none",
+            "test_a_size_that_must_be_a_multiple_names_input_dim_and_what_to_write",
+        ],
+    },
+    "3 trace: training mode, mutated buffers and random operators are typed errors": {
+        "stages/trace/test_checks.py": [
+            "test_a_module_in_training_mode_is_refused",
+            "test_a_mutated_buffer_is_refused_by_its_name",
+            "test_a_random_operator_is_refused_with_the_users_line",
+            "test_in_place_writes_to_views_are_right",
+        ],
+    },
+    "3 trace: the manifest is no dependency; deps, env and cacheable say it by hand": {
+        "core/test_planning.py": [
+            "test_cacheable_false_leaves_earlier_traces_unused",
+            "test_declared_deps_are_not_forgotten_by_an_earlier_trace",
+        ],
+        "driver/test_incremental.py": ["test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine"],
+    },
+    "3 weights by name: a fine-tune traces nothing": {
+        "stages/trace/test_weights.py": ["test_the_graph_does_not_depend_on_whether_values_come_from_a_file"],
+        "driver/test_incremental.py": ["test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_target"],
+    },
+    "3 lower: always functionalized, then an ordered table of passes": {
+        "stages/lower/test_functionalize.py": ["test_an_in_place_write_to_a_view_is_right"],
+        "stages/lower/test_run.py": ["test_every_pass_has_a_name_of_its_own_and_a_reason"],
+    },
+    "3 lower: precision is a graph transform, with rows that are masked entirely": {
+        "stages/lower/test_attention.py": ["test_rows_that_are_masked_entirely_are_what_eager_makes_of_them"],
+        "stages/lower/test_operators.py": ["test_what_is_kept_in_float32"],
+    },
+    "3 partition: what TensorRT takes is asked by parsing; a refused piece is cut again": {
+        "toolchain/test_parsing.py": ["test_refuses_what_supports_operator_says_yes_to"],
+        "stages/partition/test_run.py": [
+            "test_a_refused_operator_is_cut_out",
+            "test_min_block_size_leaves_a_whole_model_alone",
+            "test_full_compilation_lists_operator_module_and_reason",
+        ],
+    },
+    "3 partition: diamonds, several outputs, sizes that cross, random graphs against a reference": {
+        "stages/partition/test_random.py": ["test_random_models"],
+        "stages/partition/test_graphs.py": ["test_partitions_together_are_the_whole"],
+        "stages/partition/test_sizes.py": [
+            "test_sizes_that_are_used_behind_a_border",
+            "test_a_size_that_no_tensor_has_brings_a_carrier",
+        ],
+    },
+    "3 convert: structure only; equal layers convert once, a fine-tune converts nothing": {
+        "stages/convert/test_conversion.py": [
+            "test_one_structure_under_zero_and_random_weights_is_the_same_bytes_and_right",
+            "test_names_are_canonical_and_nothing_else_is_in_the_model",
+        ],
+        "driver/test_incremental.py": ["test_the_first_build_runs_everything_and_equal_layers_convert_once"],
+    },
+    "3 engine: knows no torch": {
+        "toolchain/test_compiler.py": ["test_another_process_builds_the_same_bytes_and_needs_neither_torch_nor_onnx"],
+    },
+    "3 two phases: when the partition records are known, the whole plan is": {
+        "core/test_planning.py": ["test_after_each_stage_the_next_one_is_known"],
+    },
+    "4.1": {
+        "core/test_encoding.py": ["test_rule_4_1_types_differ", "test_rule_4_1_floats_enter_by_their_bits"],
+        "core/test_recipe.py": ["test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding"],
+    },
+    "4.2": {"core/test_keys_fields.py": ["test_rule_4_2_in_by_default", "test_rule_4_2_every_field_is_accounted_for"]},
+    "4.3": {
+        "stages/program/test_soundness.py": [
+            "test_two_graphs_that_differ_in_one_thing_have_different_texts",
+            "test_names_of_modules_weights_and_variables_are_not_in_the_text",
+            "test_tied_weights_are_structure",
+            "test_path_hash_seed_user_locale_and_time_zone_make_no_difference",
+        ],
+    },
+    "4.4": {
+        "stages/trace/test_isolation.py": [
+            "test_a_custom_operator_enters_by_the_digest_of_its_file",
+            "test_an_operator_whose_implementation_is_unknown_is_not_kept",
+        ],
+    },
+    "4.5": {
+        "core/test_keys.py": ["test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order"],
+        "driver/test_weights_file.py": ["test_every_tensor_becomes_a_blob_of_its_bytes"],
+    },
+    "4.6": {
+        "core/test_keys.py": ["test_rule_4_6_all_profiles_count_in_order"],
+        "core/test_expand.py": ["test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max"],
+    },
+    "4.7": {
+        "core/test_keys.py": ["test_rule_4_7_toolchain_version_platform_and_environment_count"],
+        "toolchain/test_compiler.py": ["test_every_builder_setting_is_applied"],
+    },
+    "4.8": {
+        "core/test_planning.py": ["test_rule_4_8_without_torch_a_trace_of_the_same_files_is_accepted_and_named"],
+        "toolchain/test_compiler.py": ["test_rejects_another_version_than_the_key_says"],
+    },
+    "4.9": {"core/test_keys.py": ["test_rule_4_9_a_target_is_sm_and_policy_never_its_name"]},
+    "4.10": {"core/test_keys.py": ["test_rule_4_10_a_bumped_step_changes_its_own_key_alone"]},
+    "4.11": {
+        "core/test_planning.py": [
+            "test_rule_4_11_a_comment_runs_the_trace_and_nothing_after_it",
+            "test_rule_4_11_a_new_torch_runs_everything_on_the_torch_side_and_no_engine",
+        ],
+    },
+    "4.12": {"core/test_verdicts.py": ["test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss"]},
+    "4.13": {
+        "core/test_recipe.py": ["test_rule_4_13_golden_keys"],
+        "core/test_keys.py": ["test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
+        "core/test_keys_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
+    },
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_has_its_tests(rule: str) -> None:
+    for file, names in RULES[rule].items():
+        text = (TESTS / file).read_text()
+        for name in names:
+            assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{file} has no {name}"

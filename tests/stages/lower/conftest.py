@@ -193,7 +193,13 @@ def table() -> Mapping[Any, Callable[..., Any]]:
 
 
 def trace(module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = None, example: Any = None) -> Traced:
-    program, slots = functional(export(module.eval(), example or inputs, dynamic_shapes=shapes))
+    exported = export(module.eval(), example or inputs, dynamic_shapes=shapes)
+    if any("_." in str(node.target) for node in exported.graph.nodes):
+        exported = exported.run_decompositions({})  # as the trace step does with all programs
+    program, slots = functional(exported)
+    lifted = {spec.target for spec in program.exported.graph_signature.input_specs if spec.target is not None}
+    for name in set(program.exported.constants) - lifted:
+        del program.exported.constants[name]  # buffers that are not persistent: they are weights here
     return Traced(module, program, slots, inputs)
 
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.lower.modules import path_of
+from trtbuild.stages.lower.run import lower
+from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import module_paths
 
 
@@ -22,9 +24,9 @@ class WritesToAView(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_an_in_place_write_to_a_view_is_right(lower_module: Any, precision: str) -> None:
-    found, program = lower_module(WritesToAView(), (torch.ones(2, 3),), precision)
-    (value,) = found.run(program)
+def test_an_in_place_write_to_a_view_is_right(table: Any, precision: Any) -> None:
+    program = lower(Program(torch.export.export(WritesToAView(), (torch.ones(2, 3),)), weights=0), precision, table)
+    (value,) = program.exported.module()(torch.ones(2, 3))
     assert value[0].tolist() == [22.0, 2.0, 2.0]
     assert not any(
         str(node.target).split(".")[1].endswith("_") for node in program.graph.nodes if "aten" in str(node.target)
@@ -37,9 +39,10 @@ class WritesToItsInput(nn.Module):
         return x * y
 
 
-def test_a_write_to_an_input_is_refused_and_names_it(lower_module: Any) -> None:
+def test_a_write_to_an_input_is_refused_and_names_it(table: Any) -> None:
+    program = Program(torch.export.export(WritesToItsInput(), (torch.ones(2), torch.ones(2))), weights=0)
     with pytest.raises(SourceError, match="writes to its input 'y'") as caught:
-        lower_module(WritesToItsInput(), (torch.ones(2), torch.ones(2)))
+        lower(program, "float32", table)
     assert caught.value.code == "mutated-input"
 
 

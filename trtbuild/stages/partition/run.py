@@ -160,10 +160,7 @@ def cut_units(
         small = [
             position
             for part, region in zip(parts, regions, strict=True)
-            if region is not None
-            and None in count
-            and len(part) < least
-            and (region == REST or count[region] > 1)
+            if region is not None and None in count and len(part) < least and (region == REST or count[region] > 1)
             for position in part
         ]
         if not small:

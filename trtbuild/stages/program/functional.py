@@ -106,7 +106,7 @@ class WeightSlot:
 
 
 def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ...]]:
-    """The functional form of a freshly exported program, and its weights in the order of its first inputs.
+    """The functional form of an exported and functionalized program, and its weights in the order of its first inputs.
 
     The caller has made sure that the program mutates nothing and returns tensors only.
     """
@@ -124,9 +124,11 @@ def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ..
     kept = {spec.arg.name for spec in outputs}
     (output,) = (node for node in exported.graph.nodes if node.op == "output")
     output.args = (tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in kept),)
-    return Program(
-        assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants), len(slots)
-    ), tuple(slots)
+    # torch keeps buffers that no state_dict holds among the constants: their values are no part of the program
+    lifted = {spec.target for spec in inputs if spec.kind in _CONSTANT_KINDS}
+    constants = {name: value for name, value in exported.constants.items() if name in lifted}
+    whole = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, constants)
+    return Program(whole, len(slots)), tuple(slots)
 
 
 def assemble(

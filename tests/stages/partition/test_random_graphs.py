@@ -1,0 +1,182 @@
+"""Random graphs, made node by node (no export, so there can be many): branches, sizes, results of several, module calls."""
+
+from __future__ import annotations
+
+import operator
+import os
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch.export import Dim
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+
+from trtbuild.stages.partition.units import is_size
+from trtbuild.stages.program.functional import Program, assemble
+
+#: TRTBUILD_RANDOM_GRAPHS=5000 looks longer.
+COUNT = int(os.environ.get("TRTBUILD_RANDOM_GRAPHS", "120"))
+WIDTH = 4
+DIMS = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2
+CASES = [[torch.rand(*size, WIDTH), torch.rand(*size, WIDTH) - 0.5] for size in ((1, 3), (2, 9), (6, 4))]
+
+aten = torch.ops.aten
+
+
+class GraphMaker:
+    """Adds nodes with their fake values to a graph of two inputs (batch, length, 4), weights, and a lifted constant."""
+
+    def __init__(self, seed_program: Program, seed: int) -> None:
+        self.choose = random.Random(seed)
+        self._ranges = seed_program.exported.range_constraints
+        values = [node.meta["val"] for node in seed_program.input_nodes]
+        self._mode = values[0].fake_mode
+        self.graph = torch.fx.Graph()
+        torch.manual_seed(seed)
+        self.weights = [torch.rand(WIDTH, WIDTH) - 0.5, torch.rand(WIDTH), torch.rand(1, 1, WIDTH)]
+        self.constant = torch.rand(WIDTH)
+        self.stack: dict[str, tuple[str, str]] = {}
+        self._calls: dict[str, int] = {}
+        fake = [self._mode.from_tensor(value) for value in (*self.weights, self.constant)]
+        *self.weight_nodes, self.constant_node = [self._placeholder(f"w{k}", value) for k, value in enumerate(fake)]
+        self.inputs = [self._placeholder(f"x{k}", value) for k, value in enumerate(values)]
+        #: Tensors of (batch, length, 4).
+        self.pool = list(self.inputs)
+        self.numbers = {axis: [self.call(aten.sym_size.int, self.inputs[0], axis)] for axis in (0, 1)}
+
+    def _placeholder(self, name: str, value: Any) -> torch.fx.Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A node, with its fake value and the module that is being called."""
+        node = self.graph.call_function(target, args, kwargs)
+        fake_args, fake_kwargs = torch.fx.map_arg((args, kwargs), lambda needed: needed.meta["val"])
+        with self._mode:
+            node.meta["val"] = target(*fake_args, **fake_kwargs)
+        node.meta["nn_module_stack"] = dict(self.stack)
+        return node
+
+    def enter_module(self) -> None:
+        """From here on, nodes belong to a call of some module: ``a``, ``a.in``, ``b``… or the root."""
+        path = self.choose.choice(["", "a", "b", "a.in", "layers.0", "layers.1", "layers.1.in"])
+        self.stack = {"L__self__": ("", "M")}
+        for part in [".".join(path.split(".")[: k + 1]) for k in range(path.count(".") + 1)] if path else []:
+            number = self._calls[part] = self._calls.get(part, -1) + 1
+            self.stack[f"L__self__{part}" + (f"@{number}" if number else "")] = (part, "X")
+
+    def add(self) -> None:
+        """Some operation on some of the tensors."""
+        x, y = self.choose.choice(self.pool), self.choose.choice(self.pool)
+        batch, length = self.choose.choice(self.numbers[0]), self.choose.choice(self.numbers[1])
+        name = self.choose.choice([name for name in dir(self) if name.startswith("op_")])
+        self.pool.append(getattr(self, name)(x, y, batch, length))
+
+    def op_unary(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(self.choose.choice([aten.relu.default, aten.tanh.default, aten.sigmoid.default]), x)
+
+    def op_binary(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(self.choose.choice([aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor]), x, y)
+
+    def op_cumsum(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(aten.cumsum.default, x, self.choose.choice([0, 1, 2]))
+
+    def op_linear(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(aten.linear.default, x, self.weight_nodes[0], self.weight_nodes[1])
+
+    def op_constant(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(aten.mul.Tensor, x, self.constant_node)
+
+    def op_token(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(aten.expand.default, self.weight_nodes[2], [batch, length, WIDTH])
+
+    def op_zeros(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(aten.ones.default, [batch, length, WIDTH], device=torch.device("cpu"), pin_memory=False)
+
+    def op_flat(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        flat = self.call(aten.reshape.default, x, [self.call(operator.mul, batch, length), WIDTH])
+        flat = self.call(aten.cumsum.default, flat, 0)
+        return self.call(aten.reshape.default, flat, [batch, length, WIDTH])
+
+    def op_number(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(aten.mul.Tensor, x, self.call(operator.add, batch, 2))
+
+    def op_float(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        return self.call(aten.div.Tensor, x, self.call(torch.sym_float, length))
+
+    def op_own_size(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        axis = self.choose.choice([0, 1])
+        self.numbers[axis].append(self.call(aten.sym_size.int, x, axis))
+        return self.call(aten.neg.default, x)
+
+    def op_longer(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        """Twice as long in between: the size 2 * length crosses borders too."""
+        both = self.call(aten.cumsum.default, self.call(aten.cat.default, [x, y], 1), 1)
+        twice = self.call(aten.sym_size.int, both, 1)
+        both = self.call(aten.reshape.default, both, [batch, twice, 2, 2])
+        both = self.call(aten.reshape.default, self.call(aten.relu.default, both), [batch, twice, WIDTH])
+        return self.call(aten.slice.Tensor, both, 1, 0, length)
+
+    def op_halves(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        parts = self.call(aten.split.Tensor, x, 2, 2)
+        one, two = (self.call(operator.getitem, parts, k) for k in (0, 1))
+        return self.call(aten.cat.default, [self.call(aten.tanh.default, two), one], 2)
+
+    def op_best(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
+        found = self.call(aten.max.dim, x, 2, True)
+        values, places = (self.call(operator.getitem, found, k) for k in (0, 1))
+        return self.call(aten.add.Tensor, self.call(aten.mul.Tensor, y, values), places)
+
+    def program(self) -> Program:
+        """The last tensor and some others are the outputs, inputs and weights among them; nothing is dead."""
+        extra = [self.choose.choice([*self.pool, self.weight_nodes[1]]) for _ in range(self.choose.randint(0, 3))]
+        results = [self.pool[-1], *extra]
+        self.graph.output(tuple(results))
+        self.graph.eliminate_dead_code()
+        names = [(node.name, InputKind.USER_INPUT) for node in self.weight_nodes]
+        names += [(self.constant_node.name, InputKind.CONSTANT_TENSOR)]
+        names += [(node.name, InputKind.USER_INPUT) for node in self.inputs]
+        inputs = [
+            InputSpec(kind, TensorArgument(name), "c" if kind is InputKind.CONSTANT_TENSOR else None)
+            for name, kind in names
+        ]
+        outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
+        module = torch.fx.GraphModule({}, self.graph)
+        return Program(assemble(module, inputs, outputs, self._ranges, {"c": self.constant}), len(self.weights))
+
+
+@pytest.fixture(scope="module")
+def seed_program(lowered: Any) -> Program:
+    example = torch.rand(3, 5, WIDTH)
+    program: Program = lowered(lambda x, y: x + y, example, example, dims=DIMS).program
+    return program
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_random_graphs(seed: int, seed_program: Program, model_of: Any, fake_judge: Any) -> None:
+    choose = random.Random(9000 + seed)
+    maker = GraphMaker(seed_program, seed)
+    for _ in range(choose.randint(2, 6)):
+        maker.enter_module()
+        for _ in range(choose.randint(1, 5)):
+            maker.add()
+    program = maker.program()
+    model = model_of(program, maker.weights, CASES[0])
+    names = sorted({name for name in model.operators if name.startswith("aten.") and "sym_size" not in name})
+    paths = {path for node in program.graph.nodes for path, _ in node.meta.get("nn_module_stack", {}).values()} - {""}
+    for _ in range(3):
+        some, others, unknown = (choose.sample(names, k=choose.randint(0, (len(names) + 1) // 3)) for _ in range(3))
+        judge = fake_judge(refused=dict.fromkeys(others, "refused"), unknown=frozenset(unknown))
+        patterns = tuple(choose.sample(sorted(paths), k=choose.randint(0, min(len(paths), 3)))) or ("model",)
+        cut = model.cut(
+            judge, torch_executed_ops=tuple(some), granularity=patterns, min_block_size=choose.choice([1, 1, 2, 4])
+        )
+        cut.must_be_sound(stored=seed % 8 == 0).must_equal_whole(*CASES)
+        for entry in cut.partitions:
+            if entry.kind == "tensorrt":
+                assert not {*some, *others, *unknown} & set(cut.operators(entry.name))
+        calls = [node for node in program.graph.nodes if node.op == "call_function"]
+        done = sorted(k for entry in cut.partitions for k in entry.calls if k >= 0 and not is_size(calls[k]))
+        assert done == [number for number, node in enumerate(calls) if not is_size(node)], "work is lost or done twice"

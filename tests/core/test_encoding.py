@@ -220,7 +220,7 @@ def test_the_json_form_of_a_mapping_shows_no_order() -> None:
         {"a": 1.5},
         object(),
     ],
-    ids=repr,
+    ids=lambda data: "object" if type(data) is object else repr(data),
 )
 def test_rejects_what_is_no_json_form(data: Any) -> None:
     with pytest.raises(ValueError):

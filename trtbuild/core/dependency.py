@@ -6,6 +6,7 @@ A dependency is something that can be looked up again without running anything; 
 kind           name                                        observation
 =============  ==========================================  =====================================================
 file           path (project-relative, or absolute)        SHA-256 of its bytes, ``absent``, or ``directory``
+link           path of a symbolic link                     where it points, or ``absent``
 listing        directory path                              SHA-256 of its sorted entry names, or ``absent``
 distribution   normalized name of an installed one         its version, or ``absent``
 environment    variable name                               SHA-256 of its value, or ``absent``
@@ -17,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
-DependencyKind = Literal["file", "listing", "distribution", "environment"]
+DependencyKind = Literal["file", "link", "listing", "distribution", "environment"]
 
 ABSENT = "absent"
 DIRECTORY = "directory"
@@ -39,7 +40,7 @@ class Dependency:
     def from_part(cls, part: str) -> Dependency:
         """The inverse of `part`. Raises ValueError."""
         kind, _, name = part.partition(":")
-        if kind not in ("file", "listing", "distribution", "environment") or not name:
+        if kind not in ("file", "link", "listing", "distribution", "environment") or not name:
             raise ValueError(f"{part!r} names no dependency")
         return cls(cast(DependencyKind, kind), name)
 

@@ -55,6 +55,8 @@ READ = {
     "data/declared/a.yaml": "deps of the manifest",
     "data/run.py": "runpy.run_path",
     "data/exec.py": "exec(open().read())",
+    "data/v1/resolved.txt": "Path.resolve of a symlink",
+    "models/registry/one.py": "pkgutil.iter_modules",
 }
 
 ABSENT = {
@@ -71,7 +73,7 @@ ABSENT = {
 NEVER = ["data/unrelated.txt", "models/unrelated.py", "data/written.txt", "data/declared/b.txt"]
 
 MODEL = """
-import importlib.util, json, mmap, os, runpy, sqlite3, sys, zipfile
+import importlib, importlib.util, json, mmap, os, pkgutil, runpy, sqlite3, sys, zipfile
 from pathlib import Path
 import numpy, torch
 from .layers import Scale
@@ -115,6 +117,9 @@ def build(**kwargs):
     os.path.exists(d / "nothere.txt"); (d / "nofile.txt").exists()
     os.listdir(d / "listed"); list(os.scandir(d / "scanned")); list((d / "globbed").glob("*.txt"))
     for _ in os.walk(d / "walked"): pass
+    ((d / "current").resolve() / "resolved.txt").read_text()
+    from . import registry
+    for module in pkgutil.iter_modules(registry.__path__): importlib.import_module(registry.__name__ + "." + module.name)
     (d / "written.txt").write_text("mine"); (d / "written.txt").read_text()
     os.environ.get("SEEN_GET"); os.getenv("SEEN_GETENV"); "SEEN_IN" in os.environ
     try: os.environ["SEEN_ITEM"]
@@ -138,6 +143,8 @@ def project(tmp_path_factory: Any) -> Path:
         "data/globbed",
         "data/walked/deep",
         "data/declared",
+        "data/v1",
+        "models/registry",
     ):
         (root / name).mkdir(parents=True)
     (root.parent / "elsewhere").mkdir()
@@ -171,6 +178,8 @@ def project(tmp_path_factory: Any) -> Path:
     with zipfile.ZipFile(data / "zipped.zip", "w") as archive:
         archive.writestr("a", "b")
     (data / "link.txt").symlink_to("linked.txt")
+    (data / "current").symlink_to("v1")
+    (root / "models/registry/__init__.py").write_text("")
     return root
 
 
@@ -233,8 +242,25 @@ def test_a_directory_that_is_listed_is_a_listing(found: Any, project: Path, name
 def test_directories_that_nobody_listed_are_no_listings(found: Any) -> None:
     listings = {part for part in found.observations if part.startswith("listing:")}
     assert listings == {
-        f"listing:data/{n}" for n in ("listed", "scanned", "globbed", "walked", "walked/deep", "declared")
+        *(f"listing:data/{n}" for n in ("listed", "scanned", "globbed", "walked", "walked/deep", "declared")),
+        "listing:models/registry",
     }
+
+
+def test_a_link_that_was_resolved_is_seen_to_point_elsewhere(found: Any, project: Path) -> None:
+    dependency = Dependency("link", "data/current")
+    assert found.observations[dependency.part] == observe(dependency, project, file_digest) == "v1"
+    assert {part for part in found.observations if part.startswith("link:")} == {dependency.part}
+
+
+def test_a_module_that_a_registry_would_import_is_seen(found: Any, project: Path) -> None:
+    dependency = Dependency("listing", "models/registry")
+    assert observe(dependency, project, file_digest) == found.observations[dependency.part]
+    (project / "models/registry/two.py").write_text("")
+    try:
+        assert observe(dependency, project, file_digest) != found.observations[dependency.part]
+    finally:
+        (project / "models/registry/two.py").unlink()
 
 
 def test_variables_that_user_code_reads_are_dependencies_by_digest(found: Any) -> None:

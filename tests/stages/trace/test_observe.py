@@ -46,6 +46,20 @@ def test_a_listing_is_names_without_derived_state(project: Path) -> None:
     assert seen("listing", "none", project) == "absent"
 
 
+def test_a_link(project: Path) -> None:
+    (project / "l").symlink_to("a/b")
+    (project / "m").symlink_to(project / "a")
+    assert seen("link", "l", project) == "a/b"
+    assert seen("link", "m", project) == "./a"
+    assert seen("link", "a", project) == seen("link", "none", project) == "absent"
+
+
+def test_a_pattern_in_the_project_itself_sees_a_new_match(project: Path) -> None:
+    recorder = Recorder(project, Places())
+    patterns.add("*.txt", project, recorder)
+    assert {seen.dependency.part for seen in recorder.observations()} == {"file:c.txt", "listing:."}
+
+
 def test_a_listing_tells_a_file_from_a_directory(project: Path) -> None:
     (project / "d").mkdir()
     (project / "d/one").mkdir()

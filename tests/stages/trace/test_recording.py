@@ -119,6 +119,30 @@ def test_a_symlink_is_recorded_with_its_target(recorder: Recorder, project: Path
     assert list(parts(recorder)) == ["file:link.txt", "file:a.txt"]
 
 
+def test_a_link_that_is_read_is_where_it_points(recorder: Recorder, project: Path) -> None:
+    (project / "link.txt").symlink_to("a.txt")
+    (project / "inside").symlink_to(project / "sub")
+    for name in ("link.txt", "inside", "a.txt", "none", project.parent):
+        recorder.link(project / name)
+    assert parts(recorder) == {"link:link.txt": "a.txt", "link:inside": "./sub"}
+    (project / "link.txt").unlink()
+    (project / "link.txt").symlink_to("b.txt")
+    with pytest.raises(SourceError, match=r"link\.txt changed"):
+        recorder.observations()
+
+
+def test_the_project_itself_can_be_listed_and_outputs_do_not_count(recorder: Recorder, project: Path) -> None:
+    recorder.directory(project)
+    (seen,) = parts(recorder).items()
+    assert seen[0] == "listing:."
+    (project / "dist").mkdir()
+    (project / "cache").mkdir()
+    assert parts(recorder) == dict([seen])
+    (project / "new.json").write_text("")
+    with pytest.raises(SourceError, match="changed while"):
+        recorder.observations()
+
+
 def test_a_file_outside_the_project_has_an_absolute_name(recorder: Recorder, project: Path) -> None:
     outside = project.parent / "outside.txt"
     outside.write_text("")

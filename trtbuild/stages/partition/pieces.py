@@ -4,11 +4,13 @@ Rules
 1. A piece takes the weights and lifted constants that it uses, then tensors from outside, each by first use, and last
    the tensors that it needs for their sizes alone (carriers).
 2. It gives the tensors that others, or the model's user, take; in graph order.
+3. It holds what it gives follows from. A tensor that was made for its size alone is made nowhere, if the size is known
+   otherwise; so a group may leave no piece.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -37,51 +39,85 @@ class Piece:
 
 
 def pieces_of(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbols) -> list[Piece]:
-    """The pieces of the groups of units, in their order."""
-    weights, constants = set(program.weight_nodes), program.constants.keys()
-    order = {node: position for position, node in enumerate(program.graph.nodes)}
+    """The pieces of the groups of units, in their order, which is one in which they can run."""
+    maker = _PieceMaker(program, symbols)
+    wanted = set(program.output_nodes)
     pieces = []
-    for group in groups:
-        nodes = tuple(sorted((node for unit in group for node in unit.nodes), key=order.__getitem__))
-        taken = _outside(nodes)
-        used_weights = tuple(node for node in taken if node in weights)
-        used_constants = tuple(node for node in taken if node.op == "placeholder" and node.name in constants)
-        inputs = [node for node in taken if node not in used_weights and node not in used_constants]
-        inputs += _carriers(nodes, inputs, symbols)
-        pieces.append(Piece(tuple(group), nodes, used_weights, used_constants, tuple(inputs), ()))
-    wanted = set(program.output_nodes).union(*(piece.inputs for piece in pieces))
-    return [
-        Piece(
-            piece.units,
-            piece.nodes,
-            piece.weights,
-            piece.constants,
-            piece.inputs,
-            tuple(node for node in piece.nodes if node in wanted),
+    for group in reversed(groups):  # whoever takes from a group comes after it
+        piece = maker.piece(group, wanted)
+        if piece.outputs:
+            wanted.update(piece.inputs)
+            pieces.append(piece)
+    return pieces[::-1]
+
+
+class _PieceMaker:
+    def __init__(self, program: Program, symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._weights = set(program.weight_nodes)
+        self._constants = program.constants.keys()
+        self._order = {node: position for position, node in enumerate(program.graph.nodes)}
+
+    def piece(self, group: Sequence[Unit], wanted: Set[torch.fx.Node]) -> Piece:
+        """What of a group is needed to give what is `wanted`; without outputs when nothing is."""
+        everything = {node for unit in group for node in unit.nodes}
+        outputs = everything & wanted
+        live = _closure(outputs, everything)
+        while True:
+            nodes = sorted(live, key=self._order.__getitem__)
+            taken = _outside(nodes, live)
+            inputs = [node for node in taken if not self._is_weight(node) and not self._is_constant(node)]
+            carriers = self._carriers(nodes, inputs, live)
+            inside = everything.intersection(carriers)
+            if not inside:
+                break
+            live |= _closure(inside, everything)
+        return Piece(
+            units=tuple(unit for unit in group if unit.call in live),
+            nodes=tuple(nodes),
+            weights=tuple(filter(self._is_weight, taken)),
+            constants=tuple(filter(self._is_constant, taken)),
+            inputs=(*inputs, *carriers),
+            outputs=tuple(sorted(outputs, key=self._order.__getitem__)),
         )
-        for piece in pieces
-    ]
+
+    def _is_weight(self, node: torch.fx.Node) -> bool:
+        return node in self._weights
+
+    def _is_constant(self, node: torch.fx.Node) -> bool:
+        return node.op == "placeholder" and node.name in self._constants
+
+    def _carriers(
+        self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], live: Set[torch.fx.Node]
+    ) -> list[torch.fx.Node]:
+        """Further tensors that are needed for their sizes alone, in the order in which sizes are asked for."""
+        sizes = Sizes(inputs, self._symbols)
+        found: list[torch.fx.Node] = []
+        seen: set[torch.fx.Node] = set()
+        for node in nodes:
+            for root in roots(node, seen):
+                if sizes.solved(root) is not None:
+                    continue
+                for tensor in root.all_input_nodes:
+                    if tensor not in live and tensor not in inputs and tensor not in found and not is_size(tensor):
+                        found.append(tensor)
+                        sizes.add(tensor)
+        return found
 
 
-def _outside(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+def _closure(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """`nodes` and all that they follow from over tensors, as far as it is `within`."""
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        for needed in waiting.pop().all_input_nodes:
+            if needed in within and needed not in found:
+                found.add(needed)
+                waiting.append(needed)
+    return found
+
+
+def _outside(nodes: Sequence[torch.fx.Node], inside: Set[torch.fx.Node]) -> list[torch.fx.Node]:
     """The tensors that `nodes` take from outside, by first use."""
-    inside = set(nodes)
     taken = dict.fromkeys(needed for node in nodes for needed in node.all_input_nodes)
     return [node for node in taken if node not in inside and node.op != "get_attr" and not is_size(node)]
-
-
-def _carriers(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], symbols: Symbols) -> list[torch.fx.Node]:
-    """Outside tensors that are needed for their sizes alone."""
-    inside = set(nodes)
-    sizes = Sizes(inputs, symbols)
-    found: list[torch.fx.Node] = []
-    seen: set[torch.fx.Node] = set()
-    for node in nodes:
-        for root in roots(node, seen):
-            if sizes.solved(root) is not None:
-                continue
-            for tensor in root.all_input_nodes:
-                if tensor not in inside and tensor not in inputs and tensor not in found and not is_size(tensor):
-                    found.append(tensor)
-                    sizes.add(tensor)
-    return found

@@ -17,7 +17,7 @@ _installed = False
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 #: Modules that list directories to find modules and distributions; the finder records what it missed by name.
-_LISTERS = ("importlib", "pkgutil", "zipimport", "site.py", "linecache")
+_LISTERS = ("importlib", "zipimport", "site.py", "linecache")
 
 
 def activate(recorder: Recorder | None) -> None:
@@ -66,10 +66,15 @@ def _list(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _listed_for_imports(places: Places) -> bool:
-    """Whether the nearest frame outside this package is the import system's."""
+    """Whether the nearest frame outside this package is the import system's. ``pkgutil`` lists for who calls it: a
+    package that imports all of its modules depends on which there are."""
     frame: Any = sys._getframe(3)
     while frame is not None and places.of(frame.f_code.co_filename).owner == "trtbuild":
         frame = frame.f_back
+    if frame is not None and frame.f_code.co_filename.endswith("pkgutil.py"):
+        while frame is not None and frame.f_code.co_filename.endswith("pkgutil.py"):
+            frame = frame.f_back
+        return frame is None or not places.is_user(frame.f_code.co_filename)
     return frame is None or any(part in frame.f_code.co_filename for part in _LISTERS)
 
 

@@ -1,7 +1,8 @@
 """What is there now of something that a trace depended on. Standard library only: plans look with it too.
 
 A listing is the names of a directory's entries, directories with a ``/`` behind them; entries of `IGNORED_ENTRIES`
-(derived state) are left out. A distribution's version is the one its ``.dist-info`` directory is named with, in the
+(derived state) are left out, and in the project itself those of `IGNORED_IN_PROJECT`. A link is the text of a symbolic
+link; one that points into the project by an absolute path is written relative to it, with ``./`` before it. A distribution's version is the one its ``.dist-info`` directory is named with, in the
 first place of ``sys.path`` that has it.
 """
 
@@ -27,6 +28,12 @@ IGNORED_ENTRIES: dict[str, str] = {
     ".trtbuild": "trtbuild's own state",
 }
 
+#: Names that a build makes in the project → why. Whoever lists the project would else make each first build stale.
+IGNORED_IN_PROJECT: dict[str, str] = {
+    "dist": "outputs are put there",
+    "cache": "the default store",
+}
+
 #: Seen of what is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
@@ -48,7 +55,9 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
         return ABSENT if value is None else environment_digest(value)
     path = os.path.join(project, dependency.name)
     if dependency.kind == "listing":
-        return listing(path)
+        return listing(path, in_project=dependency.name == ".")
+    if dependency.kind == "link":
+        return link(path, os.fspath(project))
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -60,15 +69,27 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
     return sha256(path) or ABSENT
 
 
-def listing(path: str) -> str:
-    """SHA-256 of a directory's sorted entry names, or ``absent``."""
+def listing(path: str, *, in_project: bool = False) -> str:
+    """SHA-256 of a directory's sorted entry names, or ``absent``. `in_project`: it is the project itself."""
+    ignored = IGNORED_ENTRIES.keys() | (IGNORED_IN_PROJECT.keys() if in_project else set())
     try:
         with os.scandir(path) as entries:
-            names = [entry.name + "/" * entry.is_dir() for entry in entries if entry.name not in IGNORED_ENTRIES]
+            names = [entry.name + "/" * entry.is_dir() for entry in entries if entry.name not in ignored]
     except OSError:
         return ABSENT
     encoded = [name.encode("utf-8", "surrogateescape") for name in sorted(names)]
     return hashlib.sha256(b"".join(len(name).to_bytes(4, "big") + name for name in encoded)).hexdigest()
+
+
+def link(path: str, project: str) -> str:
+    """Where a symbolic link points, or ``absent`` where there is none."""
+    try:
+        target = os.readlink(path)
+    except (OSError, ValueError):
+        return ABSENT
+    if target == project or target.startswith(project + os.sep):
+        target = "./" + target[len(project) + 1 :]
+    return target.replace(os.sep, "/")
 
 
 def environment_digest(value: str) -> str:

@@ -7,7 +7,7 @@ Rules
 2. What this process itself wrote before it read it is no dependency. What it looked at first and then made, or wrote over,
    cannot be recorded: such a trace is not cacheable (a second one, which finds the file made, is).
 3. Paths are posix; inside the project relative to it, else absolute. A path that leads elsewhere through a symlink is
-   recorded as it was opened and as where it led.
+   recorded as it was opened and as where it led. A link that is read by itself (``Path.resolve``) is a link.
 4. What belongs to a distribution is recorded as the distribution; Python, trtbuild and `places.IGNORED` not at all.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from trtbuild.core.dependency import ABSENT, DIRECTORY, Dependency, Observation
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.observe import SPECIAL, environment_digest, file_digest, listing, observe
+from trtbuild.stages.trace.observe import SPECIAL, environment_digest, file_digest, link, listing, observe
 from trtbuild.stages.trace.places import DISTRIBUTIONS, Places
 
 #: A file that changed less than this before it was read may change again without a trace in its times.
@@ -94,9 +94,22 @@ class Recorder:
             return
         self._seen.add(f"listing {found}")
         for each in _with_target(found):
-            if self.places.of(each).owner == "user" and not self._is_above(each):
+            is_project = each == self._project
+            if self.places.of(each).owner == "user" and (is_project or not self._is_above(each)):
                 dependency = Dependency("listing", self.name(each))
-                self._pins.setdefault(dependency, listing(each))
+                self._pins.setdefault(dependency, listing(each, in_project=is_project))
+
+    def link(self, path: Any) -> None:
+        """It was asked where the symbolic link `path` points, or whether it is one."""
+        found = _absolute(path)
+        if found is None or f"link {found}" in self._seen:
+            return
+        self._seen.add(f"link {found}")
+        if found in self._written or self.places.of(found).owner != "user" or self._is_above(found):
+            return
+        target = link(found, self._project)
+        if target != ABSENT:
+            self._pins.setdefault(Dependency("link", self.name(found)), target)
 
     def wrote(self, path: Any) -> None:
         """This process wrote, made, renamed to or removed `path`."""
@@ -163,7 +176,7 @@ class Recorder:
         if dependency.kind == "distribution":
             return observe(dependency, Path(self._project), file_digest)
         if dependency.kind == "listing":
-            seen = listing(path)
+            seen = observe(dependency, Path(self._project), file_digest)
             if seen == pin:
                 return str(pin)
             if any(os.path.dirname(written) == path for written in self._written):

@@ -2,7 +2,8 @@
 
 Rules
 1. ``os.stat``, ``lstat``, ``access`` and ``readlink`` (under ``os.path.exists``, ``Path.exists`` and the like): recorded
-   when user code asks, or when anybody asks about the inside of the project. Path resolution is not asking.
+   when user code asks, or when anybody asks about the inside of the project. Path resolution is not asking, but the
+   links that it follows are dependencies: ``resolve()`` leads past them.
 2. ``os.environ``: a variable is recorded when user code reads it. What installed code reads for itself (``HF_HOME``,
    ``OMP_NUM_THREADS``) is not: it would differ between machines for no reason; ``source: {env: […]}`` names what matters.
    Neither is what the standard library reads about the machine (`MACHINE_VARIABLES`). Reading all variables at once makes
@@ -140,6 +141,8 @@ class Wrapping:
                 with recorder.own() as outermost:
                     if outermost and self._is_asked(path):
                         recorder.file(path)
+                    if outermost and not follow and self._follows(path):
+                        recorder.link(path)
             return original(path, *args, **kwargs)
 
         ask.__name__ = original.__name__
@@ -159,6 +162,17 @@ class Wrapping:
             return self._recorder.is_inside(os.fsdecode(path))
         except (TypeError, ValueError):
             return False
+
+    def _follows(self, path: Any) -> bool:
+        """Whether a link that is looked at matters: user code asks, or it is the user's, inside the project."""
+        who = caller(self._recorder.places)
+        if who is not None and self._recorder.places.is_user(who[0]):
+            return True
+        try:
+            name = os.path.abspath(os.fsdecode(path))
+        except (TypeError, ValueError):
+            return False
+        return self._recorder.is_inside(name) and not name.startswith(sys.prefix + os.sep)
 
     def _environment(self) -> None:
         recorder, kind = self._recorder, type(os.environ)

@@ -10,7 +10,7 @@ build: $(READY)
 	$(BIN)/trtbuild build
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,8 +12,6 @@ from tests.conftest import CommandLine
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
-pytestmark = pytest.mark.xdist_group("readme")
-
 CLASSIFIER = """\
 import torch
 from torch import nn

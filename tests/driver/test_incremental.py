@@ -15,8 +15,6 @@ from safetensors.numpy import save_file
 
 from tests.conftest import CommandLine, ran, step
 
-pytestmark = pytest.mark.xdist_group("incremental")
-
 MANIFEST = """\
 version: 1
 targets:

@@ -13,8 +13,6 @@ import pytest
 
 from tests.conftest import CommandLine
 
-pytestmark = pytest.mark.xdist_group("interrupt")
-
 MANIFEST = """\
 version: 1
 targets: {ada: {sm: 89}}

@@ -10,11 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import CommandLine
-
-pytestmark = pytest.mark.xdist_group("two-builds")
 
 MANIFEST = """\
 version: 1

@@ -196,6 +196,4 @@ def test_what_is_made_for_its_size_alone_is_made_nowhere(seed_program: Program, 
     assert "aten.tanh.default" in model.operators
     for listed in ((), ("aten.ones",), ("aten.ones", "aten.tanh"), ("aten.add",), ("aten.cat",)):
         cut = model.cut(torch_executed_ops=listed).must_be_sound().must_equal_whole(*CASES)
-        # where nothing that is at hand is as long, the tensor is made (or handed over) after all
-        made = any("aten.tanh.default" in cut.operators(name) for name in cut.names)
-        assert made == (listed in ((), ("aten.add",), ("aten.tanh",)))
+        assert not any("aten.tanh.default" in cut.operators(name) for name in cut.names)

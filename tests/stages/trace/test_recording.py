@@ -105,9 +105,8 @@ def test_a_file_that_the_trace_reads_and_writes_over_is_uncacheable(recorder: Re
 
 
 def test_a_listing_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
-    recorder.directory(project / ".." / "project")
     (project / "sub").mkdir()
-    recorder.directory(project / "sub")
+    recorder.directory(project / ".." / "project" / "sub")
     (project / "sub/new.txt").write_text("")
     with pytest.raises(SourceError, match="sub"):
         recorder.observations()

@@ -35,7 +35,9 @@ def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None
     """Whatever was announced is there, whatever is there is whole, and the rest is in tmp/."""
     moments = random.Random(11)
     killed, unfinished, announced = 0, 0, 0
-    for seed in range(12):
+    for seed in range(60):
+        if seed >= 12 and unfinished:
+            break  # a dozen, and further ones until one was hit in the middle of work
         root = tmp_path / f"store{seed % 2}"
         writer = child(WRITER, root, seed, 1000)
         assert writer.line() == "ready"
@@ -54,7 +56,7 @@ def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None
         announced += len(keys)
         unfinished += len(list((root / "tmp").glob("*")))
     # The faults were delivered, and in the middle of work.
-    assert killed == 12 and announced > 0 and unfinished > 0
+    assert killed >= 12 and announced > 0 and unfinished > 0
 
 
 def test_leftovers_of_the_killed_are_collected(tmp_path: Path, child: Callable[..., Any]) -> None:

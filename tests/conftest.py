@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -61,3 +63,39 @@ def command_line(tmp_path: Path) -> CommandLine:
     """An empty project with a cache of its own."""
     (tmp_path / "project").mkdir()
     return CommandLine(tmp_path / "project", tmp_path / "cache")
+
+
+@dataclass(frozen=True)
+class BuiltExamples:
+    """The example manifests, built. `document` is what ``trtbuild build --json`` said."""
+
+    project: Path
+    cache: Path
+    document: Any
+
+    def key(self, identifier: str) -> str:
+        """The key of a step, such as ``vit/engine/layers.0@ada``."""
+        return str(step(self.document, identifier)["key"])
+
+    def index(self, model: str) -> Any:
+        """The index of a model's package."""
+        return json.loads((self.project / "dist" / model / "index.json").read_bytes())
+
+
+@pytest.fixture(scope="session")
+def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
+    """A copy of manifests/, built once per test run, whatever the number of its processes.
+
+    ``$TRTBUILD_TEST_CACHE`` is a cache directory that is kept and used again.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    project = base / "examples"
+    cache = Path(os.environ.get("TRTBUILD_TEST_CACHE") or base / "examples-cache").absolute()
+    with open(base / "examples.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not project.exists():
+            source = Path(__file__).parents[1] / "manifests"
+            shutil.copytree(source, project / "manifests", ignore=shutil.ignore_patterns("__pycache__"))
+        document = CommandLine(project, cache)("build", timeout_s=1200)
+    return BuiltExamples(project, cache, document)

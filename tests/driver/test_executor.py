@@ -11,9 +11,9 @@ from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan
 from trtbuild.core.spec import Input, Model, Origin, Source
-from trtbuild.driver.executor import Outcome, Watcher, execute
+from trtbuild.driver.executor import MENDS, Outcome, Watcher, execute
 from trtbuild.driver.steps import Ran
-from trtbuild.errors import ToolchainError
+from trtbuild.errors import EntryCorrupt, ToolchainError
 
 NEW = Reason("new", "it was not built in this project before")
 
@@ -120,3 +120,32 @@ def test_keep_going_builds_what_does_not_depend_on_the_failure() -> None:
     outcome = project.execute(jobs=1, keep_going=True)
     assert not outcome.ok
     assert project.order == ["m/trace/t", "n/trace/u", "n/engine/b"]
+
+
+def damaged(project: FakeProject, times: int) -> Outcome:
+    """Runs `m/package/p` of a project, whose engine's blob turns out to be damaged that often."""
+    whole = project.run
+    left = [times]
+
+    def run(step: Step, plan: ModelPlan) -> Ran:
+        if step.stage == "package" and left[0]:
+            left[0] -= 1
+            project.done.clear()  # it is in quarantine now: the engine's step is no hit any more
+            project.order.append("damage")
+            raise EntryCorrupt("not what its name says")
+        return whole(step, plan)
+
+    plans = {"m": project.plan("m")}
+    return execute(plans, project.plan, run, jobs=1, keep_going=False, watcher=Watcher())
+
+
+def test_a_blob_that_turns_out_to_be_damaged_is_made_again_by_the_step_that_left_it() -> None:
+    project = FakeProject(a_step("m", "engine", "a"), a_step("m", "package", "p", "m/engine/a"))
+    assert damaged(project, 1).ok
+    assert project.order == ["m/engine/a", "damage", "m/engine/a", "m/package/p"]
+
+
+def test_a_blob_that_is_damaged_again_and_again_is_an_error() -> None:
+    project = FakeProject(a_step("m", "engine", "a"), a_step("m", "package", "p", "m/engine/a"))
+    outcome = damaged(project, MENDS + 1)
+    assert set(outcome.failed) == {"m/package/p"}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from trtbuild.core.chain import link_bytes
 from trtbuild.core.dependency import Dependency
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
@@ -98,3 +99,12 @@ def test_a_missing_weights_file_is_named_with_its_place(store: LocalStore, tmp_p
     with pytest.raises(SourceError, match=r"gone\.safetensors") as caught:
         lookups(store, tmp_path).weights_table(a_model("gone.safetensors"))
     assert (caught.value.file, caught.value.line) == ("t.yaml", 3)
+
+
+def test_a_link_whose_blob_was_damaged_unseen_is_whole_when_it_is_written(store: LocalStore, tmp_path: Path) -> None:
+    sha256 = store.put_bytes(link_bytes([FIRST])).sha256
+    blob = store.root / "cas" / sha256[:2] / sha256
+    blob.chmod(0o644)
+    blob.write_bytes(b"damage")
+    lookups(store, tmp_path).write_link(LINK, [FIRST])
+    assert lookups(store, tmp_path).read_link(LINK) == (FIRST,)

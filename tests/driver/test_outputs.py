@@ -78,3 +78,26 @@ def test_raw_plans_are_put_by_target(tmp_path: Path) -> None:
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)
     assert [file.path for file in files] == ["dist/plans/ada/a.plan"]
+
+
+def test_raw_plans_of_engines_that_are_no_more_go_and_others_stay(tmp_path: Path) -> None:
+    store = MemoryStore()
+    index, record = a_package(store, a=b"one", gone=b"two")
+    files = outputs.output_files("plans", "dist/plans", index, record)
+    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digest)
+    (tmp_path / "dist/plans/ada/mine.plan").write_text("keep me")
+    last = Recipe("package", 1, (("engines", {"a@ada": "0", "gone@ada": "1"}),))
+    index, record = a_package(store, a=b"one")
+    files = outputs.output_files("plans", "dist/plans", index, record)
+    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digest, last)
+    assert {path.name for path in (tmp_path / "dist/plans/ada").iterdir()} == {"a.plan", "mine.plan"}
+
+
+def test_a_directory_in_the_place_of_a_file_is_not_in_place(tmp_path: Path) -> None:
+    def strict(path: Path) -> str | None:
+        if path.is_dir():
+            raise IsADirectoryError(path)
+        return digest(path)
+
+    (tmp_path / "a").mkdir()
+    assert not outputs.in_place(tmp_path, [outputs.OutputFile("a", "0" * 64)], strict)

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from trtbuild.core.engine_job import Weight
 from trtbuild.driver.weights_file import weights_table
 from trtbuild.errors import SourceError
+from trtbuild.store.local import LocalStore
 from trtbuild.store.memory import MemoryStore
 
 
@@ -76,3 +77,16 @@ def test_rejects_an_empty_file(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(SourceError):
         weights_table(path, digest(path), MemoryStore())
+
+
+def test_a_table_that_is_damaged_or_gone_is_made_again(tmp_path: Path) -> None:
+    path, store = tmp_path / "w.safetensors", LocalStore(tmp_path / "cache")
+    save_file({"a": np.ones(3, dtype=np.float32)}, path)
+    sha256 = digest(path)
+    first = weights_table(path, sha256, store)
+    for kind in ("ac", "cas"):
+        for file in [file for file in (store.root / kind).rglob("*") if file.is_file()]:
+            file.chmod(0o644)
+            file.write_bytes(b"damage")
+        assert weights_table(path, sha256, store) == first
+    assert weights_table(path, sha256, store) == first

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import traceback
 from typing import Any
 
 import click
 
 from trtbuild.cli import show
 from trtbuild.cli.options import common, request
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import InternalError, TrtbuildError
 
 Flags = dict[str, Any]
 
@@ -174,6 +175,12 @@ def run(arguments: list[str] | None = None) -> int:
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(given))
         return error.exit_code
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # stdout holds one document whatever happens
+        bug = InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        show.error(bug, as_json=as_json, command=_command(given))
+        return bug.exit_code
 
 
 def _command(given: list[str]) -> str:

@@ -204,13 +204,17 @@ class _Forward:
         cuts: Cuts,
         engines: Mapping[tuple[str, str], Step],
     ) -> None:
-        after = tuple(dict.fromkeys([*(e.id for e in engines.values()), *(step.id for step, _ in cuts.values())]))
+        converted = [
+            step.id for step in self.plan.steps.values() if step.stage in ("lower", "convert")
+        ]  # for its names
+        cut = [step.id for step, _ in cuts.values()]
+        after = tuple(dict.fromkeys([*(step.id for step in engines.values()), *cut, *converted]))
         facts = self._facts.toolchains
         by_target: dict[str, Cut] = {}
         for target in self._model.targets:
-            cut = cuts[target.toolchain, facts[target]][1]
-            if cut is not None:
-                by_target[target.name] = cut
+            found = cuts[target.toolchain, facts[target]][1]
+            if found is not None:
+                by_target[target.name] = found
         if len(by_target) < len(self._model.targets) or any(step.recipe is None for step in engines.values()):
             self._verdicts.unknown("package", after=after)
             return

@@ -20,13 +20,22 @@ from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan, derive
 from trtbuild.core.spec import Model, Target
 from trtbuild.driver import environment, outputs, wiring
-from trtbuild.driver.executor import Outcome, Watcher, execute
+from trtbuild.driver.executor import MENDS, Outcome, Watcher, execute
 from trtbuild.driver.history import History
 from trtbuild.driver.lookups import StoreLookups
 from trtbuild.driver.report import BuildResult, Written
 from trtbuild.driver.steps import Ran, run_step
 from trtbuild.driver.workers import WorkerPool
-from trtbuild.errors import FrozenError, InternalError, StoreError, ToolchainMissing, TrtbuildError, UsageError
+from trtbuild.errors import (
+    BlobMissing,
+    EntryCorrupt,
+    FrozenError,
+    InternalError,
+    StoreError,
+    ToolchainMissing,
+    TrtbuildError,
+    UsageError,
+)
 from trtbuild.store.fingerprint import FileDigests
 from trtbuild.store.local import LocalStore
 
@@ -110,7 +119,9 @@ class Workspace:
         self.look.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
         written = []
         for kind, path, files in self.files_of(plan.model, package.record):
-            changed = outputs.write_output(self.project, kind, path, files, self.store, self.digests.sha256)
+            changed = outputs.write_output(
+                self.project, kind, path, files, self.store, self.digests.sha256, self.history.recipe(package.id)
+            )
             written.append(Written(plan.model.name, kind, path, changed))
         return written
 
@@ -118,9 +129,11 @@ class Workspace:
         """Whether all files of all outputs of a model are where they belong, with the right content."""
         if not self.look.has(record.outputs["index"].sha256):
             return False
-        return all(
-            outputs.in_place(self.project, files, self.digests.sha256) for _, _, files in self.files_of(model, record)
-        )
+        try:
+            found = self.files_of(model, record)
+        except (BlobMissing, EntryCorrupt):  # its index is put aside now, and is made again
+            return False
+        return all(outputs.in_place(self.project, files, self.digests.sha256) for _, _, files in found)
 
 
 def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
@@ -145,7 +158,16 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         else:
             outcome = Outcome(dict(plans))
         result = BuildResult(outcome)
-        result.written = _write_all(workspace, outcome, result)
+        for _ in range(MENDS):
+            lost = _write_all(workspace, outcome, result)
+            if not lost or request.frozen:
+                break
+            # what could not be read is in quarantine now: who left it runs again
+            again = _execute(workspace, {name: workspace.plan(name) for name in lost}, watcher)
+            outcome.plans.update(again.plans)
+            outcome.ran.update(again.ran)
+            outcome.failed.update(again.failed)
+        result.errors += lost.values()
     _remember(workspace, outcome)
     result.duration_s = time.monotonic() - started
     return result
@@ -190,18 +212,22 @@ def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPoo
         raise InternalError(f"{step.id}: {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
 
 
-def _write_all(workspace: Workspace, outcome: Outcome, result: BuildResult) -> list[Written]:
-    written = []
-    for plan in outcome.plans.values():
-        if plan.steps and all(step.verdict == "hit" for step in plan.steps.values()):
+def _write_all(workspace: Workspace, outcome: Outcome, result: BuildResult) -> dict[str, TrtbuildError]:
+    """Write the outputs of all models that are done and not written yet. Returns those for which a blob cannot be read."""
+    lost: dict[str, TrtbuildError] = {}
+    done = {written.model for written in result.written}
+    for name, plan in outcome.plans.items():
+        if name not in done and plan.steps and all(step.verdict == "hit" for step in plan.steps.values()):
             try:
-                written += workspace.write_outputs(plan)
+                result.written += workspace.write_outputs(plan)
+            except (BlobMissing, EntryCorrupt) as error:
+                lost[name] = error
             except (StoreError, OSError) as error:
                 known = (
                     error if isinstance(error, TrtbuildError) else StoreError(f"outputs of {plan.model.name}: {error}")
                 )
                 result.errors.append(known)
-    return written
+    return lost
 
 
 def _remember(workspace: Workspace, outcome: Outcome) -> None:

@@ -5,20 +5,25 @@ Rules
    whose inputs are there is started.
 2. Of steps with one key, one runs; the others wait for it and become hits. Across processes `Store.building` does the
    same: who gets the lock second looks again before working.
-3. A failed step skips what is below it. Without ``keep_going`` nothing new is started after a failure, and what runs is
+3. A step that finds a blob gone or damaged has not failed: the store has put that blob aside, so the next plan runs
+   the step that left it. Only if that comes about again and again (`MENDS`) it is an error.
+4. A failed step skips what is below it. Without ``keep_going`` nothing new is started after a failure, and what runs is
    finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
 from trtbuild.core.graph import Reason, Step
 from trtbuild.core.planning import ModelPlan
 from trtbuild.driver.steps import Ran
-from trtbuild.errors import TrtbuildError
+from trtbuild.errors import BlobMissing, EntryCorrupt, TrtbuildError
+
+#: How often one step is planned again because a blob that it reads cannot be read.
+MENDS = 8
 
 
 @dataclass
@@ -28,6 +33,8 @@ class Outcome:
     plans: dict[str, ModelPlan]
     ran: dict[str, tuple[Reason, Ran]] = field(default_factory=dict)
     failed: dict[str, tuple[Reason, TrtbuildError]] = field(default_factory=dict)
+    #: Step id → how often a blob that it reads could not be read.
+    mended: dict[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -112,6 +119,10 @@ def _finish(
     try:
         ran = future.result()
     except TrtbuildError as error:
+        if isinstance(error, BlobMissing | EntryCorrupt) and outcome.mended.get(step.id, 0) < MENDS:
+            outcome.mended[step.id] = outcome.mended.get(step.id, 0) + 1
+            _plan_again(outcome, (model,), model, step, replan, watcher)
+            return
         outcome.failed[step.id] = (step.reason, error)
         watcher.failed(step, error)
         return
@@ -124,13 +135,24 @@ def _finish(
         for name, plan in outcome.plans.items()
         if name != model and any(other.key == step.key and other.verdict == "run" for other in plan.steps.values())
     ]
-    for name in (model, *sharing):
+    _plan_again(outcome, (model, *sharing), model, step, replan, watcher)
+    _note_conversions(outcome, before, outcome.plans[model], ran)
+
+
+def _plan_again(
+    outcome: Outcome,
+    names: Sequence[str],
+    model: str,
+    step: Step,
+    replan: Callable[[str], ModelPlan],
+    watcher: Watcher,
+) -> None:
+    for name in names:
         try:
             outcome.plans[name] = replan(name)
         except TrtbuildError as error:
             outcome.failed[step.id if name == model else f"{name}/{step.stage}"] = (step.reason, error)
             watcher.failed(step, error)
-    _note_conversions(outcome, before, outcome.plans[model], ran)
 
 
 def _note_conversions(outcome: Outcome, before: ModelPlan, after: ModelPlan, ran: Ran) -> None:

@@ -6,6 +6,7 @@ puts blobs, but for conversions that the partition step makes on the way (see `C
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.ports import Store
 from trtbuild.core.record import Output, Record
 from trtbuild.core.spec import PartitionSettings
-from trtbuild.errors import ConversionRefused
+from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt
 
 Job = Mapping[str, Any]
 
@@ -148,15 +149,16 @@ class Judge:
         from trtbuild.stages.convert.conversion import convert
 
         recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
-        record = self._store.get_record(recipe.key)
-        if record is not None and self._store.has(record.outputs["onnx"].sha256):
-            origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
-            return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
+        with contextlib.suppress(BlobMissing, EntryCorrupt, KeyError, ValueError):  # else it is made, and kept, again
+            record = self._store.get_record(recipe.key)
+            if record is not None and record.recipe.same_as(recipe):
+                origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
+                return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
         started = time.monotonic()
         converted = convert(program, self._opset)
         outputs = _conversion_outputs(converted, self._store)
         duration = time.monotonic() - started
-        self._store.put_record(Record(recipe, outputs, {"duration_s": duration}))
+        self._store.put_record(Record(recipe, outputs, {"duration_s": duration}), replace=True)
         self.made[recipe.key] = duration
         return converted.model, list(converted.origins)
 

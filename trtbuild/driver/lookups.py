@@ -116,6 +116,8 @@ class StoreLookups:
         self._records.pop(recipe.key, None)
         unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
         self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}), replace=unusable)
+        if self.read_link(recipe) is None:
+            self._store.put_bytes(link_bytes(named))  # a damaged blob lay there under its name, and is put aside now
 
     def learned(self, observations: Sequence[Observation]) -> None:
         """What a trace saw is what this build goes by from now on."""

@@ -4,7 +4,8 @@ Rules
 1. A file is written only when its content differs, so `make` sees honest times.
 2. Files first, the index last, each atomically: a reader finds the old package or the new one, or an index whose
    digests do not match yet, never a file that looks right and is not.
-3. What an earlier index named and the new one does not is removed. Other files in the directory are left alone.
+3. What an earlier build put there and this one does not is removed: what the index that is there names, and for raw
+   plans, which have no index, the engines of the package's last recipe. Other files in the directory are left alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.ports import Store
+from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 
 INDEX = "index.json"
@@ -53,12 +55,24 @@ def output_files(kind: str, root: str, index: Mapping[str, Any], record: Record)
 
 def in_place(project: Path, files: list[OutputFile], digest: Digest) -> bool:
     """Whether every file is there with the right content."""
-    return all(digest(project / file.path) == file.sha256 for file in files)
+    try:
+        return all(digest(project / file.path) == file.sha256 for file in files)
+    except OSError:  # something else is there, or it cannot be read: writing it says what is wrong
+        return False
 
 
-def write_output(project: Path, kind: str, root: str, files: list[OutputFile], store: Store, digest: Digest) -> bool:
-    """Bring one output up to date. Returns whether anything was written. Raises BlobMissing."""
-    old = _named_before(project / root) if kind == "package" else []
+def write_output(
+    project: Path,
+    kind: str,
+    root: str,
+    files: list[OutputFile],
+    store: Store,
+    digest: Digest,
+    last: Recipe | None = None,
+) -> bool:
+    """Bring one output up to date; `last` is the recipe that its package had when it was written before. Returns
+    whether anything was written. Raises BlobMissing."""
+    old = _named_before(project / root) if kind == "package" else _plans_before(project / root, last)
     written = False
     for file in files:
         target = project / file.path
@@ -84,6 +98,13 @@ def _named_before(root: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [root / name for name in names if not name.is_absolute() and ".." not in name.parts]
+
+
+def _plans_before(root: Path, last: Recipe | None) -> list[Path]:
+    """The raw plans of the package with the recipe `last`."""
+    engines = dict(last.parts).get("engines") if last is not None else None
+    names = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
+    return [root / target / f"{partition}.plan" for partition, _, target in names]
 
 
 def _remove(path: Path, root: Path) -> None:

@@ -29,7 +29,7 @@ class BuildResult:
     """What a build came to."""
 
     outcome: Outcome
-    written: Sequence[Written] = ()
+    written: list[Written] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     errors: list[TrtbuildError] = field(default_factory=list)
     duration_s: float = 0.0

@@ -7,6 +7,7 @@ bytes are what a weight's digest covers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from trtbuild.core.binding import weights_from_json, weights_to_json
 from trtbuild.core.engine_job import Weight
 from trtbuild.core.ports import Store
 from trtbuild.core.record import Output, Record
-from trtbuild.errors import SourceError
+from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError
 
 _DTYPES = {
     "BOOL": ("bool", 1),
@@ -40,12 +41,14 @@ _MAX_HEADER = 100_000_000
 def weights_table(path: Path, sha256: str, store: Store) -> dict[str, Weight]:
     """The tensors of the file with this digest, by name; each one's bytes are a blob of the store afterwards.
 
-    The second time, only the record is read. Raises SourceError when the file is no safetensors file.
+    The second time, only the record is read; one that is damaged or incomplete is made again from the file. Raises
+    SourceError when the file is no safetensors file.
     """
     recipe = keys.weights_file(sha256, "safetensors")
-    record = store.get_record(recipe.key)
-    if record is not None:
-        return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))
+    with contextlib.suppress(EntryCorrupt, BlobMissing, KeyError, TypeError, ValueError):
+        record = store.get_record(recipe.key)
+        if record is not None and record.recipe.same_as(recipe):
+            return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))
     return keep_weights(path, sha256, store)
 
 
@@ -70,7 +73,7 @@ def keep_weights(path: Path, sha256: str, store: Store) -> dict[str, Weight]:
         finally:
             view.release()
     outputs["table"] = store.put_bytes(json.dumps(weights_to_json(table)).encode())
-    store.put_record(Record(keys.weights_file(sha256, "safetensors"), outputs))
+    store.put_record(Record(keys.weights_file(sha256, "safetensors"), outputs), replace=True)
     return table
 
 

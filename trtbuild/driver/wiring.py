@@ -39,8 +39,14 @@ def lookups(project: Path, store: LocalStore, history: History, digests: FileDig
     """What planning asks of the world."""
     from trtbuild.stages.trace.observe import observe
 
+    def digest(path: str) -> str | None:
+        try:
+            return digests.sha256(path)
+        except OSError:  # as the trace sees a file that cannot be read (`observe.file_digest`)
+            return None
+
     def look(dependency: Dependency) -> str:
-        return observe(dependency, project, digests.sha256)
+        return observe(dependency, project, digest)
 
     return StoreLookups(store, project, history, look, digests.sha256, force=force)
 

@@ -177,11 +177,14 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
     """The error that a worker described, as the same type here."""
     kind = getattr(errors, str(described.get("type")), None)
     text = str(described["text"])
-    place = {"file": described.get("file"), "line": described.get("line"), "hint": described.get("hint")}
-    if isinstance(kind, type) and issubclass(kind, errors.SourceError):
-        return kind(text, code=str(described.get("code", "source")), **place)
     if isinstance(kind, type) and issubclass(kind, TrtbuildError) and kind is not errors.ManifestErrors:
-        return kind(text, **place)
+        error: TrtbuildError = kind(text, hint=described.get("hint"))
+        error.file, error.line = described.get("file"), described.get("line")  # not every kind is made with a place
+        if isinstance(error, errors.SourceError):
+            error.code = str(described.get("code", "source"))
+        if isinstance(error, ToolchainError):
+            error.log = tuple(log.splitlines())
+        return error
     return errors.InternalError(f"{text}\n{described.get('trace') or log[-LOG_TAIL:]}".rstrip())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.export import export
+from torch.export import Dim, export
 
 from trtbuild.core.partitions import Partition, Partitions
 from trtbuild.core.spec import PartitionSettings
@@ -175,6 +175,10 @@ class Of(torch.nn.Module):
         return self.function(*args)
 
 
+def _mutates(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 def lower_model(
     module: torch.nn.Module | Callable[..., Any], *example: torch.Tensor, dims: Sequence[Mapping[int, Any]] = ()
 ) -> Model:
@@ -186,7 +190,9 @@ def lower_model(
         shapes = (shapes,)
     with torch.no_grad():
         exported = export(module.eval(), tuple(example), dynamic_shapes=shapes, strict=False)
-        program, slots = functional(exported.run_decompositions({}))
+        if any(_mutates(node) for node in exported.graph.nodes):
+            exported = exported.run_decompositions({})  # the trace step always does; it is half of the time
+        program, slots = functional(exported)
         lowered = lower(program, "float32", decomposition_table())
     values = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -209,3 +215,11 @@ def model_of() -> type[Model]:
 @pytest.fixture(scope="session")
 def fake_judge() -> type[FakeJudge]:
     return FakeJudge
+
+
+@pytest.fixture(scope="session")
+def seed_program() -> Program:
+    """A small program of two inputs (batch 1..6, length 3..9, 4), whose fake values other graphs are made of."""
+    dims = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2
+    example = torch.rand(3, 5, 4)
+    return lower_model(lambda x, y: x + y, example, example, dims=dims).program

@@ -15,7 +15,7 @@ from torch.export import Dim
 from trtbuild.stages.partition.regions import module_path
 
 #: TRTBUILD_RANDOM_MODELS=100 looks longer.
-COUNT = int(os.environ.get("TRTBUILD_RANDOM_MODELS", "8"))
+COUNT = int(os.environ.get("TRTBUILD_RANDOM_MODELS", "6"))
 WIDTH = 4
 DIMS = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2
 CASES = [[torch.rand(*size, WIDTH), torch.rand(*size, WIDTH) - 0.5] for size in ((1, 3), (2, 9), (6, 4))]

@@ -135,16 +135,19 @@ class Repeats(nn.Module):
         return self.layer(self.between(x), batch, length)
 
 
-def test_each_call_of_a_module_is_a_partition(lowered: Any) -> None:
-    model = lowered(Repeats(), torch.rand(3, 4, 8), dims=DIMS)
-    cut = model.cut(granularity=("layer",)).must_be_sound().must_equal_whole(*CASES)
+@pytest.fixture(scope="module")
+def repeats(lowered: Any) -> Any:
+    return lowered(Repeats(), torch.rand(3, 4, 8), dims=DIMS)
+
+
+def test_each_call_of_a_module_is_a_partition(repeats: Any) -> None:
+    cut = repeats.cut(granularity=("layer",)).must_be_sound().must_equal_whole(*CASES)
     assert cut.names == ["layer#0", "layer#1", "p2", "layer#2"]
     assert len({(cut[name].graph, cut[name].weights) for name in cut.names if name != "p2"}) == 1
 
 
-def test_calls_of_a_module_inside_a_module(lowered: Any) -> None:
-    model = lowered(Repeats(), torch.rand(3, 4, 8), dims=DIMS)
-    cut = model.cut(granularity=("layer.mlp",)).must_equal_whole(*CASES)
+def test_calls_of_a_module_inside_a_module(repeats: Any) -> None:
+    cut = repeats.cut(granularity=("layer.mlp",)).must_equal_whole(*CASES)
     mlps = [cut[name] for name in cut.names if name.startswith("layer.mlp")]
     assert len(mlps) == 3 and len({(entry.graph, entry.weights) for entry in mlps}) == 1
 

@@ -30,9 +30,19 @@ class Blocks(nn.Module):
         return self.blocks[1](self.blocks[0](x).cumsum(0))
 
 
-def test_what_nobody_refuses_is_one_engine(lowered: Any, fake_judge: Any) -> None:
+@pytest.fixture(scope="module")
+def chained(lowered: Any) -> Any:
+    return lowered(chain, X)
+
+
+@pytest.fixture(scope="module")
+def blocks(lowered: Any) -> Any:
+    return lowered(Blocks(), X)
+
+
+def test_what_nobody_refuses_is_one_engine(chained: Any, fake_judge: Any) -> None:
     judge = fake_judge()
-    cut = lowered(chain, X).cut(judge, min_block_size=50)
+    cut = chained.cut(judge, min_block_size=50)
     assert (cut.names, cut.kinds, len(judge.asked)) == (["model"], ["tensorrt"], 1)
 
 
@@ -45,16 +55,16 @@ def test_a_refused_operator_is_cut_out(lowered: Any, fake_judge: Any) -> None:
     assert len(judge.asked) == 3  # the whole, and both halves
 
 
-def test_an_operator_without_a_translation_is_never_a_candidate(lowered: Any, fake_judge: Any) -> None:
+def test_an_operator_without_a_translation_is_never_a_candidate(chained: Any, fake_judge: Any) -> None:
     judge = fake_judge(unknown=frozenset({"aten.cumsum.default"}))
-    cut = lowered(chain, X).cut(judge).must_equal_whole()
+    cut = chained.cut(judge).must_equal_whole()
     assert cut["p1"].reasons == {"aten.cumsum.default": "aten.cumsum.default has no translation"}
     assert len(judge.asked) == 2 and not any("cumsum" in text for text in judge.asked)
 
 
-def test_a_refusal_without_nodes_makes_the_whole_candidate_torch(lowered: Any, fake_judge: Any) -> None:
+def test_a_refusal_without_nodes_makes_the_whole_candidate_torch(chained: Any, fake_judge: Any) -> None:
     judge = fake_judge(poison=frozenset({"aten.exp.default"}))
-    cut = lowered(chain, X).cut(judge, torch_executed_ops=("aten.cumsum",)).must_equal_whole()
+    cut = chained.cut(judge, torch_executed_ops=("aten.cumsum",)).must_equal_whole()
     assert cut.kinds == ["tensorrt", "torch"]
     assert cut["p1"].reasons == {
         "aten.cumsum.default": "in torch_executed_ops",
@@ -63,7 +73,7 @@ def test_a_refusal_without_nodes_makes_the_whole_candidate_torch(lowered: Any, f
     }
 
 
-def test_refusing_one_after_the_other_ends(lowered: Any, fake_judge: Any) -> None:
+def test_refusing_one_after_the_other_ends(chained: Any, fake_judge: Any) -> None:
     """A parser stops at the first node that it does not take: each round finds one more."""
 
     class OneByOne(fake_judge):  # type: ignore[misc]
@@ -73,31 +83,31 @@ def test_refusing_one_after_the_other_ends(lowered: Any, fake_judge: Any) -> Non
 
     names = ("relu", "tanh", "cumsum", "exp", "sigmoid")
     judge = OneByOne(refused={f"aten.{name}.default": name for name in names})
-    cut = lowered(chain, X).cut(judge).must_equal_whole()
+    cut = chained.cut(judge).must_equal_whole()
     assert cut.kinds == ["torch"] and cut.names == ["model"]
     assert list(cut["model"].reasons.values()) == list(names)
 
 
-def test_a_judge_that_fails_stops_the_build(lowered: Any, fake_judge: Any) -> None:
+def test_a_judge_that_fails_stops_the_build(chained: Any, fake_judge: Any) -> None:
     class Broken(fake_judge):  # type: ignore[misc]
         def refusal(self, program: Any, text: str) -> Any:
             raise ToolchainError("the parser died")
 
     with pytest.raises(ToolchainError, match="the parser died"):
-        lowered(chain, X).cut(Broken())
+        chained.cut(Broken())
 
 
-def test_equal_structures_are_asked_once(lowered: Any, fake_judge: Any) -> None:
-    model, judge = lowered(Blocks(), X), fake_judge()
-    cut = model.cut(judge, granularity=("blocks.*",))
+def test_equal_structures_are_asked_once(blocks: Any, fake_judge: Any) -> None:
+    judge = fake_judge()
+    cut = blocks.cut(judge, granularity=("blocks.*",))
     assert cut.names == ["blocks.0", "p1", "blocks.1"]
     assert cut["blocks.0"].graph == cut["blocks.1"].graph
     assert len(judge.asked) == len(set(judge.asked)) == 2
 
 
-def test_a_refusal_is_meant_for_every_equal_structure(lowered: Any, fake_judge: Any) -> None:
+def test_a_refusal_is_meant_for_every_equal_structure(blocks: Any, fake_judge: Any) -> None:
     judge = fake_judge(refused={"aten.gelu.default": "no"})
-    cut = lowered(Blocks(), X).cut(judge, granularity=("blocks.*",)).must_equal_whole()
+    cut = blocks.cut(judge, granularity=("blocks.*",)).must_equal_whole()
     assert not any(
         "gelu" in name for entry in cut.partitions if entry.kind == "tensorrt" for name in cut.operators(entry.name)
     )
@@ -121,32 +131,29 @@ def test_a_refused_size_is_its_takers(lowered: Any, fake_judge: Any) -> None:
 # -- min_block_size
 
 
-def test_small_pieces_of_a_split_model_stay_in_torch(lowered: Any) -> None:
-    model = lowered(chain, X)
-    cut = model.cut(torch_executed_ops=("aten.cumsum",), min_block_size=3).must_equal_whole()
+def test_small_pieces_of_a_split_model_stay_in_torch(chained: Any) -> None:
+    cut = chained.cut(torch_executed_ops=("aten.cumsum",), min_block_size=3).must_equal_whole()
     assert cut.kinds == ["torch"]
     assert cut["model"].reasons["aten.relu.default"] == "in a piece smaller than min_block_size 3"
-    assert model.cut(torch_executed_ops=("aten.cumsum",), min_block_size=2).kinds == ["tensorrt", "torch", "tensorrt"]
+    assert chained.cut(torch_executed_ops=("aten.cumsum",), min_block_size=2).kinds == ["tensorrt", "torch", "tensorrt"]
 
 
 def test_min_block_size_leaves_a_whole_model_alone(lowered: Any) -> None:
     assert lowered(lambda x: x.relu(), X).cut(min_block_size=5).kinds == ["tensorrt"]
 
 
-def test_min_block_size_leaves_a_whole_match_of_granularity_alone(lowered: Any) -> None:
-    model = lowered(Blocks(), X)
-    cut = model.cut(granularity=("blocks.*",), torch_executed_ops=("aten.cumsum",), min_block_size=50)
+def test_min_block_size_leaves_a_whole_match_of_granularity_alone(blocks: Any) -> None:
+    cut = blocks.cut(granularity=("blocks.*",), torch_executed_ops=("aten.cumsum",), min_block_size=50)
     assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
 
 
-def test_min_block_size_counts_for_a_match_in_pieces(lowered: Any) -> None:
-    model = lowered(Blocks(), X)
-    cut = model.cut(granularity=("blocks.*",), torch_executed_ops=("aten.gelu",), min_block_size=2).must_equal_whole()
+def test_min_block_size_counts_for_a_match_in_pieces(blocks: Any) -> None:
+    cut = blocks.cut(granularity=("blocks.*",), torch_executed_ops=("aten.gelu",), min_block_size=2).must_equal_whole()
     assert set(cut.kinds) == {"torch"}
 
 
-def test_min_block_size_leaves_the_rest_alone_when_nothing_is_torch(lowered: Any) -> None:
-    cut = lowered(Blocks(), X).cut(granularity=("blocks.*",), min_block_size=50)
+def test_min_block_size_leaves_the_rest_alone_when_nothing_is_torch(blocks: Any) -> None:
+    cut = blocks.cut(granularity=("blocks.*",), min_block_size=50)
     assert cut.kinds == ["tensorrt"] * 3
 
 
@@ -156,14 +163,14 @@ def test_min_block_size_leaves_the_rest_alone_when_nothing_is_torch(lowered: Any
 @pytest.mark.parametrize(
     "name", ["aten.cumsum", "aten.cumsum.default", "torch.ops.aten.cumsum", "torch.ops.aten.cumsum.default"]
 )
-def test_an_operator_is_named_with_or_without_its_overload(name: str, lowered: Any) -> None:
-    cut = lowered(chain, X).cut(torch_executed_ops=(name,))
+def test_an_operator_is_named_with_or_without_its_overload(name: str, chained: Any) -> None:
+    cut = chained.cut(torch_executed_ops=(name,))
     assert [list(entry.reasons) for entry in cut.partitions] == [[], ["aten.cumsum.default"], []]
 
 
 @pytest.mark.parametrize("name", ["aten.cum", "cumsum", "aten.cumsum.dimname", "aten.cumsum_"])
-def test_an_operator_is_not_named_by_half(name: str, lowered: Any) -> None:
-    assert lowered(chain, X).cut(torch_executed_ops=(name,)).kinds == ["tensorrt"]
+def test_an_operator_is_not_named_by_half(name: str, chained: Any) -> None:
+    assert chained.cut(torch_executed_ops=(name,)).kinds == ["tensorrt"]
 
 
 def test_one_overload_of_several(lowered: Any) -> None:
@@ -179,16 +186,14 @@ def test_one_overload_of_several(lowered: Any) -> None:
 # -- require_full_compilation
 
 
-def test_full_compilation_of_what_is_whole(lowered: Any) -> None:
-    assert lowered(chain, X).cut(require_full_compilation=True).kinds == ["tensorrt"]
+def test_full_compilation_of_what_is_whole(chained: Any) -> None:
+    assert chained.cut(require_full_compilation=True).kinds == ["tensorrt"]
 
 
-def test_full_compilation_lists_operator_module_and_reason(lowered: Any, fake_judge: Any) -> None:
+def test_full_compilation_lists_operator_module_and_reason(blocks: Any, fake_judge: Any) -> None:
     judge = fake_judge(refused={"aten.gelu.default": "not in this parser"})
     with pytest.raises(ConversionRefused) as caught:
-        lowered(Blocks(), X).cut(
-            judge, require_full_compilation=True, torch_executed_ops=("aten.cumsum",), min_block_size=9
-        )
+        blocks.cut(judge, require_full_compilation=True, torch_executed_ops=("aten.cumsum",), min_block_size=9)
     lines = [line.strip() for line in caught.value.text.splitlines()[1:]]
     assert lines == [
         "aten.gelu.default in blocks.0.1: not in this parser",

@@ -1,1 +1,1 @@
-"""The partition step: cutting a lowered program, and asking what takes each piece."""
+"""The partition step: which nodes become an engine, and which stay in PyTorch."""

@@ -54,6 +54,7 @@ def pieces_of(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbo
 class _PieceMaker:
     def __init__(self, program: Program, symbols: Symbols) -> None:
         self._symbols = symbols
+        self._model = Sizes(program.input_nodes, symbols)
         self._weights = set(program.weight_nodes)
         self._constants = program.constants.keys()
         self._order = {node: position for position, node in enumerate(program.graph.nodes)}
@@ -88,7 +89,7 @@ class _PieceMaker:
         return node.op == "placeholder" and node.name in self._constants
 
     def _carriers(
-        self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], live: Set[torch.fx.Node]
+        self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], live: set[torch.fx.Node]
     ) -> list[torch.fx.Node]:
         """Further tensors that are needed for their sizes alone, in the order in which sizes are asked for."""
         sizes = Sizes(inputs, self._symbols)
@@ -96,10 +97,12 @@ class _PieceMaker:
         seen: set[torch.fx.Node] = set()
         for node in nodes:
             for root in roots(node, seen):
-                if sizes.solved(root) is not None:
+                own = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
+                if live.issuperset(own):
                     continue
-                for tensor in root.all_input_nodes:
-                    if tensor not in live and tensor not in inputs and tensor not in found and not is_size(tensor):
+                missing = sizes.missing(root, self._model)
+                for tensor in own if missing is None else missing:
+                    if tensor not in live and tensor not in inputs and tensor not in found:
                         found.append(tensor)
                         sizes.add(tensor)
         return found

@@ -3,7 +3,8 @@
 Rules
 1. The nodes that make a number from a tensor (`sym_size`, `item`) are roots; arithmetic on numbers is copied as it is.
 2. A root's value is, where that can be: a dimension of a tensor from outside that is the very expression, else
-   arithmetic on such dimensions; else it is asked of its own tensor, which the piece makes, or which is handed over.
+   arithmetic on such dimensions; else it is asked of its own tensor, if the piece makes that; else inputs of the model
+   that make it computable are handed over (carriers), or, where there are none, its own tensor is.
 3. So equal layers compute equal sizes in equal ways, wherever in the model the sizes were asked for first.
 """
 
@@ -54,17 +55,33 @@ class Sizes:
 
     def solved(self, root: torch.fx.Node) -> Expression | None:
         """The root's expression, if it can be computed from dimensions of outside tensors."""
-        value = root.meta["val"]
-        if not isinstance(value, torch.SymInt | int):
-            return None
-        expression = self._symbols.expression(value)
-        return expression if self._known(expression) else None
+        return self._expression(root) if self.missing(root, self) == [] else None
 
-    def _known(self, expression: Expression) -> bool:
+    def missing(self, root: torch.fx.Node, more: Sizes) -> list[torch.fx.Node] | None:
+        """Tensors of `more` whose dimensions, beside those that are here, make the root computable. None: nothing does."""
+        expression = self._expression(root)
+        return None if expression is None else self._missing(expression, more)
+
+    def _expression(self, root: torch.fx.Node) -> Expression | None:
+        value = root.meta["val"]
+        return self._symbols.expression(value) if isinstance(value, torch.SymInt | int) else None
+
+    def _missing(self, expression: Expression, more: Sizes) -> list[torch.fx.Node] | None:
         if isinstance(expression, int) or self.place(expression) is not None:
-            return True
+            return []
+        place = more.place(expression)
+        if place is not None:
+            return [place[0]]
         name, *operands = expression
-        return name in ARITHMETIC and all(not isinstance(part, str) and self._known(part) for part in operands)
+        if name not in ARITHMETIC:
+            return None
+        found: list[torch.fx.Node] = []
+        for part in operands:
+            nodes = None if isinstance(part, str) else self._missing(part, more)
+            if nodes is None:
+                return None
+            found += nodes
+        return found
 
 
 def roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.Node]:

@@ -62,6 +62,8 @@ class Frames:
         """
         frames = self.user(error.__traceback__)
         place = self.deepest(frames)
+        if isinstance(error, SyntaxError) and error.filename and self._is_shown(error.filename):
+            place = (self.shown(error.filename), error.lineno or 0)
         lines = [what, f"{type(error).__name__}: {first_lines(str(error))}"]
         for frame in frames[-_MAX_FRAMES:]:
             lines.append(f"  {self.shown(frame.filename)}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}")

@@ -2,12 +2,13 @@
 
 A listing is the names of a directory's entries, directories with a ``/`` behind them; entries of `IGNORED_ENTRIES`
 (derived state) are left out, and in the project itself those of `IGNORED_IN_PROJECT`. A link is the text of a symbolic
-link; one that points into the project by an absolute path is written relative to it, with ``./`` before it. A distribution's version is the one its ``.dist-info`` directory is named with, in the
-first place of ``sys.path`` that has it.
+link; one that points into the project by an absolute path is written relative to it, with ``./`` before it. A
+distribution's version is the one its ``.dist-info`` directory is named with, in the first place of ``sys.path`` that
+has it.
 """
 
 # Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
-# ruff: noqa: PTH116, PTH208
+# ruff: noqa: PTH115, PTH116, PTH208
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Recorder:
             if any(os.path.dirname(written) == path for written in self._written):
                 self.refuse(f"the model's code makes files in {dependency.name}, whose entries it also lists")
                 return None
-            raise _changed(f"the entries of {dependency.name}")
+            raise _changed(f"the entries of {'the project' if dependency.name == '.' else dependency.name}")
         seen = observe(dependency, Path(self._project), file_digest)
         mine = path in self._written or os.path.realpath(path) in self._written
         if isinstance(pin, str):

@@ -169,7 +169,7 @@ class Wrapping:
         if who is not None and self._recorder.places.is_user(who[0]):
             return True
         try:
-            name = os.path.abspath(os.fsdecode(path))
+            name = os.fsdecode(path)
         except (TypeError, ValueError):
             return False
         return self._recorder.is_inside(name) and not name.startswith(sys.prefix + os.sep)

@@ -1,0 +1,210 @@
+"""The examples as they were built, taken apart again: partitions run by onnxruntime, by PyTorch, and the eager model."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+from tests.conftest import BuiltExamples
+from trtbuild.core.partitions import Partition, Partitions
+from trtbuild.core.record import Record
+from trtbuild.core.shapes import ShapePlan, derive, symbol_values
+from trtbuild.core.spec import Model
+from trtbuild.manifest import load
+from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.program.functional import Program
+from trtbuild.store.local import LocalStore
+
+#: One of the targets: ONNX models and programs are the same for all.
+TARGET = "ada"
+
+#: Largest value + 1 of integer inputs.
+INTEGERS = {"input_ids": 1000, "attention_mask": 2}
+
+Tensors = Mapping[str, torch.Tensor]
+Runner = Callable[[Partition, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A profile's min, opt or max."""
+
+    profile: str
+    which: str
+
+    def __str__(self) -> str:
+        return f"{self.profile}-{self.which}"
+
+
+class Example:
+    """One example model, as the store has it."""
+
+    def __init__(self, name: str, built: BuiltExamples) -> None:
+        self.name = name
+        self._built = built
+        self._store = LocalStore(built.cache)
+        models = {model.name: model for model in load(built.project).models}
+        self.model: Model = models[name]
+        plan, _ = derive(self.model.inputs, self.model.dims, self.model.profiles)
+        assert plan is not None
+        self.shapes: ShapePlan = plan
+
+    def record(self, step: str) -> Record:
+        """The record of one of the model's steps, such as ``engine/p0@ada``."""
+        record = self._store.get_record(self._built.key(f"{self.name}/{step}"))
+        assert record is not None
+        return record
+
+    def output(self, step: str, name: str) -> bytes:
+        return self._store.get_bytes(self.record(step).outputs[name].sha256)
+
+    @functools.cached_property
+    def partitions(self) -> Partitions:
+        return Partitions.from_bytes(self.output("partition", "partitions"))
+
+    @property
+    def points(self) -> Iterator[tuple[Point, tuple[int, ...]]]:
+        """Each profile's min, opt and max, with the sizes of the symbols there."""
+        for profile in self.model.profiles:
+            for which in ("min", "opt", "max"):
+                yield Point(profile.name, which), symbol_values(self.shapes, profile, which)
+
+    def inputs(self, sizes: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Inputs by name, for these sizes of the symbols."""
+        made = {}
+        generator = torch.Generator().manual_seed(hash(tuple(sizes)) % 2**31)
+        for entry, shape in zip(self.model.inputs, self.shapes.sizes(sizes), strict=True):
+            if entry.dtype.startswith("int"):
+                made[entry.name] = torch.randint(INTEGERS[entry.name], shape, generator=generator)
+            else:
+                made[entry.name] = torch.randn(shape, generator=generator)
+        return made
+
+    # -- the eager model
+
+    @functools.cached_property
+    def eager(self) -> torch.nn.Module:
+        source = self.model.source
+        if source.kind == "exported_program":
+            return torch.export.load(self._built.project / source.target).module()
+        module, _, name = source.target.partition(":")
+        root = str(self._built.project / source.roots[0])
+        sys.path.insert(0, root)
+        try:
+            builder = getattr(importlib.import_module(module), name)
+        finally:
+            sys.path.remove(root)
+        return builder(**source.kwargs)
+
+    def run_eager(self, inputs: Tensors) -> list[torch.Tensor]:
+        positional = [inputs[entry.name] for entry in self.model.inputs if not entry.keyword]
+        named = {entry.name: inputs[entry.name] for entry in self.model.inputs if entry.keyword}
+        with torch.no_grad():
+            result = self.eager(*positional, **named)
+        return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+    # -- the partitions
+
+    @functools.cached_property
+    def weights(self) -> list[torch.Tensor]:
+        table = json.loads(self.output("trace", "weights"))
+        found = []
+        for slot in range(len(table)):
+            entry = table[str(slot)]
+            data = bytearray(self._store.get_bytes(entry["sha256"]))
+            found.append(torch.frombuffer(data, dtype=getattr(torch, entry["dtype"])).reshape(entry["shape"]))
+        return found
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - as long as the session
+    def _program(self, graph: str) -> Program:
+        return Program.from_bytes(self.output("partition", f"program:{graph}"))
+
+    def in_torch(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """A partition's results by PyTorch."""
+        program = self._program(part.graph)
+        constants = program.constants
+        rest = iter([*(self.weights[slot] for slot in part.weights), *inputs])
+        arguments = [constants[node.name] if node.name in constants else next(rest) for node in program.placeholders]
+        with torch.no_grad():
+            return list(program.exported.graph_module(*arguments))
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - as long as the session
+    def _session(self, name: str) -> onnxruntime.InferenceSession:
+        """What the engine's recipe says it was made of: the ONNX model, and the weights in their order."""
+        parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
+        weights = {int(key[1:]): self._store.get_bytes(entry["sha256"]) for key, entry in parts["weights"].items()}
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        model = materialize(self._store.get_bytes(str(parts["onnx"])), weights)
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def in_onnx(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """A TensorRT partition's results by onnxruntime, a Torch partition's by PyTorch."""
+        if part.kind == "torch":
+            return self.in_torch(part, inputs)
+        session = self._session(part.name)
+        feeds = {f"i{k}": value.contiguous().numpy() for k, value in enumerate(inputs)}
+        names = [f"o{k}" for k in range(len(part.outputs))]
+        return [torch.from_numpy(np.asarray(value)) for value in session.run(names, feeds)]
+
+    def values(self, inputs: Tensors, runner: Runner) -> dict[str, torch.Tensor]:
+        """All values that flow between partitions when `runner` runs them."""
+        values = {f"weight:{slot}": value for slot, value in enumerate(self.weights)}
+        values |= {f"input:{k}": inputs[entry.name] for k, entry in enumerate(self.model.inputs)}
+        for part in self.partitions.partitions:
+            results = runner(part, [values[source] for source, _ in part.inputs])
+            values |= {f"{part.name}:{k}": value for k, value in enumerate(results)}
+        return values
+
+    def stitched(self, inputs: Tensors, runner: Runner | None = None) -> list[torch.Tensor]:
+        values = self.values(inputs, runner or self.in_onnx)
+        return [values[source] for source in self.partitions.outputs]
+
+
+def example_names() -> list[str]:
+    """All models of manifests/."""
+    return [model.name for model in load(Path(__file__).parents[2], sorted_manifests()).models]
+
+
+def sorted_manifests() -> list[str]:
+    """The manifests, as a build in this repository finds them."""
+    root = Path(__file__).parents[2]
+    return [f"manifests/{path.name}" for path in sorted((root / "manifests").glob("*.yaml"))]
+
+
+def far(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference, relative to the largest value. Bools and integers are equal or infinitely far."""
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (
+        f"{ours.dtype}{ours.shape} {theirs.dtype}{theirs.shape}"
+    )
+    if not ours.is_floating_point():
+        return 0.0 if torch.equal(ours, theirs) else float("inf")
+    assert not ours.isnan().any() and not theirs.isnan().any()
+    if not ours.numel():
+        return 0.0
+    scale = theirs.double().abs().max().clamp_min(1e-30)
+    return float((ours.double() - theirs.double()).abs().max() / scale)
+
+
+@pytest.fixture(scope="session")
+def example(built_examples: BuiltExamples) -> Callable[[str], Example]:
+    """The examples by name, each made once."""
+    made: dict[str, Example] = {}
+
+    def find(name: str) -> Example:
+        if name not in made:
+            made[name] = Example(name, built_examples)
+        return made[name]
+
+    return find

@@ -1,0 +1,150 @@
+"""What a build of the examples leaves: engines for each target, packages that say the truth, work that was shared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BuiltExamples
+from tests.examples.conftest import Example, example_names
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.expand import engine_job, input_range, units
+from trtbuild.core.expressions import evaluate
+from trtbuild.core.shapes import symbol_values
+
+pytestmark = pytest.mark.xdist_group("examples")
+
+Find = Callable[[str], Example]
+
+
+def test_the_build_is_whole(built_examples: BuiltExamples) -> None:
+    document = built_examples.document
+    assert document["ok"] and not document["errors"]
+    assert {output["model"] for output in document["outputs"]} == set(example_names())
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_engines_for_each_architecture_and_files_as_the_index_says(name: str, built_examples: BuiltExamples) -> None:
+    index = built_examples.index(name)
+    assert sorted(target["sm"] for target in index["targets"].values()) == [86, 89, 120]
+    for target in index["targets"].values():
+        wanted = {part["name"] for part in target["partitions"]["partitions"] if part["kind"] == "tensorrt"}
+        assert set(target["engines"]) == wanted and wanted
+        assert set(target["engines"].values()) <= set(index["files"])
+    root = built_examples.project / "dist" / name
+    there = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert there == {*index["files"], "index.json", "names.json"}
+    for path, entry in index["files"].items():
+        data = (root / path).read_bytes()
+        assert (hashlib.sha256(data).hexdigest(), len(data)) == (entry["sha256"], entry["size"])
+
+
+def test_engines_of_different_architectures_differ(built_examples: BuiltExamples) -> None:
+    for name in example_names():
+        targets = built_examples.index(name)["targets"].values()
+        plans = [built_examples.index(name)["files"][path]["sha256"] for t in targets for path in t["engines"].values()]
+        assert len(set(plans)) == len(plans)
+
+
+@pytest.mark.parametrize("name", ["three_parts", "chosen"])
+def test_three_parts(name: str, example: Find) -> None:
+    parts = example(name).partitions.partitions
+    assert [part.kind for part in parts] == ["tensorrt", "torch", "tensorrt"]
+    (operator,) = {"three_parts": ["aten.sort.stable"], "chosen": ["aten.cumsum.default"]}[name]
+    assert list(parts[1].reasons) == [operator]
+
+
+@pytest.mark.parametrize("name", [name for name in example_names() if name not in ("vit", "three_parts", "chosen")])
+def test_the_others_are_one_engine(name: str, example: Find) -> None:
+    assert [(part.name, part.kind) for part in example(name).partitions.partitions] == [("model", "tensorrt")]
+
+
+def test_equal_layers_share_one_conversion(example: Find, built_examples: BuiltExamples) -> None:
+    layers = [f"layers.{number}" for number in range(4)]
+    assert [part.name for part in example("vit").partitions.partitions] == ["p0", *layers, "p5"]
+    assert len({built_examples.key(f"vit/convert/{layer}") for layer in layers}) == 1
+    assert len({built_examples.key(f"vit/engine/{layer}@ada") for layer in layers}) == 4
+    verdicts = Counter(
+        step["verdict"] for step in built_examples.document["steps"] if step["id"].startswith("vit/convert/layers")
+    )
+    assert verdicts["run"] <= 1
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_the_range_of_an_inner_input_holds_every_size_that_it_can_have(name: str, example: Find) -> None:
+    """Ranges are bounds of expressions: whatever the symbols are within a profile, the sizes are inside (rule 6)."""
+    found = example(name)
+    choose = random.Random(name)
+    for profile in found.model.profiles:
+        low, high = (symbol_values(found.shapes, profile, which) for which in ("min", "max"))
+        opt = units(found.shapes, symbol_values(found.shapes, profile, "opt"))
+        for part in found.partitions.partitions:
+            for _, kind in part.inputs:
+                bounds = input_range(kind.shape, found.shapes, profile)
+                assert bounds.opt == tuple(evaluate(size, opt) for size in kind.shape)
+                for _ in range(50):
+                    symbols = [
+                        choose.randint(one // s.multiple_of, other // s.multiple_of)
+                        for one, other, s in zip(low, high, found.shapes.symbols, strict=True)
+                    ]
+                    for size, least, most in zip(kind.shape, bounds.min, bounds.max, strict=True):
+                        assert least <= evaluate(size, symbols) <= most
+
+
+def test_real_sizes_are_what_the_expressions_say(example: Find) -> None:
+    for name in ("vit", "three_parts", "detector"):
+        found = example(name)
+        for _, sizes in found.points:
+            values = found.values(found.inputs(sizes), found.in_torch)
+            symbols = units(found.shapes, sizes)
+            for part in found.partitions.partitions:
+                for source, kind in part.inputs:
+                    assert tuple(values[source].shape) == tuple(evaluate(size, symbols) for size in kind.shape)
+                for number, kind in enumerate(part.outputs):
+                    value = values[f"{part.name}:{number}"]
+                    assert tuple(value.shape) == tuple(evaluate(size, symbols) for size in kind.shape)
+                    assert str(value.dtype) == f"torch.{kind.dtype}"
+
+
+_COMPILE = """
+import sys
+from pathlib import Path
+from trtbuild.core.engine_job import EngineJob
+from trtbuild.store.local import LocalStore
+from trtbuild.toolchain.compiler import compile_engine
+import hashlib, json
+store = LocalStore(Path(sys.argv[1]))
+print(hashlib.sha256(compile_engine(EngineJob.from_json(json.load(sys.stdin)), store.get_bytes).plan).hexdigest())
+"""
+
+
+def test_another_process_builds_the_same_bytes(example: Find, built_examples: BuiltExamples) -> None:
+    """TensorRT-RTX is reproducible: a cache can be checked by building again."""
+    found = example("three_parts")
+    step = f"engine/p0@{(target := found.model.targets[1]).name}"
+    parts = dict(found.record(step).recipe.parts)
+    part = found.partitions.partitions[0]
+    table = json.loads(found.output("trace", "weights"))
+    weights = [Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in (table[str(k)] for k in range(len(table)))]
+    settings = found.model.builder.__class__(**parts["settings"])
+    job = engine_job(
+        found.model, found.shapes, part, str(parts["onnx"]), weights, settings, target, parts["toolchain"][1]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE, str(built_examples.cache)],
+        input=json.dumps(job.to_json()),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == found.record(step).outputs["plan"].sha256

@@ -1,0 +1,77 @@
+"""With the real exporter and the real parser as judge: sizes that are computed anew convert, parse, and are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+
+from tests.stages.partition import test_sizes as sizes
+from trtbuild.driver.handlers import Judge
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.convert.weights import materialize
+from trtbuild.store.memory import MemoryStore
+
+pytest.importorskip("tensorrt_rtx")
+
+OPSET = 20
+CASES = [sizes.rows(*case) for case in sizes.CASES]
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    toolchain = {"toolchain": "tensorrt-rtx", "toolchain_version": version("tensorrt-rtx")}
+    return Judge(MemoryStore(), {"opset": OPSET, "versions": {}, **toolchain})
+
+
+def onnx_must_equal(cut: Any) -> None:
+    """Fail unless the ONNX model of each TensorRT partition gives what its program gives, at all sizes."""
+    for part in cut.partitions:
+        if part.kind != "tensorrt":
+            continue
+        weights = {number: cut.model.weights[slot].numpy() for number, slot in enumerate(part.weights)}
+        session = onnxruntime.InferenceSession(
+            materialize(convert(cut.found.programs[part.graph], OPSET).model, weights),
+            providers=["CPUExecutionProvider"],
+        )
+        for case in CASES:
+            values = cut.values(case)
+            feeds = {f"i{k}": values[source].contiguous().numpy() for k, (source, _) in enumerate(part.inputs)}
+            for number, result in enumerate(session.run([f"o{k}" for k in range(len(part.outputs))], feeds)):
+                torch.testing.assert_close(torch.from_numpy(result), values[f"{part.name}:{number}"])
+
+
+@pytest.mark.parametrize("function", [sizes.reshapes, sizes.number_as_float, sizes.padded], ids=lambda f: f.__name__)
+def test_sizes_behind_a_border(function: Callable[..., Any], judge: Judge, lowered: Any) -> None:
+    model = lowered(function, *sizes.rows(3, 6), dims=sizes.DIMS)
+    whole = model.cut(judge)
+    assert whole.kinds == ["tensorrt"]
+    parts = model.cut(judge, torch_executed_ops=("aten.cumsum",)).must_equal_whole(*CASES)
+    assert parts.kinds.count("tensorrt") >= 2
+    for cut in (whole, parts):
+        onnx_must_equal(cut)
+
+
+def test_an_engine_that_takes_a_tensor_for_its_size_alone(judge: Judge, lowered: Any) -> None:
+    cut = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).cut(judge, granularity=("make",))
+    assert (cut.names, cut.kinds) == (["make", "p1"], ["tensorrt", "tensorrt"])
+    onnx_must_equal(cut)
+
+
+def test_what_the_exporter_or_the_parser_refuses_is_named(judge: Judge, lowered: Any) -> None:
+    """TensorRT has no sort and no determinant; what is between and around them stays its own."""
+
+    def refused(x: torch.Tensor) -> torch.Tensor:
+        y = torch.sort(x.relu(), dim=1, stable=True).values.tanh()
+        return y * torch.linalg.det(y.transpose(1, 2) @ y + torch.eye(4))[:, None, None]
+
+    cut = lowered(refused, *sizes.rows(3, 6), dims=sizes.DIMS).cut(judge).must_be_sound().must_equal_whole(*CASES)
+    assert set(cut.kinds) == {"tensorrt", "torch"}
+    reasons = {name: reason for part in cut.partitions for name, reason in part.reasons.items()}
+    assert any("sort" in name for name in reasons) and any("det" in name for name in reasons)
+    assert not any("relu" in name or "tanh" in name for name in reasons)
+    onnx_must_equal(cut)

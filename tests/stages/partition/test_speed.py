@@ -1,0 +1,55 @@
+"""A graph of 3,000 operators is cut in seconds. The limits leave room for a busy machine; alone it takes a fifth."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from tests.stages.partition.test_random_graphs import CASES, GraphMaker, aten
+
+LAYERS = 500
+
+
+@pytest.fixture(scope="module")
+def large(seed_program: Any, model_of: Any) -> Any:
+    """Layers of six operators, with a branch to each from the layer before the last, and sizes in each."""
+    maker = GraphMaker(seed_program, 0)
+    before, x = maker.inputs
+    value = x.meta["val"]
+
+    def call(target: Any, *args: Any) -> torch.fx.Node:
+        node = maker.graph.call_function(target, args)
+        node.meta = {"val": value, "nn_module_stack": dict(maker.stack)}  # all are of one shape: no need to work it out
+        return node
+
+    for number in range(LAYERS):
+        maker.stack = {"L": ("", "M"), f"L.{number}": (f"layers.{number}", "X")}
+        y = call(aten.linear.default, x, *maker.weight_nodes[:2])
+        y = call(aten.reshape.default, y, [maker.numbers[0][0], maker.numbers[1][0], 4])
+        y = call(aten.cumsum.default, call(aten.relu.default, y), 1)
+        before, x = x, call(aten.add.Tensor, call(aten.tanh.default, y), before)
+    maker.pool.append(x)
+    maker.choose = random.Random(1)
+    return model_of(maker.program(), maker.weights, CASES[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "count", "limit_s"),
+    [
+        ({}, 1, 15),
+        ({"granularity": ("layers.*",)}, LAYERS, 30),
+        ({"torch_executed_ops": ("aten.cumsum",)}, 2 * LAYERS + 1, 45),
+    ],
+    ids=["whole", "by layer", "in a thousand pieces"],
+)
+def test_three_thousand_operators(settings: Any, count: int, limit_s: float, large: Any) -> None:
+    started = time.monotonic()
+    cut = large.cut(**settings)
+    duration_s = time.monotonic() - started
+    assert len(large.operators) > 6 * LAYERS
+    assert len(cut.partitions) == count
+    assert duration_s < limit_s

@@ -57,6 +57,17 @@ def test_a_record_without_an_output_of_its_stage_is_a_miss(world: FakeWorld, ste
     assert step in world.build(a_model())
 
 
+def test_a_trace_whose_chain_is_gone_is_evicted_not_changed(world: FakeWorld) -> None:
+    model = replace(a_model(), source=replace(a_model().source, kwargs={"depth": 1, "width": 2}))
+    world.build(model)
+    world.records.clear()
+    assert world.plan(model).steps["net/trace"].reason.code == "evicted"
+    # what the manifest no longer says is a change all the same
+    fewer = replace(model, source=replace(model.source, kwargs={"depth": 1}))
+    reason = world.plan(fewer).steps["net/trace"].reason
+    assert [change.part for change in reason.changed] == ["source.kwargs.width"]
+
+
 def test_a_step_that_was_here_before_is_evicted_not_changed(world: FakeWorld) -> None:
     world.build(a_model())
     del world.records[world.plan(a_model()).steps["net/lower"].key or ""]

@@ -12,8 +12,6 @@ from tests.examples.conftest import Example, example_names, far
 #: The largest difference by precision, relative to the largest value.
 TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 
-pytestmark = pytest.mark.xdist_group("examples")
-
 Find = Callable[[str], Example]
 
 

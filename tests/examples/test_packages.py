@@ -20,8 +20,6 @@ from trtbuild.core.expand import engine_job, input_range, units
 from trtbuild.core.expressions import evaluate
 from trtbuild.core.shapes import symbol_values
 
-pytestmark = pytest.mark.xdist_group("examples")
-
 Find = Callable[[str], Example]
 
 

@@ -178,7 +178,7 @@ def name_table(
         for node, call in origins.get(partition.graph, ()):
             whole = partition.calls[call]
             if whole >= 0:
-                names[node] = list(modules[whole])
+                names[node] = list(modules[whole][:2])
         table[partition.name] = names
     return table
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from trtbuild.core.dependency import Dependency
 from trtbuild.core.graph import ModelPlan, Reason, Stage, Step, step_id
 from trtbuild.core.lookups import Lookups
 from trtbuild.core.recipe import ABSENT, Recipe, changes
@@ -97,13 +98,13 @@ class Verdicts:
         last = self._look.last_recipe(identifier)
         if last is None:
             return Reason("new", "it was not built in this project before")
-        if last.same_as(recipe):
-            return Reason("evicted", "it was built before, but the cache no longer has it")
         found = changes(last, recipe)
         if recipe.stage == "trace":
-            # the chain ended where the change is: what a trace would look at behind it is not known, not gone
-            known = tuple(change for change in found if change.now != ABSENT)
-            found = known or found
+            # the chain ended where the change is, or where a link is gone: what a trace would look at behind that is
+            # not known, not changed
+            found = tuple(change for change in found if change.now != ABSENT or not _is_dependency(change.part))
+        if not found:
+            return Reason("evicted", "it was built before, but the cache no longer has it")
         named = ", ".join(change.part for change in found[:3]) + (", …" if len(found) > 3 else "")
         return Reason("changed", f"changed: {named}", found)
 
@@ -116,3 +117,11 @@ class Verdicts:
         step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, after=after)
         self.plan.steps[identifier] = step
         return step
+
+
+def _is_dependency(part: str) -> bool:
+    try:
+        Dependency.from_part(part)
+    except ValueError:
+        return False
+    return True

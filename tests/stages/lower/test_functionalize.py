@@ -55,7 +55,7 @@ def test_only_operators_without_a_translation_are_decomposed(lowered: Any, calls
 
 def test_sizes_belong_to_the_model_and_no_marker_of_torch_is_left(lowered: Any) -> None:
     program = lowered("bert")
-    for path, name in module_paths(program):
+    for path, name, _ in module_paths(program):
         assert "metadata_hook" not in path
         assert path == "" or name != "aten.sym_size.int"
 

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
+from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program, functional
-from trtbuild.stages.program.text import program_text
+from trtbuild.stages.program.text import module_paths, program_text
 
 Function = Callable[..., object]
 
@@ -199,7 +200,8 @@ import torch
 from torch.export import Dim, export
 from a_model import Model
 from trtbuild.stages.program.functional import functional
-from trtbuild.stages.program.text import program_text
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.text import module_paths, program_text
 
 batch = Dim("batch", min=2, max=8)
 program, _ = functional(export(Model().eval(), (torch.ones(4, 6),), dynamic_shapes=({0: batch},)))
@@ -240,3 +242,33 @@ def test_path_hash_seed_user_locale_and_time_zone_make_no_difference(tmp_path: P
         found.add(done.stdout.strip())
     assert len(found) == 1
     assert len(found.pop()) == len(hashlib.sha256().hexdigest())
+
+
+class Twice(nn.Module):
+    """One module, called `times` with the same path."""
+
+    def __init__(self, apart: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.apart = apart
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        # the same operators on the same weights: once through the module, once beside it
+        return self.layer(x) if self.apart else nn.functional.linear(x, self.layer.weight, self.layer.bias)
+
+
+def test_which_call_of_a_module_an_operator_belongs_to_is_told_beside_the_text() -> None:
+    programs = [functional(export(Twice(apart).eval(), (X,)).run_decompositions({}))[0] for apart in (True, False)]
+    assert program_text(programs[0]) == program_text(programs[1])
+    assert module_paths(programs[0]) != module_paths(programs[1])
+    assert [stack.rpartition("@")[2] for _, _, stack in module_paths(programs[0])][1] == "1"
+
+
+def test_a_size_that_whole_numbers_cannot_write_is_a_named_error() -> None:
+    grow = Of(lambda x: nn.functional.interpolate(x[None], scale_factor=1.5))
+    batch = Dim("batch", min=2, max=8)
+    exported = export(grow.eval(), (torch.ones(4, 6),), dynamic_shapes=(({1: batch},),)).run_decompositions({})
+    with pytest.raises(SourceError) as caught:
+        program_text(functional(exported)[0])
+    assert caught.value.code == "size-expression"

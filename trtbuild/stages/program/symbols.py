@@ -11,6 +11,7 @@ from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from trtbuild.core.expressions import Expression
+from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 
 
@@ -31,7 +32,7 @@ class Symbols:
                     self.expression(size)
 
     def expression(self, size: Any) -> Expression:
-        """The expression of an int, a SymInt or a sympy expression. Raises ValueError where it has none."""
+        """The expression of an int, a SymInt or a sympy expression. Raises SourceError where it has none."""
         if isinstance(size, bool):
             raise ValueError("a size is no bool")
         if isinstance(size, int):
@@ -43,12 +44,16 @@ class Symbols:
         if expr.is_Integer:
             return int(expr)
         if expr.is_Symbol:
-            if symbol_is_type(expr, (SymT.UNBACKED_INT,)):
+            if symbol_is_type(expr, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)):
                 return ["data", self._data.setdefault(expr, len(self._data))]
             return ["sym", self._numbers.setdefault(expr, len(self._numbers))]
         name = _OPERATORS.get(type(expr).__name__)
         if name is None:
-            raise ValueError(f"size expression {expr} has an operator that is not supported: {type(expr).__name__}")
+            raise SourceError(
+                f"a size of the model is {expr}, which cannot be written with whole numbers",
+                code="size-expression",
+                hint="make the dims that it is computed from static, or compute it with // and whole numbers",
+            )
         operands = [self._convert(operand) for operand in expr.args]
         if name in ("add", "mul", "max", "min"):
             operands.sort(key=lambda operand: json.dumps(operand))

@@ -51,14 +51,18 @@ def program_text(program: Program, implementation: Callable[[str], str] | None =
     return "\n".join([SCHEMA, f"weights {program.weights}", *ranges, f"order {order}", *writer.lines, ""])
 
 
-def module_paths(program: Program) -> list[tuple[str, str]]:
-    """For each call node, in graph order: the path of the module that it came from, and the operator's name."""
+def module_paths(program: Program) -> list[tuple[str, str, str]]:
+    """For each call node, in graph order: the path of the module that it came from, the operator's name, and all the
+    modules around it with the numbers of their calls (torch's keys, ``L__self__layers.0@1``).
+
+    The canonical text has none of this, and partitioning by module reads all of it.
+    """
     found = []
     for node in program.graph.nodes:
         if node.op == "call_function":
             stack = node.meta.get("nn_module_stack") or {}
             path = list(stack.values())[-1][0] if stack else ""
-            found.append((path, target_name(node.target)))
+            found.append((path, target_name(node.target), " ".join(stack)))
     return found
 
 

@@ -32,7 +32,7 @@ class Traced:
 
     program: bytes
     graph: str
-    modules: list[tuple[str, str]]
+    modules: list[tuple[str, str, str]]
     interface: dict[str, Any]
     weights: list[tuple[int, torch.Tensor]]
     observations: tuple[Observation, ...]

@@ -1,0 +1,138 @@
+"""What a project holds after any row of edits is what a build from scratch makes of it: every byte of ``dist/``.
+
+TensorRT-RTX compiles reproducibly, so a copy of the project with an empty cache is the reference. The tests are one story
+and run in order; several edits lie between two comparisons, for a build from scratch takes seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.conftest import CommandLine, ran
+
+pytestmark = pytest.mark.xdist_group("fresh")
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}, ampere: {sm: 86}}
+profiles:
+  rows: {x: {min: [1, 8], opt: [2, 8], max: [4, 8]}, y: {min: [1, 8], opt: [2, 8], max: [4, 8]}}
+  more: {x: {min: [1, 8], opt: [2, 8], max: [6, 8]}, y: {min: [1, 8], opt: [2, 8], max: [6, 8]}}
+models:
+  net:
+    source: {python: "models.net:build", kwargs: {scale: 1}}
+    weights: net.safetensors
+    inputs: {x: {}, y: {}}
+    dims: {batch: {at: [x.0, y.0]}}
+    profiles: [rows, more]
+    targets: [ada]
+    builder: {optimization_level: 0}
+    outputs: {package: dist/net, plans: dist/plans}
+"""
+
+NET = """\
+import json
+from pathlib import Path
+import torch
+
+FACTORS = (Path(__file__).parent / "current").resolve() / "factors.json"
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.relu(self.a(x))
+
+class Net(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+        self.scale = 7.0 if isinstance(scale, bool) else 3.0 if isinstance(scale, float) else float(scale)
+        self.factor = json.loads(FACTORS.read_text())
+
+    def forward(self, x, y):
+        return self.second(self.first(x) * self.scale - torch.sin(y)) * self.factor
+
+def build(scale):
+    return Net(scale).eval()
+"""
+
+
+def weights(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        f"{block}.a.{name}": random.standard_normal(shape, dtype=np.float32)
+        for block in ("first", "second")
+        for name, shape in (("weight", (8, 8)), ("bias", (8,)))
+    }
+
+
+@pytest.fixture(scope="module")
+def trtbuild(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    base = tmp_path_factory.mktemp("fresh")
+    project = base / "project"
+    for version, factor in (("v1", "1.0"), ("v2", "2.0")):
+        (project / "models" / version).mkdir(parents=True)
+        (project / "models" / version / "factors.json").write_text(factor)
+    (project / "models" / "current").symlink_to("v1")
+    (project / "models" / "net.py").write_text(NET)
+    (project / "trtbuild.yaml").write_text(MANIFEST)
+    save_file(weights(), project / "net.safetensors")
+    return CommandLine(project, base / "cache")
+
+
+def edit(trtbuild: CommandLine, old: str, new: str) -> None:
+    path = trtbuild.project / "trtbuild.yaml"
+    text = path.read_text()
+    assert text.count(old) == 1, old
+    path.write_text(text.replace(old, new))
+
+
+def dist(project: Path) -> Mapping[str, bytes]:
+    root = project / "dist"
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def assert_as_fresh(trtbuild: CommandLine, base: Path) -> None:
+    copy = base / "copy"
+    shutil.copytree(trtbuild.project, copy, symlinks=True, ignore=shutil.ignore_patterns(".trtbuild", "dist"))
+    CommandLine(copy, base / "cache")("build")
+    here, there = dist(trtbuild.project), dist(copy)
+    assert {name for name in here | there if here.get(name) != there.get(name)} == set()
+
+
+def test_edits_that_trace_nothing(trtbuild: CommandLine, tmp_path: Path) -> None:
+    trtbuild("build")
+    save_file(weights(seed=1), trtbuild.project / "net.safetensors")
+    assert ran(trtbuild("build")) == {"engine": 1, "package": 1}
+    edit(trtbuild, "targets: [ada]", "targets: [ada, ampere]")
+    assert ran(trtbuild("build")) == {"engine": 1, "package": 1}
+    edit(trtbuild, "dims: {batch:", "dims: {rows:")
+    assert ran(trtbuild("build")) == {"package": 1}
+    edit(trtbuild, "    builder:", "    partition: {granularity: [first, second]}\n    builder:")
+    # the blocks are one structure; between them is a piece, and behind them
+    assert ran(trtbuild("build")) == {"partition": 1, "convert": 3, "engine": 8, "package": 1}
+    edit(trtbuild, "targets: [ada, ampere]", "targets: [ampere]")
+    assert ran(trtbuild("build")) == {"package": 1}
+    assert_as_fresh(trtbuild, tmp_path)
+
+
+def test_edits_that_a_trace_must_see(trtbuild: CommandLine, tmp_path: Path) -> None:
+    edit(trtbuild, "    partition: {granularity: [first, second]}\n", "")
+    edit(trtbuild, "scale: 1}", "scale: true}")
+    assert ran(trtbuild("build"))["trace"] == 1
+    edit(trtbuild, "inputs: {x: {}, y: {}}", "inputs: {y: {}, x: {}}")
+    assert ran(trtbuild("build")) == {"trace": 1, "package": 1}
+    link = trtbuild.project / "models" / "current"
+    link.unlink()
+    link.symlink_to("v2")
+    assert ran(trtbuild("build")) == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
+    assert_as_fresh(trtbuild, tmp_path)

@@ -19,7 +19,7 @@ lint: $(READY)
 
 # Files that are made from the code; a test checks that they are current.
 docs: $(READY)
-	$(BIN)/python -m trtbuild.manifest.reference > docs/manifest.md
+	$(BIN)/python -c 'from trtbuild.manifest import reference; print(reference(), end="")' > docs/manifest.md
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -22,7 +22,7 @@ def test_a_vision_transformer(traced: Callable[..., Any], job_of: Callable[..., 
     assert outputs == {"last_hidden_state": [["sym", 0], 5, 32], "pooler_output": [["sym", 0], 32]}
     assert found.interface["output_tree"]["type"] == "transformers.modeling_outputs:BaseModelOutputWithPooling"
     assert "symbol 0 in 1..8\n" in found.graph
-    assert any(path.startswith("layers.1.") or ".layer.1." in path for path, _ in found.modules)
+    assert any(path.startswith("layers.1.") or ".layer.1." in path for path, *_ in found.modules)
 
 
 def test_a_text_encoder_with_a_keyword_mask(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:

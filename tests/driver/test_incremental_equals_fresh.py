@@ -16,8 +16,6 @@ from safetensors.numpy import save_file
 
 from tests.conftest import CommandLine, ran
 
-pytestmark = pytest.mark.xdist_group("fresh")
-
 MANIFEST = """\
 version: 1
 targets: {ada: {sm: 89}, ampere: {sm: 86}}

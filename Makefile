@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: build test lint docs clean
+.PHONY: build test lint docs screens bench clean
 
 build: $(READY)
 	$(BIN)/trtbuild build
@@ -20,6 +20,21 @@ lint: $(READY)
 # Files that are made from the code; a test checks that they are current.
 docs: $(READY)
 	$(BIN)/python -c 'from trtbuild.manifest import reference; print(reference(), end="")' > docs/manifest.md
+
+# Every figure against a peer in the same run: half an hour, and hours the first time. `make bench ONLY="null plan"` is a part of
+# it, `ONLY=--help` says more. The peers are in a virtual environment of their own: dvc alone brings 90 distributions.
+PEERS := benchmarks/.work/peers
+bench: $(READY) $(PEERS)/.ready
+	$(BIN)/python -m benchmarks $(ONLY)
+
+$(PEERS)/.ready: benchmarks/peers.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
+	touch $@
+
+# The screens of docs/terminal.md: real builds, seen on an emulated terminal.
+screens: $(READY)
+	$(BIN)/python -m docs.screens
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -46,6 +46,9 @@ class TrtbuildError(Exception):
         self.line = line
         self.column = column
         self.hint = hint
+        #: What the worker printed while it met this, and the file that keeps it (relative to the project).
+        self.worker_log = ""
+        self.log_file: str | None = None
 
     def where(self) -> str:
         """``file:line:column`` as far as it is known, else the empty string."""
@@ -54,7 +57,9 @@ class TrtbuildError(Exception):
     def __str__(self) -> str:
         place = self.where()
         message = f"{place}: {self.text}" if place else self.text
-        return f"{message}\n  → {self.hint}" if self.hint else message
+        if self.hint:
+            message += f"\n  → {self.hint}"
+        return f"{message}\n  log: {self.log_file}" if self.log_file else message
 
 
 class UsageError(TrtbuildError):
@@ -82,7 +87,7 @@ class ManifestErrors(UsageError):
     """All problems of all manifests that were read, at once (`problems`, in file and line order)."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda p: (p.file, p.line, p.column, p.text)))
+        self.problems = tuple(sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.text)))
         first = self.problems[0]
         super().__init__(first.text, file=first.file, line=first.line, column=first.column, hint=first.hint)
 

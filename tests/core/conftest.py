@@ -109,6 +109,9 @@ class FakeWorld:
     def record(self, key: str) -> Record | None:
         return self.records.get(key)
 
+    def record_of(self, recipe: Recipe) -> Record | None:
+        return self.record(recipe.key)
+
     def source_of(self, key: str) -> str:
         return "local"
 

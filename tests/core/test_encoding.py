@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core.encoding import Value, digest, encode, from_json, to_json
+from trtbuild.core.encoding import Shared, Value, digest, encode, from_json, json_text, to_json
 
 TEXT = st.text(st.characters(codec=None), max_size=8)  # any code point, lone surrogates too
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), TEXT, st.binary(max_size=8))
@@ -230,3 +230,17 @@ def test_rejects_what_is_no_json_form(data: Any) -> None:
 def test_reading_json_leaves_it_as_it_is() -> None:
     data = {"$f64": "3ff0000000000000"}
     assert from_json(data) == from_json(data) == 1.0
+
+
+@given(st.dictionaries(TEXT, VALUES, max_size=4))
+def test_a_shared_mapping_is_a_mapping(value: dict[str, Value]) -> None:
+    shared = Shared(value)
+    for _ in range(2):  # made, and kept
+        assert encode(shared) == encode(value)
+        assert encode([shared, {"a": shared}]) == encode([value, {"a": value}])
+        assert json_text(shared) == json_text(value)
+
+
+@given(VALUES)
+def test_the_text_of_a_value_is_its_json_form(value: Value) -> None:
+    assert json_text(value) == json.dumps(to_json(value), sort_keys=True, separators=(",", ":"))

@@ -15,6 +15,7 @@ import pytest
 from tests.core.recipes import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
 from trtbuild.core import keys
 from trtbuild.core.dependency import Dependency, Observation
+from trtbuild.core.encoding import encode
 from trtbuild.core.spec import BuilderSettings, Input, PartitionSettings, Profile, ShapeRange
 
 # -- trace
@@ -279,3 +280,10 @@ def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_use
     )
     assert one == other
     assert one.split() == [text for stage, recipe in Build().recipes().items() for text in (stage, recipe.key)]
+
+
+def test_settings_that_are_equal_and_not_the_same_stay_apart() -> None:
+    one, true = BuilderSettings(max_aux_streams=1), BuilderSettings(max_aux_streams=True)
+    assert one == true
+    assert encode(keys.settings_of(one)) == encode(keys.fields_of(one))
+    assert encode(keys.settings_of(true)) == encode(keys.fields_of(true)) != encode(keys.settings_of(one))

@@ -154,6 +154,22 @@ def test_one_changed_weight_is_one_engine_and_the_package(world: FakeWorld) -> N
     assert world.build(model) == ["net/engine/layers.7@ada", "net/package"]
 
 
+def test_a_changed_weight_is_called_by_its_name(world: FakeWorld) -> None:
+    names = ["layers.0.weight", "layers.1.weight", "layers.2.weight", "nms.weight"]
+    world.with_weights("a.safetensors", dict.fromkeys(names, "old"))
+    model = a_model(weights="a.safetensors")
+    world.build(model)
+    world.with_weights("a.safetensors", {**dict.fromkeys(names, "old"), "layers.1.weight": "new"})
+    reason = world.plan(model).steps["net/engine/layers.1@ada"].reason
+    assert reason.text == "changed: layers.1.weight"
+    assert reason.changed[0].to_json() == {
+        "part": "weights.w0.sha256",
+        "was": weight("old").sha256,
+        "now": weight("new").sha256,
+        "name": "layers.1.weight",
+    }
+
+
 def test_the_path_of_a_weights_file_means_nothing(world: FakeWorld) -> None:
     for path in ("a.safetensors", "b.safetensors"):
         world.with_weights(path, {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")})

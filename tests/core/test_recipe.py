@@ -185,3 +185,15 @@ def test_what_is_new_and_what_is_gone_is_said() -> None:
 def test_a_bumped_step_and_another_order_are_said() -> None:
     assert shown(a(("x", 1)), a(("x", 1), version=2)) == [("step version", "1", "2")]
     assert shown(a(("x", 1), ("y", 2)), a(("y", 2), ("x", 1))) == [("order of parts", "x, y", "y, x")]
+
+
+@given(RECIPES)
+def test_the_text_is_the_json_form(recipe: Recipe) -> None:
+    assert recipe.text == json.dumps(recipe.to_json(), sort_keys=True, separators=(",", ":"))
+
+
+@given(RECIPES, st.integers(0, 4))
+def test_a_recipe_that_is_made_bit_by_bit_has_the_same_key(recipe: Recipe, count: int) -> None:
+    start = Recipe(recipe.stage, recipe.version, recipe.parts[:count])
+    assert start.followed_by(recipe.parts[count:]).key == recipe.key
+    assert start.followed_by(recipe.parts[count:]) == recipe

@@ -35,6 +35,28 @@ def test_a_record_survives_its_document(recipe: Recipe, outputs: dict[str, Outpu
     assert (read.outputs, read.provenance) == (outputs, {"who": "ann"})
 
 
+@given(RECIPES, RECIPES)
+def test_what_is_wanted_changes_nothing_that_is_read(recipe: Recipe, wanted: Recipe) -> None:
+    data = Record(recipe, {"plan": Output(A, 12)}, {"who": "ann"}).to_bytes()
+    assert Record.from_bytes(data, recipe).recipe is recipe
+    assert Record.from_bytes(data, wanted).recipe.same_as(recipe)
+
+
+@pytest.mark.parametrize("member", ["outputs", "provenance"])
+def test_a_recipe_that_stands_in_another_place_is_not_the_records(member: str) -> None:
+    """A document that holds the wanted recipe, but not as its own."""
+    document = json.loads(Record(Recipe("engine", 1, (("onnx", B),)), {}).to_bytes())
+    inner = json.dumps({"recipe": RECORD.recipe.to_json(), "schema": SCHEMA}, separators=(",", ":"), sort_keys=True)
+    document["key"] = RECORD.recipe.key
+    document["zzz"] = json.loads(inner)
+    data = json.dumps(document, separators=(",", ":")).encode()
+    with pytest.raises(ValueError, match="key"):
+        Record.from_bytes(data, RECORD.recipe)
+    document[member] = {"a": inner}
+    with pytest.raises(ValueError, match=r"key|output"):
+        Record.from_bytes(json.dumps(document, separators=(",", ":")).encode(), RECORD.recipe)
+
+
 def test_rule_4_13_a_document_is_canonical() -> None:
     data = RECORD.to_bytes()
     assert data == json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()

@@ -77,7 +77,7 @@ def test_ranks_agree_within_and_across_profiles() -> None:
     (problem,) = refused([Profile("a", (("x", ShapeRange((), (1,), (1, 2))),))])
     assert problem.which is None
     (problem,) = refused([profile("a", x=[1]), profile("b", x=[1, 2])])
-    assert (problem.path, problem.text) == ("profiles.b.x", "'x' has 2 axes here and 1 in profile 'a'")
+    assert (problem.path, problem.text) == ("profiles.b.x", "'x' has rank 2 here and 1 in profile 'a'")
 
 
 def test_a_scalar_has_no_axes() -> None:

@@ -32,14 +32,17 @@ def test_the_manifest_and_the_commands_of_the_readme(command_line: CommandLine) 
     (command_line.project / "trtbuild.yaml").write_text(manifest)
     (command_line.project / "models").mkdir()
     (command_line.project / "models" / "classifier.py").write_text(CLASSIFIER)
+    (command_line.project.parent / "fresh").mkdir()
+    fresh = CommandLine(command_line.project.parent / "fresh", command_line.cache)
     outputs = []
     for command in commands:
         assert command[0] == "trtbuild"
-        done = command_line.run(*command[1:])
-        assert done.returncode == 0, done.stderr
+        done = (fresh if command[1] == "init" else command_line).run(*command[1:])
+        assert done.returncode == 0, done.stdout + done.stderr
         outputs.append(done.stdout)
-    assert "done: " in outputs[0]
-    assert "up to date: " in outputs[1]
+    assert "trtbuild.yaml" in outputs[0]
+    assert "done: " in outputs[1]
+    assert "up to date: " in outputs[2]
 
 
 @pytest.mark.parametrize(

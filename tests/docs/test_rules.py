@@ -145,6 +145,32 @@ RULES: dict[str, dict[str, list[str]]] = {
         "core/test_keys.py": ["test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
         "core/test_keys_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
     },
+    "5 null build: by stat alone, and anything in doubt falls through": {
+        "test_null_build.py": [
+            "test_it_says_what_the_whole_program_would_say",
+            "test_it_hands_over_after_a_change_of",
+            "test_it_hands_over_after_a_change_of_the_variable",
+            "test_an_installation_is_seen",
+            "test_a_standing_that_cannot_be_read_is_none",
+        ],
+    },
+    "5 null build: what is edited within the clock's granularity is never trusted by its times": {
+        "driver/test_standing.py": [
+            "test_a_fresh_file_is_looked_at_when_its_times_are_older_than_the_clock_can_tell",
+            "test_a_change_time_is_settled_after_a_tick_of_its_clock",
+        ],
+    },
+    "6 store: killed at any moment it holds whole entries, and the next build is right": {
+        "faults/test_kills.py": [
+            "test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right",
+            "test_a_wrong_entry_and_a_half_output_would_be_noticed",
+        ],
+        "driver/test_compiler_crash.py": ["test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step"],
+        "driver/test_two_builds.py": [
+            "test_two_builds_at_once_do_each_step_once",
+            "test_a_build_goes_on_when_the_one_that_it_waits_for_is_killed",
+        ],
+    },
 }
 
 

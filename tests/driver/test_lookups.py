@@ -15,7 +15,7 @@ from trtbuild.core.record import Record
 from trtbuild.core.spec import Input, Model, Origin, Source
 from trtbuild.driver.history import History
 from trtbuild.driver.lookups import StoreLookups
-from trtbuild.errors import SourceError
+from trtbuild.errors import ManifestErrors
 from trtbuild.store.fingerprint import FileDigests
 from trtbuild.store.local import LocalStore
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 def lookups(store: LocalStore, tmp_path: Path, *, force: bool = False) -> StoreLookups:
     digests = FileDigests(None)
-    return StoreLookups(store, tmp_path, History(tmp_path / ".trtbuild"), lambda _: "seen", digests.sha256, force=force)
+    return StoreLookups(store, tmp_path, History(tmp_path / ".trtbuild"), lambda _: "seen", digests, force=force)
 
 
 def entry(store: LocalStore, key: str) -> Path:
@@ -82,21 +82,22 @@ def a_model(weights: str) -> Model:
     return Model("m", Source("python", "m:f"), (Input("x"),), (), (), Origin("t.yaml", 3), weights=weights)
 
 
-def test_weights_that_were_collected_are_put_back_from_their_file(store: LocalStore, tmp_path: Path) -> None:
+def test_weights_are_taken_from_their_file_when_they_are_needed(store: LocalStore, tmp_path: Path) -> None:
     save_file({"w": np.arange(4, dtype=np.float32)}, tmp_path / "w.safetensors")
     model = a_model("w.safetensors")
     look = lookups(store, tmp_path)
     table = look.weights_table(model)
     assert table is not None
     sha256 = table["w"].sha256
-    (store.root / "cas" / sha256[:2] / sha256).unlink()
+    assert not store.has(sha256)
+    look.keep_file_weights(model, [])
     assert not store.has(sha256)
     look.keep_file_weights(model, [sha256])
     assert store.get_bytes(sha256) == np.arange(4, dtype=np.float32).tobytes()
 
 
 def test_a_missing_weights_file_is_named_with_its_place(store: LocalStore, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"gone\.safetensors") as caught:
+    with pytest.raises(ManifestErrors, match=r"gone\.safetensors") as caught:
         lookups(store, tmp_path).weights_table(a_model("gone.safetensors"))
     assert (caught.value.file, caught.value.line) == ("t.yaml", 3)
 

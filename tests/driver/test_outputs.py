@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.driver import outputs
+from trtbuild.errors import BlobMissing
+from trtbuild.store.fingerprint import FileDigests
+from trtbuild.store.index import Index
 from trtbuild.store.memory import MemoryStore
 
 
-def digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+def digests(paths: Sequence[str]) -> dict[str, str | None]:
+    return {
+        path: hashlib.sha256(Path(path).read_bytes()).hexdigest() if Path(path).is_file() else None for path in paths
+    }
+
+
+def learn(written: object) -> None:
+    """Nobody remembers."""
 
 
 def a_package(store: MemoryStore, **plans: bytes) -> tuple[dict[str, object], Record]:
     files = {f"engines/ada/{name}.plan": store.put_bytes(data).to_json() for name, data in plans.items()}
-    index = {"schema": SCHEMA, "files": files}
+    index: dict[str, object] = {"schema": SCHEMA, "files": files}
     kept = {"index": store.put_bytes(json.dumps(index).encode()), "names": store.put_bytes(b"{}")}
     return index, Record(Recipe("package", 1, ()), kept)
 
@@ -28,14 +40,14 @@ def test_only_files_whose_content_differs_are_written(tmp_path: Path) -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one", b=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
-    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digest)
-    assert outputs.in_place(tmp_path, files, digest)
+    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    assert outputs.in_place(tmp_path, files, digests)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    assert not outputs.write_output(tmp_path, "package", "dist/m", files, store, digest)
+    assert not outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     index, record = a_package(store, a=b"one", b=b"changed")
     files = outputs.output_files("package", "dist/m", index, record)
-    assert not outputs.in_place(tmp_path, files, digest)
-    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digest)
+    assert not outputs.in_place(tmp_path, files, digests)
+    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     assert (tmp_path / "dist/m/engines/ada/b.plan").read_bytes() == b"changed"
     same = tmp_path / "dist/m/engines/ada/a.plan"
     assert same.stat().st_mtime_ns == times[same]
@@ -51,11 +63,11 @@ def test_files_that_the_old_index_named_go_and_others_stay(tmp_path: Path) -> No
     store = MemoryStore()
     index, record = a_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, digest)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     (tmp_path / "dist/m/engines/ada/mine.txt").write_text("keep me")
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, digest)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     left = {path.name for path in (tmp_path / "dist/m/engines/ada").iterdir()}
     assert left == {"a.plan", "mine.txt"}
 
@@ -69,7 +81,7 @@ def test_an_old_index_cannot_name_files_outside_its_package(tmp_path: Path) -> N
     (tmp_path / "dist/m/index.json").write_text(json.dumps(forged))
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, digest)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     assert outside.read_text() == "keep me"
 
 
@@ -84,20 +96,41 @@ def test_raw_plans_of_engines_that_are_no_more_go_and_others_stay(tmp_path: Path
     store = MemoryStore()
     index, record = a_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("plans", "dist/plans", index, record)
-    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digest)
+    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, learn)
     (tmp_path / "dist/plans/ada/mine.plan").write_text("keep me")
     last = Recipe("package", 1, (("engines", {"a@ada": "0", "gone@ada": "1"}),))
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)
-    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digest, last)
+    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, learn, last)
     assert {path.name for path in (tmp_path / "dist/plans/ada").iterdir()} == {"a.plan", "mine.plan"}
 
 
 def test_a_directory_in_the_place_of_a_file_is_not_in_place(tmp_path: Path) -> None:
-    def strict(path: Path) -> str | None:
-        if path.is_dir():
-            raise IsADirectoryError(path)
-        return digest(path)
+    def strict(paths: Sequence[str]) -> dict[str, str | None]:
+        if any(Path(path).is_dir() for path in paths):
+            raise IsADirectoryError(paths[0])
+        return digests(paths)
 
     (tmp_path / "a").mkdir()
     assert not outputs.in_place(tmp_path, [outputs.OutputFile("a", "0" * 64)], strict)
+
+
+def test_what_was_written_is_known_without_reading_it(tmp_path: Path) -> None:
+    store, known = MemoryStore(), FileDigests(Index(tmp_path / "state"))
+    index, record = a_package(store, a=b"one", b=b"two")
+    files = outputs.output_files("package", "dist/m", index, record)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, known.sha256_many, known.learn)
+    for file in files:
+        found = known.known(tmp_path / file.path)
+        assert found is not None and found[0] == file.sha256
+
+
+def test_the_index_waits_for_all_files(tmp_path: Path) -> None:
+    """A file that cannot be copied leaves the old index, whatever else was written beside it."""
+    store = MemoryStore()
+    index, record = a_package(store, **{name: name.encode() for name in "abcdefgh"})
+    files = outputs.output_files("package", "dist/m", index, record)
+    del store.blobs[files[4].sha256]
+    with pytest.raises(BlobMissing):
+        outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    assert not (tmp_path / "dist/m/index.json").exists()

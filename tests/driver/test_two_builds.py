@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import CommandLine
+from tests.faults.processes import descendants, wait_until_gone
 
 MANIFEST = """\
 version: 1
@@ -63,3 +68,90 @@ def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_pat
     )
     plans = [project / "dist" / "net" / "engines" / "ada" / "model.plan" for project in (command_line.project, other)]
     assert plans[0].read_bytes() == plans[1].read_bytes()
+
+
+#: User code that does not come to an end in the checkout that has a file `block`. Whether it is there enters the trace.
+BLOCKING = (
+    """\
+import pathlib, time
+
+while pathlib.Path("block").exists():
+    pathlib.Path("started").write_text("yes")
+    time.sleep(0.05)
+"""
+    + NET
+)
+
+
+def start(project: Path, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "trtbuild.cli.main", "build", "--json"],
+        cwd=project,
+        env={**os.environ, "TRTBUILD_CACHE_DIR": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """proc(5), ``/proc/locks``: an arrow stands before those that wait."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(len(fields) > 5 and fields[1:3] == ["->", "FLOCK"] and fields[5] == str(pid) for fields in lines)
+
+
+@pytest.fixture
+def first_and_second(command_line: CommandLine, tmp_path: Path) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """Two builds of the same in two checkouts: the first one has the key of the trace, the second one waits for it."""
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / "net.py").write_text(BLOCKING)
+    other = tmp_path / "other"
+    shutil.copytree(command_line.project, other)
+    (command_line.project / "block").write_text("")
+    deadline = time.monotonic() + 120
+    first = start(command_line.project, command_line.cache)
+    while not (command_line.project / "started").exists():
+        assert first.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    second = start(other, command_line.cache)
+    while not waits_for_a_lock(second.pid):
+        assert second.poll() is None and time.monotonic() < deadline, "the second build does not wait for the first"
+        time.sleep(0.02)
+    return first, second
+
+
+needs_locks = pytest.mark.skipif(
+    not Path("/proc/locks").exists(), reason="this machine does not tell who waits for locks"
+)
+
+
+@needs_locks
+def test_a_build_goes_on_when_the_one_that_it_waits_for_is_killed(
+    command_line: CommandLine, first_and_second: tuple[subprocess.Popen[str], subprocess.Popen[str]]
+) -> None:
+    first, second = first_and_second
+    children = descendants(first.pid)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=20)
+    assert first.returncode == -signal.SIGKILL
+    wait_until_gone(children)
+    out, err = second.communicate(timeout=240)
+    assert second.returncode == 0, err
+    document = json.loads(out)
+    assert {step["verdict"] for step in document["steps"]} == {"run"}
+    assert command_line("cache", "verify")["damage"] == []
+
+
+@needs_locks
+def test_a_build_that_waits_for_another_one_can_be_interrupted(
+    command_line: CommandLine, first_and_second: tuple[subprocess.Popen[str], subprocess.Popen[str]]
+) -> None:
+    first, second = first_and_second
+    second.send_signal(signal.SIGINT)
+    _, err = second.communicate(timeout=30)
+    assert second.returncode == 130, err
+    assert first.poll() is None
+    first.send_signal(signal.SIGINT)
+    _, err = first.communicate(timeout=30)
+    assert first.returncode == 130, err
+    assert command_line("cache", "verify")["damage"] == []

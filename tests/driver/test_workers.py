@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from trtbuild import errors
@@ -34,6 +39,18 @@ def test_what_only_some_kinds_have_travels_too() -> None:
 
 
 def test_an_error_of_no_known_kind_is_a_bug_with_its_traceback() -> None:
-    found = rebuild({"type": "KeyError", "text": "KeyError: 3", "trace": "Traceback: line 1"}, "")
-    assert isinstance(found, errors.InternalError)
-    assert "Traceback: line 1" in found.text
+    for kind in ("KeyError", "InternalError"):
+        found = rebuild({"type": kind, "text": "KeyError: 3", "trace": "Traceback: line 1"}, "")
+        assert isinstance(found, errors.InternalError)
+        assert "Traceback: line 1" in found.text
+        assert "report" in (found.hint or "")
+
+
+def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"kind": "engine"}\n')
+    os.close(writing)  # as the kernel does for a parent that is killed
+    command = [sys.executable, "-m", "trtbuild.driver.worker", "engine", str(tmp_path / "store"), str(tmp_path)]
+    done = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
+    os.close(reading)
+    assert (done.returncode, done.stdout) == (1, "")

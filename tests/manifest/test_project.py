@@ -237,7 +237,7 @@ def test_no_manifest_is_a_usage_error_that_shows_one(files: Files) -> None:
     assert not isinstance(caught.value, ManifestErrors)
     assert "trtbuild.yaml" in str(caught.value)
     assert "manifests/*.yaml" in str(caught.value)
-    example = str(caught.value.hint).partition("for example\n")[2]
+    example = str(caught.value.hint).partition("looks like this:\n")[2]
     assert files.model(example).name == "net"
 
 

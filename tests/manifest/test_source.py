@@ -75,4 +75,4 @@ def test_rejects_sources(files: Files, source: str, words: str) -> None:
 
 def test_rejects_a_source_without_a_kind(files: Files) -> None:
     text = with_source("{deps: [a]}").replace("    source:", "    «source:")
-    files.refused(text, "the source says no kind in model 'net'", "exactly one of python, exported_program, onnx")
+    files.refused(text, "the source says no kind in model 'net'", "exactly one of python, exported_program")

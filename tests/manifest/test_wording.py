@@ -52,7 +52,7 @@ from .conftest import BASE, Files
         ("builder: {workspace: «0}", 'a number of bytes > 0, or text such as "512MiB" or "1GiB", not the number 0'),
         ("builder: {workspace: «1GB}", "'1GB' is not a size in bytes\n  → write 1GiB"),
         ("builder: {max_aux_streams: «-1}", "a whole number ≥ 0"),
-        ("builder: {avg_timing_iterations: «9999999999}", "a whole number ≥ 1"),
+        ("builder: {avg_timing_iterations: «9999999999}", "at most 2147483647"),
         ("builder: {profiling_verbosity: «detail}", "did you mean 'detailed'?"),
         ("builder: {tiling_optimization_level: «1}", "one of none, fast, moderate, full, not the number 1"),
         ("builder: {«workspac: 1GiB}", "did you mean 'workspace'?"),
@@ -138,7 +138,7 @@ def test_a_wrong_field_hides_no_other_problem(files: Files) -> None:
         """\
         version: 1
         targets: {ada: {sm: «88}}
-        profiles: {p: {x: {min: [1, 5], opt: [1, «4], max: [1, 8]}}}
+        profiles: {p: {x: {min: [1, «5], opt: [1, 4], max: [1, 8]}}}
         models:
           net:
             source: {python: «net}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from trtbuild.core.record import Record
+from trtbuild.errors import StoreUnavailable
 from trtbuild.store.action_result import list_key
 from trtbuild.store.check import stats, verify
 from trtbuild.store.local import LocalStore
@@ -112,3 +115,33 @@ def test_statistics(local: LocalStore, record_of: Callable[..., Record], payload
 def test_statistics_of_nothing(tmp_path: Path) -> None:
     found = stats(LocalStore(tmp_path / "store"))
     assert (found.records, found.stored_bytes, found.dedup_ratio) == ({}, 0, 1.0)
+
+
+@pytest.mark.parametrize("examine", [stats, verify])
+def test_a_place_that_cannot_be_read_is_an_error_and_not_an_empty_store(
+    tmp_path: Path, local: LocalStore, filled: Record, monkeypatch: pytest.MonkeyPatch, examine: Callable[..., object]
+) -> None:
+    (tmp_path / "file").write_text("not a store")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreUnavailable, match="Not a directory") as caught:
+            LocalStore(root)
+        assert caught.value.hint and "in its way" in caught.value.hint
+    examine(LocalStore(tmp_path / "not there yet"))
+
+    real, refused = os.scandir, []
+
+    def forbidden(path: str) -> object:
+        if path.endswith("/cas"):
+            refused.append(path)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", forbidden)
+        with pytest.raises(StoreUnavailable, match="Permission denied"):
+            examine(local)
+    assert refused
+    local.root.joinpath("cas").rename(tmp_path / "away")
+    local.root.joinpath("cas").write_text("in the way")
+    with pytest.raises(StoreUnavailable, match="Not a directory"):
+        examine(local)

@@ -107,3 +107,24 @@ def test_importing_the_cutter_prints_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == ""
+
+
+def test_threads_that_import_the_cutter_at_once_leave_standard_output_as_it_was() -> None:
+    program = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from trtbuild.store import chunking
+before, together = sys.stdout, threading.Barrier(8)
+def first():
+    together.wait()
+    chunking._cutter()
+for _ in range(20):
+    chunking._cutter.cache_clear()
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert sys.stdout is before
+print("right")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "right\n"

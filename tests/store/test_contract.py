@@ -54,6 +54,25 @@ def test_a_file_and_its_bytes_are_one_blob(
     assert (tmp_path / "out").read_bytes() == data
 
 
+def test_records_are_found_without_being_read(store: Store) -> None:
+    recipe = Recipe("engine", 1, (("a", 1),))
+    store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}))
+    assert store.has_records([recipe.key, ABSENT]) == {recipe.key}
+    assert store.has_records([]) == set()
+
+
+def test_a_record_of_the_wanted_recipe_has_that_very_recipe(store: Store) -> None:
+    recipe = Recipe("engine", 1, (("a", {"b": [1, 0.5, None, "x"], "$c": b"bytes"}), ("d", "\ud83d\n")))
+    store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"recipe": {"stage": "other"}}))
+    found = store.get_record(recipe.key, recipe)
+    assert found is not None
+    assert found.recipe is recipe
+    other = Recipe("engine", 1, (("a", 2),))
+    found = store.get_record(recipe.key, other)
+    assert found is not None
+    assert found.recipe.same_as(recipe), "what is there is what is told, whatever was wanted"
+
+
 def test_put_takes_views(store: Store) -> None:
     output = store.put_bytes(memoryview(b"--payload--")[2:-2])
     assert store.get_bytes(output.sha256) == b"payload"

@@ -56,7 +56,7 @@ def test_a_fault_while_publishing(
         with pytest.raises(StoreUnavailable) as caught:
             local.put_bytes(data)
         assert fault.delivered >= 1
-    assert caught.value.hint and str(local.root) in caught.value.text
+    assert caught.value.hint and caught.value.file == str(local.root)
     assert list((local.root / "tmp").iterdir()) == []
     assert verify(local).damage == ()
     output = local.put_bytes(data)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from trtbuild.core.ports import FileStamp
 from trtbuild.errors import SourceError
 from trtbuild.store import fingerprint
 from trtbuild.store.fingerprint import FileDigests
 from trtbuild.store.index import Index
+from trtbuild.store.local import LocalStore
 
 
 class Counting:
@@ -22,19 +25,23 @@ class Counting:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sha256 = self.xxh3 = 0
         self.ahead_s = 0.0
-        real_feed, real_time = fingerprint._feed, time.time
-
-        def feed(file: object, *hashes: object) -> int:
-            length = real_feed(file, *hashes)  # type: ignore[arg-type]
-            for each in hashes:
-                if "sha256" in str(getattr(each, "name", "")).lower():
-                    self.sha256 += length
-                else:
-                    self.xxh3 += length
-            return length
-
-        monkeypatch.setattr(fingerprint, "_feed", feed)
+        #: Called after each whole digest of a file's bytes.
+        self.meanwhile: Callable[[], object] = lambda: None
+        real_time = time.time
+        for name in ("_sha256", "_fingerprint", "_both"):
+            monkeypatch.setattr(fingerprint, name, self._counted(name, getattr(fingerprint, name)))
         monkeypatch.setattr(fingerprint.time, "time", lambda: real_time() + self.ahead_s)
+
+    def _counted(self, name: str, digest: Callable[..., object]) -> Callable[..., object]:
+        def counted(descriptor: int, *rest: Any) -> object:
+            size = os.fstat(descriptor).st_size
+            self.sha256 += size if name != "_fingerprint" else 0
+            self.xxh3 += size if name != "_sha256" else 0
+            found = digest(descriptor, *rest)
+            self.meanwhile()
+            return found
+
+        return counted
 
     def reset(self) -> None:
         self.sha256 = self.xxh3 = 0
@@ -120,6 +127,24 @@ def test_a_racy_file_is_not_known_by_its_times(digests: FileDigests, file: Path,
     assert (work.sha256, work.xxh3) == (0, 3_000_000)
 
 
+def test_how_old_is_old_enough_depends_on_the_clock_that_the_file_shows() -> None:
+    for ctime_ns, age_s, racy in (
+        (10**18 + 123_456, 0.1, True),
+        (10**18 + 123_456, 0.5, False),
+        (10**18 + 10**7, 0.5, True),  # tens of milliseconds, as FAT has them for one of its stamps
+        (10**18, 0.5, True),
+        (10**18, 2.5, False),
+        (10**18 + 123_456, -5.0, True),  # a server whose clock is ahead
+    ):
+        fields = dict.fromkeys(("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size"), 0)
+        times = [0, ctime_ns // 10**9, ctime_ns // 10**9]
+        found = os.stat_result(
+            [*fields.values(), *times],
+            {"st_mtime": ctime_ns / 1e9, "st_ctime": ctime_ns / 1e9, "st_ctime_ns": ctime_ns},
+        )
+        assert fingerprint._racy(found, ctime_ns / 1e9 + age_s) == racy
+
+
 def test_quick_edits_are_never_missed(digests: FileDigests, tmp_path: Path) -> None:
     """With the real clock, and whatever its granularity is."""
     path = tmp_path / "source.py"
@@ -136,38 +161,100 @@ def test_an_mtime_in_the_future_is_no_reason_to_read_again(digests: FileDigests,
     assert (work.sha256, work.xxh3) == (0, 0)
 
 
-def test_a_file_that_changes_while_it_is_read(
-    digests: FileDigests, file: Path, work: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed, edits = fingerprint._feed, 0
+def test_a_file_that_changes_while_it_is_read(digests: FileDigests, file: Path, work: Counting) -> None:
+    edits = 0
 
-    def edited_meanwhile(*arguments: object) -> int:
+    def edit() -> None:
         nonlocal edits
-        length = feed(*arguments)  # type: ignore[arg-type]
         if edits < 2:
             edits += 1
             file.write_bytes(bytes([edits]) * (2_000_000 + edits))
-        return length
 
-    monkeypatch.setattr(fingerprint, "_feed", edited_meanwhile)
+    work.meanwhile = edit
     assert digests.sha256(file) == hashlib.sha256(b"\2" * 2_000_002).hexdigest()
     assert edits == 2
 
 
-def test_a_file_that_never_stops_changing(digests: FileDigests, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    feed, edits = fingerprint._feed, 0
-
-    def edited_meanwhile(*arguments: object) -> int:
-        nonlocal edits
-        edits += 1
-        length = feed(*arguments)  # type: ignore[arg-type]
-        file.write_bytes(bytes(1000 + edits))
-        return length
-
-    monkeypatch.setattr(fingerprint, "_feed", edited_meanwhile)
+def test_a_file_that_never_stops_changing(digests: FileDigests, file: Path, work: Counting) -> None:
+    sizes = iter(range(1000, 2000))
+    work.meanwhile = lambda: file.write_bytes(bytes(next(sizes)))
     with pytest.raises(SourceError) as caught:
         digests.sha256(file)
     assert caught.value.file == str(file) and caught.value.hint
+
+
+SEGMENT = fingerprint.SEGMENT_SIZE
+
+
+@pytest.mark.parametrize("size", [SEGMENT - 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT, 2 * SEGMENT + 12345])
+def test_one_fingerprint_whether_alone_or_with_sha256(
+    digests: FileDigests, tmp_path: Path, work: Counting, payload: Callable[[int, int], bytes], size: int
+) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(payload(1, size))
+    assert digests.sha256(path) == sha256(path)
+    work.reset()
+    os.utime(path)
+    assert digests.sha256(path) == sha256(path)
+    assert (work.sha256, work.xxh3) == (0, size)
+
+
+def test_each_segment_counts_and_so_does_their_order(tmp_path: Path, digests: FileDigests, work: Counting) -> None:
+    path, parts = tmp_path / "large", [bytes([number]) * SEGMENT for number in range(3)]
+    seen = set()
+    for order in ((0, 1, 2), (1, 0, 2), (0, 2, 1), (0, 0, 2), (0, 1, 1)):
+        path.write_bytes(b"".join(parts[number] for number in order))
+        assert digests.sha256(path) == sha256(path)
+        seen.add(digests.sha256(path))
+    assert len(seen) == 5
+
+
+def test_a_file_that_the_store_has_just_written_is_known(tmp_path: Path, digests: FileDigests, work: Counting) -> None:
+    work.ahead_s = 0.0  # it is as fresh as can be
+    store, path = LocalStore(tmp_path / "store"), tmp_path / "plan"
+    output = store.put_bytes(b"x" * 3_000_000)
+    stamp = store.copy_to(output.sha256, str(path))
+    assert stamp is not None
+    digests.learn({str(path): (output.sha256, stamp)})
+    assert digests.known(path) == (output.sha256, path.stat())
+    assert digests.sha256(path) == output.sha256
+    assert (work.sha256, work.xxh3) == (0, 0)
+
+
+@pytest.mark.parametrize("when", ["before it is learnt", "after it is learnt"])
+@pytest.mark.parametrize("how", ["in place", "replaced", "within the tick"])
+def test_an_edit_of_what_was_written_is_seen(
+    tmp_path: Path, digests: FileDigests, work: Counting, how: str, when: str
+) -> None:
+    store, path = LocalStore(tmp_path / "store"), tmp_path / "plan"
+    output = store.put_bytes(b"x" * 3_000_000)
+    stamp = store.copy_to(output.sha256, str(path))
+    assert stamp is not None
+    if when == "after it is learnt":
+        digests.learn({str(path): (output.sha256, stamp)})
+    if how == "replaced":
+        path.with_name("other").write_bytes(b"y" * 3_000_000)
+        os.utime(path.with_name("other"), ns=(stamp.mtime_ns, stamp.mtime_ns))
+        path.with_name("other").replace(path)
+    else:
+        path.write_bytes(b"y" * 3_000_000)
+    if how == "within the tick":  # the edit gets the stamp that the writing got from the clock
+        os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
+    if when == "before it is learnt":
+        digests.learn({str(path): (output.sha256, stamp)})
+    assert digests.known(path) is None
+    assert digests.sha256(path) == hashlib.sha256(b"y" * 3_000_000).hexdigest()
+
+
+def test_what_was_written_and_is_gone_is_not_learnt(tmp_path: Path, digests: FileDigests) -> None:
+    digests.learn({str(tmp_path / "absent"): ("ab" * 32, FileStamp(1, 1, 1))})
+    assert digests.known(tmp_path / "absent") is None
+
+
+def test_a_fresh_file_is_not_known(digests: FileDigests, file: Path) -> None:
+    digests.sha256(file)
+    assert digests.known(file) is None
+    assert digests.known(file.parent) is None
 
 
 def test_missing_files_and_directories(digests: FileDigests, tmp_path: Path, file: Path) -> None:

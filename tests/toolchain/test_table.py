@@ -46,7 +46,7 @@ def test_the_installed_version_is_the_librarys() -> None:
         (ADA, {"version": None}, ToolchainMissing, "pip install 'tensorrt-rtx'"),
         (replace(ADA, version="1.6.0"), {}, ToolchainMissing, "pip install 'tensorrt-rtx==1.6.0'"),
         (replace(ADA, version="1.6.0"), {"version": None}, ToolchainMissing, "pip install 'tensorrt-rtx==1.6.0'"),
-        (Target("t", 90), {}, TargetUnsupported, "the nearest is 89"),
+        (Target("t", 90), {}, TargetUnsupported, "75, 80, 86, 89, 120, 121 only"),
         (Target("t", 100), {}, TargetUnsupported, "75, 80, 86, 89, 120, 121"),
         (Target("t", 75, compatibility="ampere_plus"), {}, TargetUnsupported, "SM 80 and later"),
         (replace(ADA, platform="windows-x86_64"), {}, TargetUnsupported, "build it on windows-x86_64"),

@@ -5,6 +5,7 @@ Standard output holds results (with ``--json`` one document and nothing else); p
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -13,8 +14,9 @@ from typing import Any
 
 import click
 
-from trtbuild.cli import show
-from trtbuild.cli.options import common, request
+from trtbuild.cli import completing, show, terminal
+from trtbuild.cli.options import common, depfile, request
+from trtbuild.cli.sections import Sections, examples
 from trtbuild.errors import InternalError, TrtbuildError
 
 Flags = dict[str, Any]
@@ -22,60 +24,138 @@ Flags = dict[str, Any]
 INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="trtbuild")
+@click.group(
+    cls=Sections,
+    invoke_without_command=True,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("trtbuild init && trtbuild build", "trtbuild plan --json", "trtbuild why vit/engine"),
+)
+@click.option("--version", is_flag=True, help="The version; with --json, those of the parts too.")
+@click.pass_context
 @common
-def cli(flags: Flags) -> None:
+def cli(context: click.Context, version: bool, flags: Flags) -> int:
     """Build TensorRT engines from manifests, and rebuild only what has changed."""
+    if version:
+        from trtbuild.driver import versions
 
-
-@cli.command()
-@click.argument("models", nargs=-1)
-@common
-def build(models: tuple[str, ...], flags: Flags) -> int:
-    """Bring the outputs of MODELS (all, if none is named) up to date."""
-    from trtbuild.driver import report
-    from trtbuild.driver.build import Workspace
-    from trtbuild.driver.build import build as run
-
-    result = run(Workspace(request(flags, models)), show.progress(flags))
-    show.document(flags, report.build_document(result), show.built)
-    return 0 if result.ok else 1
-
-
-@cli.command()
-@click.argument("models", nargs=-1)
-@common
-def plan(models: tuple[str, ...], flags: Flags) -> int:
-    """Say what a build would do, and why. Nothing is run; neither torch nor TensorRT is needed."""
-    from trtbuild.driver import inquiries
-
-    document = inquiries.plan(request(flags, models))
-    show.document(flags, document, show.planned)
-    return 0 if document["ok"] else 2
-
-
-@cli.command()
-@click.argument("name", metavar="STEP|MODEL")
-@common
-def why(name: str, flags: Flags) -> int:
-    """Why a step, or a model's steps, would run now, or last ran."""
-    from trtbuild.driver import inquiries
-
-    show.document(flags, inquiries.why(request(flags), name), show.why)
+        show.document(flags, versions.document(), lambda found: [f"trtbuild, version {found['trtbuild']}"])
+        context.exit(0)
+    if context.invoked_subcommand is None:
+        raise click.UsageError("Missing command.", context)
     return 0
 
 
 @cli.command()
-@click.argument("models", nargs=-1)
+@click.argument("source", metavar="[SOURCE]", required=False)
+@common
+def init(source: str | None, flags: Flags) -> int:
+    """Write a manifest to begin with.
+
+    It is for SOURCE (module.path:callable), or for a small model that is written too. Nothing is overwritten.
+    """
+    from trtbuild.cli import projects
+    from trtbuild.driver import new_project
+
+    show.document(flags, new_project.create(request(flags).project, source, new_project.here()), projects.begun)
+    return 0
+
+
+@cli.command()
+@common
+def doctor(flags: Flags) -> int:
+    """What is wrong with this installation, and how to mend it."""
+    from trtbuild.cli import diagnoses
+    from trtbuild.driver.doctor import examination
+
+    document = examination.examine(request(flags))
+    show.document(flags, document, diagnoses.diagnosed)
+    return 0 if document["ok"] else 1
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(completing.SHELLS))
+@common
+def completion(shell: str, flags: Flags) -> int:
+    """What a shell has to read to complete what is typed.
+
+    Commands, flags, models, targets and steps. For bash, in ~/.bashrc:
+
+        eval "$(trtbuild completion bash)"
+    """
+    click.echo(completing.script(cli, shell), nl=False)
+    return 0
+
+
+@cli.command(
+    epilog=examples(
+        "trtbuild build vit --target ada",
+        "trtbuild build --frozen                # fail rather than build",
+        "trtbuild build vit --depfile build/vit.d --depfile-target build/vit.stamp    # for make",
+    )
+)
+@click.argument("models", nargs=-1, shell_complete=completing.models)
+@common
+def build(models: tuple[str, ...], flags: Flags) -> int:
+    """Bring the outputs of MODELS, or of all models, up to date."""
+    from trtbuild.cli import builds
+    from trtbuild.driver import report, standing
+    from trtbuild.driver.build import build as run
+    from trtbuild.driver.workspace import Workspace
+
+    with show.watching(flags) as watcher:
+        with watcher.phase("read the manifests"):
+            workspace, dependencies = Workspace(request(flags, models)), depfile(flags)
+        result = run(workspace, watcher)
+    if dependencies is not None and result.ok:
+        dependencies.write(workspace, result)
+    beside = [] if dependencies is None else [str(dependencies.path)]
+    document = report.build_document(result)
+    show.document(flags, document, builds.built)
+    show.problems(builds.failures(document))
+    if "trace_file" not in flags:  # the null build writes no timeline
+        standing.keep(
+            workspace, result, flags["arguments"], lambda found: show.text(flags, found, builds.built), beside
+        )
+    return 0 if result.ok else 1
+
+
+@cli.command()
+@click.argument("models", nargs=-1, shell_complete=completing.models)
+@common
+def plan(models: tuple[str, ...], flags: Flags) -> int:
+    """Say what a build would do, and why. Nothing is run; neither torch nor TensorRT is needed."""
+    from trtbuild.cli import plans
+    from trtbuild.driver import inquiries
+
+    document = inquiries.plan(request(flags, models))
+    show.document(flags, document, plans.planned)
+    return 0 if document["ok"] else 2
+
+
+@cli.command(epilog=examples("trtbuild why vit", "trtbuild why vit/engine", "trtbuild why vit/engine/model@ada"))
+@click.argument("name", metavar="STEP|MODEL", shell_complete=completing.steps)
+@common
+def why(name: str, flags: Flags) -> int:
+    """Why a step, or a model's steps, would run now, or last ran."""
+    from trtbuild.cli import plans
+    from trtbuild.driver import inquiries
+
+    show.document(flags, inquiries.why(request(flags), name), plans.why)
+    return 0
+
+
+@cli.command(epilog=examples("trtbuild graph --format dot | dot -Tsvg > graph.svg"))
+@click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text")
 @common
 def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
     """The steps and what each of them consumes."""
+    from trtbuild.cli import graphs
     from trtbuild.driver import inquiries
 
     document = inquiries.graph(request(flags, models))
-    show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, show.graph_as(form))
+    show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_as(form))
     return 0
 
 
@@ -83,21 +163,45 @@ def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
 @common
 def status(flags: Flags) -> int:
     """For each model: is it up to date, and if not, what has to run?"""
+    from trtbuild.cli import plans
     from trtbuild.driver import inquiries
 
-    show.document(flags, inquiries.status(request(flags)), show.status)
+    show.document(flags, inquiries.status(request(flags)), plans.status)
     return 0
 
 
 @cli.command()
-@click.argument("path", metavar="PACKAGE|MODEL")
+@click.argument("path", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
 @common
 def inspect(path: str, flags: Flags) -> int:
-    """What is in a package: inputs, profiles, targets, partitions, and the operators that stayed in PyTorch."""
+    """What is in a package.
+
+    Inputs, profiles, targets, partitions, and the operators that stayed in PyTorch.
+    """
+    from trtbuild.cli import packages
     from trtbuild.driver import inquiries
 
-    show.document(flags, inquiries.inspect(request(flags), path), show.inspected)
+    show.document(flags, inquiries.inspect(request(flags), path), packages.inspected)
     return 0
+
+
+@cli.command(
+    epilog=examples("trtbuild diff dist/vit vit    # would another build be the same?", "trtbuild diff old new --json")
+)
+@click.argument("first", metavar="A", shell_complete=completing.packages)
+@click.argument("second", metavar="B", shell_complete=completing.packages)
+@common
+def diff(first: str, second: str, flags: Flags) -> int:
+    """What differs between two packages or models.
+
+    A and B are directories of packages, or names of models as they would be built now. The exit status is 1 if they differ.
+    """
+    from trtbuild.cli import differences as shown
+    from trtbuild.driver import differences
+
+    document = differences.diff(request(flags), first, second)
+    show.document(flags, document, shown.differing)
+    return 0 if document["same"] else 1
 
 
 @cli.command()
@@ -113,16 +217,17 @@ def schema(flags: Flags) -> int:
 @cli.group()
 @common
 def cache(flags: Flags) -> None:
-    """Look at the cache, check it, and collect what is no longer used."""
+    """Look at the cache, check it, collect what is not used."""
 
 
 @cache.command("stats")
 @common
 def cache_stats(flags: Flags) -> int:
     """How many records and blobs there are, by stage, and what chunking saves."""
+    from trtbuild.cli import caches
     from trtbuild.driver import housekeeping
 
-    show.document(flags, housekeeping.stats(request(flags)), show.fields)
+    show.document(flags, housekeeping.stats(request(flags)), caches.stats)
     return 0
 
 
@@ -130,10 +235,11 @@ def cache_stats(flags: Flags) -> int:
 @common
 def cache_verify(flags: Flags) -> int:
     """Read everything; what is not what its name says goes to quarantine."""
+    from trtbuild.cli import caches
     from trtbuild.driver import housekeeping
 
     document = housekeeping.verify(request(flags))
-    show.document(flags, document, show.fields)
+    show.document(flags, document, caches.verified)
     return 0 if document["ok"] else 1
 
 
@@ -144,15 +250,17 @@ def cache_verify(flags: Flags) -> int:
 @common
 def cache_gc(max_size: str | None, max_age: str | None, dry_run: bool, flags: Flags) -> int:
     """Remove the least recently used, never what a running build uses."""
+    from trtbuild.cli import caches
     from trtbuild.driver import housekeeping
 
     document = housekeeping.collect(request(flags), max_size, max_age, dry_run=dry_run)
-    show.document(flags, document, show.fields)
+    show.document(flags, document, caches.collected)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script. Exit codes: DESIGN section 9."""
+    gc.disable()  # a plan is many small values and no cycles: looking for them costs a fifth of it
     sys.exit(run(arguments))
 
 
@@ -160,14 +268,15 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in given
+    terminal.ensure_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a build in the same orderly way
     try:
-        found = cli.main(given, prog_name="trtbuild", standalone_mode=False)
+        found = cli.main(given, prog_name="trtbuild", standalone_mode=False, obj={"arguments": list(given)})
         return int(found or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        show.usage_error(error, as_json=as_json)
+        show.usage_error(error, as_json=as_json, command=_command(given))
         return 2
     except (KeyboardInterrupt, click.exceptions.Abort):
         show.interrupted(as_json=as_json)

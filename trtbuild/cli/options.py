@@ -9,17 +9,31 @@ from typing import Any, TypeVar
 
 import click
 
-from trtbuild.driver.build import Request
+from trtbuild.cli import completing
+from trtbuild.driver.depfile import Depfile
+from trtbuild.driver.workspace import Request
+from trtbuild.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("-C", "directory"), {"metavar": "DIR", "help": "The project: work in DIR."}),
+    (
+        ("-C", "directory"),
+        {"metavar": "DIR", "help": "The project: work in DIR.", "shell_complete": completing.directory},
+    ),
     (
         ("-f", "--file", "files"),
-        {"metavar": "FILE", "multiple": True, "help": "A manifest. Default: trtbuild.yaml, else manifests/*.yaml."},
+        {
+            "metavar": "FILE",
+            "multiple": True,
+            "help": "A manifest. Default: trtbuild.yaml, else manifests/*.yaml.",
+            "shell_complete": completing.file,
+        },
     ),
-    (("--target", "targets"), {"metavar": "NAME", "multiple": True, "help": "Only this target."}),
+    (
+        ("--target", "targets"),
+        {"metavar": "NAME", "multiple": True, "help": "Only this target.", "shell_complete": completing.targets},
+    ),
     (
         ("-j", "--jobs", "jobs"),
         {"type": click.IntRange(min=1), "metavar": "N", "help": "Steps at once. Default: the number of cores."},
@@ -33,6 +47,22 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--frozen", "frozen"),
         {"is_flag": True, "default": None, "help": "Exit with status 3 if anything would have to be built."},
     ),
+    (
+        ("--depfile", "depfile"),
+        {
+            "metavar": "FILE",
+            "help": "After a build: write what it depends on to FILE, for make and ninja.",
+            "shell_complete": completing.file,
+        },
+    ),
+    (
+        ("--depfile-target", "depfile_targets"),
+        {"metavar": "NAME", "multiple": True, "help": "What depends on it there. Default: the outputs."},
+    ),
+    (
+        ("--trace", "trace_file"),
+        {"metavar": "FILE", "help": "Write when each step ran to FILE, for ui.perfetto.dev and chrome://tracing."},
+    ),
     (("--json", "as_json"), {"is_flag": True, "default": None, "help": "One JSON document on standard output."}),
     (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Only errors."}),
 )
@@ -44,7 +74,7 @@ def common(command: Command) -> Command:
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
-        inherited = (context.parent.obj if context.parent is not None else None) or {}
+        inherited = (context.parent or context).obj or {}
         own = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
         flags = {**inherited, **{name: value for name, value in own.items() if value not in (None, ())}}
         context.obj = flags
@@ -68,3 +98,13 @@ def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
         force=bool(flags.get("force")),
         frozen=bool(flags.get("frozen")),
     )
+
+
+def depfile(flags: dict[str, Any]) -> Depfile | None:
+    """The depfile that is asked for. Raises UsageError for one that cannot be written."""
+    targets = tuple(flags.get("depfile_targets", ()))
+    if "depfile" not in flags:
+        if targets:
+            raise UsageError("--depfile-target stands alone", hint="say --depfile FILE too")
+        return None
+    return Depfile(Path(flags["depfile"]), targets)

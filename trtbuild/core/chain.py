@@ -15,8 +15,9 @@ Rules
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trtbuild.core import keys
 from trtbuild.core.dependency import Dependency, Observation
@@ -41,10 +42,12 @@ def link_recipe(declared: Declared, seen: Sequence[Observation]) -> Recipe:
 
 def follow(declared: Declared, read_link: ReadLink, observe: Observe) -> tuple[Observation, ...]:
     """What the chain says has to be looked at, with what is there now. The trace's key is made of it."""
-    seen: list[Observation] = []
-    while named := _new(read_link(link_recipe(declared, seen)), seen):
-        seen.extend(Observation(dependency, observe(dependency)) for dependency in named)
-    return tuple(seen)
+    seen: dict[Dependency, str] = {}
+    link = link_recipe(declared, ())
+    while named := _new(read_link(link), seen):
+        seen.update((dependency, observe(dependency)) for dependency in named)
+        link = link.followed_by([(dependency.part, seen[dependency]) for dependency in named])
+    return tuple(itertools.starmap(Observation, seen.items()))
 
 
 def extend(
@@ -61,27 +64,27 @@ def extend(
     afterwards, and the chain goes on from there.
     """
     known = {observation.dependency: observation.seen for observation in found}
-    seen: list[Observation] = []
+    seen: dict[Dependency, str] = {}
+    here = link_recipe(declared, ())
     links = 0
     while True:
-        here = link_recipe(declared, seen)
         named = _new(read_link(here), seen)
         if not named:
-            missing = _new([observation.dependency for observation in found], seen)
+            missing = _new(known, seen)
             if not missing:
-                return tuple(seen)
+                return tuple(itertools.starmap(Observation, seen.items()))
             mine = missing[: 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)]
             write_link(here, mine)
             named = _new(read_link(here), seen) or mine
         links += 1
         for dependency in named:
-            seen.append(Observation(dependency, known[dependency] if dependency in known else observe(dependency)))
+            seen[dependency] = known[dependency] if dependency in known else observe(dependency)
+        here = here.followed_by([(dependency.part, seen[dependency]) for dependency in named])
 
 
-def _new(named: Sequence[Dependency] | None, seen: Sequence[Observation]) -> list[Dependency]:
+def _new(named: Iterable[Dependency] | None, seen: Mapping[Dependency, str]) -> list[Dependency]:
     """Those of `named` that are not in `seen`, once each."""
-    have = {observation.dependency for observation in seen}
-    return [dependency for dependency in dict.fromkeys(named or ()) if dependency not in have]
+    return [dependency for dependency in dict.fromkeys(named or ()) if dependency not in seen]
 
 
 def link_bytes(named: Sequence[Dependency]) -> bytes:

@@ -15,8 +15,10 @@ Rules
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 Value: TypeAlias = "bool | int | float | str | bytes | Sequence[Value] | Mapping[str, Value] | None"
@@ -25,37 +27,83 @@ Value: TypeAlias = "bool | int | float | str | bytes | Sequence[Value] | Mapping
 _length = struct.Struct(">Q").pack
 _bits = struct.Struct(">d").pack
 
+#: The encodings of booleans and null.
+_CONSTANTS: Mapping[object, bytes] = {None: b"N", True: b"T", False: b"F"}
+#: A longer text is hardly met twice.
+_SHORT = 160
+
+
+class Shared(dict[str, "Value"]):
+    """A mapping that stands in many recipes: its encoding and its JSON text are made once. It is not changed any more."""
+
+    __slots__ = ("encoding", "text")
+
+    encoding: bytes
+    text: str
+
 
 def encode(value: Value) -> bytes:
     """The canonical bytes of `value`. Raises TypeError for a type that has no encoding."""
     kind = type(value)
     if kind is str:
-        return _frame(b"S", str(value).encode("utf-8", "surrogatepass"))
-    if value is None:
-        return b"N"
-    if kind is bool:
-        return b"T" if value else b"F"
+        return _short_text(value) if len(value) < _SHORT else _text(value)  # type: ignore[arg-type]
+    if kind is dict:
+        return _mapping(value)  # type: ignore[arg-type]
+    if kind is list or kind is tuple:
+        return _list(value)  # type: ignore[arg-type]
+    if kind is Shared:
+        return _shared(value)  # type: ignore[arg-type]
+    if value is None or kind is bool:
+        return _CONSTANTS[value]
     if kind is int:
-        return _frame(b"I", str(value).encode("ascii"))
+        body = str(value).encode("ascii")
+        return b"I" + _length(len(body)) + body
     if kind is float:
         return b"D" + _bits(value)
     if kind is bytes:
-        return _frame(b"B", bytes(value))  # type: ignore[arg-type]
+        return b"B" + _length(len(value)) + value  # type: ignore[arg-type,operator]
     if isinstance(value, list | tuple):
-        return b"L" + _length(len(value)) + b"".join([encode(item) for item in value])
+        return _list(value)
     if isinstance(value, Mapping):
-        items = []
-        for key, item in value.items():
-            if type(key) is not str:
-                raise TypeError(f"a mapping's keys must be strings, not {type(key).__name__}")
-            items.append((encode(key), encode(item)))
-        items.sort()
-        return b"M" + _length(len(items)) + b"".join([key + item for key, item in items])
+        return _mapping(value)
     raise TypeError(f"{kind.__name__} has no canonical encoding")
 
 
-def _frame(tag: bytes, body: bytes) -> bytes:
-    return tag + _length(len(body)) + body
+def _shared(value: Shared) -> bytes:
+    try:
+        return value.encoding
+    except AttributeError:
+        value.encoding = _mapping(value)
+        return value.encoding
+
+
+def encode_list(count: int, items: bytes) -> bytes:
+    """The encoding of a list of `count` items, given theirs, one behind the other."""
+    return b"L" + _length(count) + items
+
+
+def _text(value: str) -> bytes:
+    body = value.encode("utf-8", "surrogatepass")
+    return b"S" + _length(len(body)) + body
+
+
+#: Names of parts and digests come again and again: a stored recipe is encoded, and the wanted one.
+_short_text = lru_cache(maxsize=1 << 16)(_text)
+
+
+def _list(value: Sequence[Value]) -> bytes:
+    items = [_short_text(item) if type(item) is str and len(item) < _SHORT else encode(item) for item in value]
+    return encode_list(len(items), b"".join(items))
+
+
+def _mapping(value: Mapping[str, Value]) -> bytes:
+    items = []
+    for key, item in value.items():
+        if type(key) is not str:
+            raise TypeError(f"a mapping's keys must be strings, not {type(key).__name__}")
+        items.append((_short_text(key) if len(key) < _SHORT else _text(key), encode(item)))
+    items.sort()
+    return b"M" + _length(len(items)) + b"".join([part for pair in items for part in pair])
 
 
 def digest(domain: str, value: Value) -> str:
@@ -69,18 +117,40 @@ def to_json(value: Value) -> object:
     Mappings are in the order of their keys, so who reads them sees nothing that the encoding does not hold. Raises
     TypeError for a type that has no encoding.
     """
-    if value is None or type(value) in (bool, int, str):
+    kind = type(value)
+    if kind is str or value is None or kind is int or kind is bool:
         return value
-    if type(value) is float:
+    if kind is list or kind is tuple:
+        return [item if type(item) is str else to_json(item) for item in value]  # type: ignore[union-attr]
+    if kind is float:
         return {"$f64": _bits(value).hex()}
-    if type(value) is bytes:
-        return {"$bytes": value.hex()}
-    if isinstance(value, Mapping):
-        items = [(key, to_json(value[key])) for key in sorted(value)]
-        return {"$map": [list(item) for item in items]} if any(key[:1] == "$" for key in value) else dict(items)
+    if kind is bytes:
+        return {"$bytes": value.hex()}  # type: ignore[union-attr]
+    if isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 (the first is much the faster)
+        items = {key: to_json(value[key]) for key in sorted(value)}
+        if "$" in "".join(key[:1] for key in items):
+            return {"$map": [[key, item] for key, item in items.items()]}
+        return items
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no canonical encoding")
+
+
+def json_text(value: Value) -> str:
+    """The JSON form of `value` as text, in one way only: equal texts are equal values. Raises as `to_json`."""
+    if type(value) is str:
+        return _quoted(value)
+    if type(value) is Shared:
+        try:
+            return value.text
+        except AttributeError:
+            value.text = _dumps(to_json(value))
+            return value.text
+    return _dumps(to_json(value))
+
+
+_dumps = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_quoted = json.encoder.encode_basestring_ascii
 
 
 def from_json(data: object) -> Value:

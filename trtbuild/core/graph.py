@@ -3,7 +3,7 @@ its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -37,6 +37,28 @@ class Reason:
 def step_id(model: str, stage: Stage, part: str = "", target: str = "") -> str:
     """``vit/engine/encoder.layers.3@ada``."""
     return f"{model}/{stage}" + (f"/{part}" if part else "") + (f"@{target}" if target else "")
+
+
+class Deferred(Mapping[str, object]):
+    """What a worker is told, put together when somebody looks: for most steps nobody does."""
+
+    def __init__(self, make: Callable[[], Mapping[str, object]]) -> None:
+        self._make = make
+        self._made: Mapping[str, object] | None = None
+
+    def _all(self) -> Mapping[str, object]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, name: str) -> object:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from trtbuild.core.dependency import Observation
-from trtbuild.core.encoding import Value, encode
-from trtbuild.core.engine_job import EngineJob
+from trtbuild.core.encoding import Shared, Value, encode
+from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.shapes import ShapePlan, symbol_values
-from trtbuild.core.spec import Model, PartitionSettings
+from trtbuild.core.spec import BuilderSettings, Model, PartitionSettings, ShapeRange, Target
 
 STEP_VERSIONS: Mapping[str, int] = {
     "trace": 1,
@@ -61,6 +62,16 @@ def fields_of(value: Any) -> dict[str, Value]:
         for entry in dataclasses.fields(value)
         if (owner, entry.name) not in EXCLUDED
     }
+
+
+def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
+    """`fields_of`, once for all equal settings."""
+    return _settings_of(value, tuple(map(type, vars(value).values())))  # 1 and True are equal, and two settings
+
+
+@lru_cache(maxsize=1024)
+def _settings_of(value: Any, _: tuple[type, ...]) -> Shared:
+    return Shared(fields_of(value))
 
 
 def _plain(value: Any) -> Value:
@@ -140,7 +151,7 @@ def partition(
         "partition",
         ("graph", graph),
         ("modules", modules if settings.by_module else None),
-        ("settings", fields_of(settings)),
+        ("settings", settings_of(settings)),
         ("parser", [toolchain, toolchain_version]),
         ("opset", opset),
         ("versions", dict(versions)),
@@ -154,20 +165,30 @@ def convert(graph: str, opset: int, versions: Mapping[str, str]) -> Recipe:
 
 def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
     """Everything that an engine worker is told, and the environment that it is given."""
-    weights: Value = {f"w{number}": fields_of(weight) for number, weight in enumerate(job.weights)}
-    profiles: Value = {
-        str(number): {f"i{k}": fields_of(shape) for k, shape in enumerate(profile)}
-        for number, profile in enumerate(job.profiles)
-    }
     return _step(
         "engine",
         ("onnx", job.onnx),
-        ("weights", weights),
-        ("profiles", profiles),
-        ("settings", fields_of(job.settings)),
-        ("target", fields_of(job.target)),
+        ("weights", _weights(job.weights)),
+        ("profiles", _profiles(job.profiles)),
+        ("settings", settings_of(job.settings)),
+        ("target", settings_of(job.target)),
         ("toolchain", [job.target.toolchain, job.toolchain_version]),
-        ("environment", dict(environment)),
+        ("environment", environment if isinstance(environment, Shared) else dict(environment)),
+    )
+
+
+@lru_cache(maxsize=256)  # the engines of a partition for all targets come close together
+def _weights(weights: tuple[Weight, ...]) -> Shared:
+    return Shared({f"w{number}": fields_of(weight) for number, weight in enumerate(weights)})
+
+
+@lru_cache(maxsize=256)
+def _profiles(profiles: tuple[tuple[ShapeRange, ...], ...]) -> Shared:
+    return Shared(
+        {
+            str(number): {f"i{k}": fields_of(shape) for k, shape in enumerate(profile)}
+            for number, profile in enumerate(profiles)
+        }
     )
 
 

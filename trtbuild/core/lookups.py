@@ -40,6 +40,9 @@ class Lookups(Protocol):
     def record(self, key: str) -> Record | None:
         """The record under a key, wherever it is."""
 
+    def record_of(self, recipe: Recipe) -> Record | None:
+        """The record under the key of `recipe`. It need not be of that recipe."""
+
     def source_of(self, key: str) -> str:
         """Where that record came from: ``local``, or a remote's name."""
 

@@ -8,15 +8,14 @@ Rules
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.binding import Interface
-from trtbuild.core.encoding import Value
+from trtbuild.core.encoding import Shared, Value
 from trtbuild.core.engine_job import Weight
-from trtbuild.core.keys import STEP_VERSIONS, fields_of
+from trtbuild.core.keys import STEP_VERSIONS, settings_of
 from trtbuild.core.partitions import Partitions
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output
@@ -69,7 +68,7 @@ class Contents:
             ("profiles", self._profiles()),
             ("precision", self.model.precision),
             ("targets", self._targets()),
-            ("partitions", {name: self._cut(cut) for name, cut in self.cuts.items()}),
+            ("partitions", self._cuts()),
             ("engines", {f"{engine.partition}@{engine.target}": engine.key for engine in self.engines}),
             ("weights", self._torch_weights()),
             ("modules", self.modules.sha256),
@@ -131,7 +130,7 @@ class Contents:
 
     def _profiles(self) -> list[dict[str, Any]]:
         return [
-            {"name": profile.name, "shapes": {name: _lists(asdict(shape)) for name, shape in profile.shapes}}
+            {"name": profile.name, "shapes": {name: _lists(vars(shape)) for name, shape in profile.shapes}}
             for profile in self.model.profiles
         ]
 
@@ -140,15 +139,24 @@ class Contents:
             target.name: {**_target(target), "version": self.toolchains[target.name]} for target in self.model.targets
         }
 
+    def _cuts(self) -> dict[str, Value]:
+        """By target. Those that share a cut share its document."""
+        documents: dict[int, Shared] = {}
+        return {
+            name: documents[id(cut)] if id(cut) in documents else documents.setdefault(id(cut), Shared(self._cut(cut)))
+            for name, cut in self.cuts.items()
+        }
+
     def _cut(self, cut: Cut) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(cut.partitions.to_bytes())
-        document["programs"] = {graph: output.sha256 for graph, output in cut.programs.items()}
-        return document
+        return {
+            **cut.partitions.to_json(),
+            "programs": {graph: output.sha256 for graph, output in cut.programs.items()},
+        }
 
     def _torch_weights(self) -> dict[str, dict[str, Any]]:
         """slot → name, dtype, shape, digest of each weight that a Torch partition, or an output, needs."""
         slots: set[int] = set()
-        for cut in self.cuts.values():
+        for cut in {id(cut): cut for cut in self.cuts.values()}.values():
             for partition in cut.partitions.partitions:
                 if partition.kind == "torch":
                     slots.update(partition.weights)
@@ -184,7 +192,7 @@ def name_table(
 
 
 def _target(target: Target) -> dict[str, Any]:
-    return dict(fields_of(target))
+    return dict(settings_of(target))
 
 
 def _lists(shape: Mapping[str, Any]) -> dict[str, list[int]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from trtbuild.core.expressions import Expression
 
@@ -49,9 +49,21 @@ class Partitions:
     partitions: tuple[Partition, ...]
     outputs: tuple[str, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        partitions = [
+            {
+                **vars(partition),
+                "inputs": [[source, vars(type_)] for source, type_ in partition.inputs],
+                "outputs": [vars(type_) for type_ in partition.outputs],
+                "reasons": dict(partition.reasons),
+            }
+            for partition in self.partitions
+        ]
+        return {"schema": SCHEMA, "partitions": partitions, "outputs": self.outputs}
+
     def to_bytes(self) -> bytes:
-        document = {"schema": SCHEMA, **asdict(self)}
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Partitions:

@@ -19,9 +19,9 @@ from dataclasses import replace
 from trtbuild.core import chain, keys
 from trtbuild.core.binding import Interface, bind, names_of, weights_from_json
 from trtbuild.core.demand import demand
-from trtbuild.core.engine_job import Weight
+from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.expand import engine_job
-from trtbuild.core.graph import ModelPlan, Reason, Step, step_id
+from trtbuild.core.graph import Deferred, ModelPlan, Reason, Step, step_id
 from trtbuild.core.lookups import Facts, Lookups, ToolchainFacts
 from trtbuild.core.packaging import Contents, Cut, Engine
 from trtbuild.core.partitions import Partition, Partitions
@@ -58,6 +58,7 @@ class _Forward:
         self._versions: Mapping[str, str] = facts.versions or {}
         self._look = look
         self._verdicts = Verdicts(self.plan, look)
+        self._jobs: dict[int, EngineJob] = {}
 
     def all(self) -> None:
         """Every step whose recipe is known, and one unknown step for each stage below that."""
@@ -89,7 +90,7 @@ class _Forward:
             for part in cut.partitions.partitions:
                 if part.kind == "tensorrt":
                     converted = self._convert(step, part, facts)
-                    engines[part.name, target.name] = self._engine(part, target, facts, converted, weights)
+                    engines[part.name, target.name] = self._engine(part, target, facts, converted, bound)
         self._package(lower.record, interface, weights, cuts, engines)
 
     # -- the stages
@@ -150,7 +151,7 @@ class _Forward:
         recipe = keys.partition(graph, modules, settings, toolchain, facts.version, facts.opset, self._versions)
         job = {
             "program": record.outputs["program"].sha256,
-            "settings": keys.fields_of(settings),
+            "settings": keys.settings_of(settings),
             "toolchain": toolchain,
             "toolchain_version": facts.version,
             "opset": facts.opset,
@@ -183,8 +184,14 @@ class _Forward:
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 
     def _engine(
-        self, part: Partition, target: Target, facts: ToolchainFacts, converted: Step, weights: Sequence[Weight]
+        self,
+        part: Partition,
+        target: Target,
+        facts: ToolchainFacts,
+        converted: Step,
+        bound: tuple[Interface, Sequence[Weight]],
     ) -> Step:
+        interface, weights = bound
         after = (converted.id, step_id(self._model.name, "trace"))
         if converted.record is None:
             return self._verdicts.unknown("engine", part.name, target=target.name, after=after)
@@ -192,9 +199,22 @@ class _Forward:
         settings = self._model.builder
         if settings.workspace is None:
             settings = replace(settings, workspace=facts.workspace)
-        job = engine_job(self._model, self.plan.shapes, part, onnx, weights, settings, target, facts.version)
+        known = self._jobs.get(id(part))  # weights and profiles are the same for every target
+        if known is None:
+            job = engine_job(self._model, self.plan.shapes, part, onnx, weights, settings, target, facts.version)
+            self._jobs[id(part)] = job
+        else:
+            job = replace(known, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
         recipe = keys.engine(job, self._facts.environment)
-        return self._verdicts.look_up("engine", recipe, job.to_json(), part=part.name, target=target.name, after=after)
+        return self._verdicts.look_up(
+            "engine",
+            recipe,
+            Deferred(job.to_json),
+            part=part.name,
+            target=target.name,
+            after=after,
+            names=lambda: {f"weights.w{k}": interface.slots[slot].name for k, slot in enumerate(part.weights)},
+        )
 
     def _package(
         self,

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
+from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """What tells a file that was just written from any later edit of it: the inode, the size in bytes, and an mtime that
+    no clock gives (`store.publication`)."""
+
+    inode: int
+    size: int
+    mtime_ns: int
 
 
 class BlobStore(Protocol):
@@ -20,8 +33,9 @@ class BlobStore(Protocol):
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing or EntryCorrupt."""
 
-    def copy_to(self, sha256: str, path: str) -> None:
-        """Write the verified bytes to `path`, atomically. Raises BlobMissing or EntryCorrupt."""
+    def copy_to(self, sha256: str, path: str) -> FileStamp | None:
+        """Write the verified bytes to `path`, atomically. Returns the file's stamp, or None where the file system keeps
+        none. Raises BlobMissing or EntryCorrupt."""
 
     def has(self, sha256: str) -> bool:
         """Whether all parts of the blob are there; their bytes are not read."""
@@ -30,8 +44,12 @@ class BlobStore(Protocol):
 class RecordStore(Protocol):
     """Records by key."""
 
-    def get_record(self, key: str) -> Record | None:
-        """The record, or None. A corrupt one is moved to quarantine and raises EntryCorrupt."""
+    def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
+        """The record, or None; the sooner read if it is of the `wanted` recipe. A corrupt one is moved to quarantine and
+        raises EntryCorrupt."""
+
+    def has_records(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` under which there is an entry. It counts as used then, and is not read."""
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record, after its blobs. Write-once: the winner of a race is returned, which may be another's.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from trtbuild.core.encoding import Value, digest, encode, from_json, to_json
+from trtbuild.core.encoding import Value, encode, encode_list, from_json, json_text, to_json
 
 #: Version of the form of recipes themselves. It is in every key.
 SCHEMA = "trtbuild.recipe/1"
+
+_DOMAIN = encode(SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,25 @@ class Recipe:
     @cached_property
     def key(self) -> str:
         """SHA-256 (64 hex digits) of the canonical encoding."""
-        names = [name for name, _ in self.parts]
-        if len(set(names)) != len(names):
-            raise ValueError(f"a recipe names a part twice: {sorted({n for n in names if names.count(n) > 1})}")
-        return digest(SCHEMA, self._value())
+        if len(dict(self.parts)) != len(self.parts):
+            names = Counter(name for name, _ in self.parts)
+            raise ValueError(f"a recipe names a part twice: {sorted(n for n, count in names.items() if count > 1)}")
+        return hashlib.sha256(_DOMAIN + self._encoded()).hexdigest()
 
-    def _value(self) -> Value:
-        return [self.stage, self.version, [[name, value] for name, value in self.parts]]
+    def _encoded(self) -> bytes:
+        """The canonical bytes of [stage, version, [[name, value], …]]."""
+        parts = encode_list(len(self.parts), self._encoded_parts)
+        return encode_list(3, encode(self.stage) + encode(self.version) + parts)
+
+    @cached_property
+    def _encoded_parts(self) -> bytes:
+        return b"".join(map(encode, self.parts))
+
+    def followed_by(self, parts: Sequence[tuple[str, Value]]) -> Recipe:
+        """This recipe with more parts behind its own, which are not encoded again."""
+        longer = Recipe(self.stage, self.version, (*self.parts, *parts))
+        longer.__dict__["_encoded_parts"] = self._encoded_parts + b"".join(map(encode, parts))
+        return longer
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -42,6 +58,12 @@ class Recipe:
             "version": self.version,
             "parts": [[name, to_json(value)] for name, value in self.parts],
         }
+
+    @cached_property
+    def text(self) -> str:
+        """`to_json` as text, keys sorted and without spaces: as it stands in a record's document."""
+        parts = ",".join([f"[{json_text(name)},{json_text(value)}]" for name, value in self.parts])
+        return f'{{"parts":[{parts}],"stage":{json_text(self.stage)},"version":{self.version}}}'
 
     @classmethod
     def from_json(cls, data: object) -> Recipe:
@@ -60,19 +82,25 @@ class Recipe:
 
     def same_as(self, other: Recipe) -> bool:
         """Equal in full, by canonical bytes (DESIGN: a hit compares recipes, not only keys)."""
-        return encode(self._value()) == encode(other._value())
+        return self is other or self._encoded() == other._encoded()
 
 
 @dataclass(frozen=True)
 class Change:
-    """One part that differs between two recipes of one step, printable."""
+    """One part that differs between two recipes of one step, printable.
+
+    `name` is what people call it, where that is known and another than `part`: ``layers.2.weight`` for
+    ``weights.w0.sha256``.
+    """
 
     part: str
     was: str
     now: str
+    name: str | None = None
 
     def to_json(self) -> dict[str, str]:
-        return {"part": self.part, "was": self.was, "now": self.now}
+        found = {"part": self.part, "was": self.was, "now": self.now}
+        return {**found, "name": self.name} if self.name is not None else found
 
 
 ABSENT = "(absent)"

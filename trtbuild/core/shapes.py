@@ -138,7 +138,7 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
                 rankless.add(name)
                 problems.append(
                     ShapeProblem(
-                        f"{name!r} has {len(shape.min)} axes here and {rank} in profile {first!r}",
+                        f"{name!r} has rank {len(shape.min)} here and {rank} in profile {first!r}",
                         "an input has one rank in all profiles",
                         profile=profile.name,
                         input=name,
@@ -153,7 +153,7 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
         text, hint, which = "", "", _WHICH[0]
         if not low <= mid <= high:
             text = f"{name}.{axis}: min {low}, opt {mid}, max {high} are not in order"
-            hint, which = "min ≤ opt ≤ max", "opt" if low <= high else "max"
+            hint, which = "min ≤ opt ≤ max", "min" if mid <= high else "opt" if low <= high else "max"
         elif low < 0:
             text, hint = f"{name}.{axis}: a size cannot be {low}", "sizes are at least 0, dynamic ones at least 1"
         elif low == 0 and high > 0:
@@ -256,19 +256,22 @@ def _check_multiples(
         wrong = [which for which, size in zip(_WHICH, sizes, strict=True) if size % dim.multiple_of]
         if wrong:
             values = ", ".join(f"{which} {size}" for which, size in zip(_WHICH, sizes, strict=True))
-            size = sizes[_WHICH.index(wrong[0])]
-            below = size - size % dim.multiple_of
-            near = f"{below} or {below + dim.multiple_of}" if below else f"{dim.multiple_of}"
+            fixes = [_nearest_multiples(sizes[_WHICH.index(which)], dim.multiple_of) for which in wrong]
             problems.append(
                 ShapeProblem(
                     f"{name}.{axis} is dim {dim.name!r}, a multiple of {dim.multiple_of}, but has {values}",
-                    f"write {near} instead of {size}",
+                    "write " + ", ".join(fixes),
                     profile=profile.name,
                     input=name,
                     which=wrong[0],
                     axis=axis,
                 )
             )
+
+
+def _nearest_multiples(size: int, unit: int) -> str:
+    below = size - size % unit
+    return f"{below} or {below + unit} instead of {size}" if below else f"{unit} instead of {size}"
 
 
 def _check_equal(

@@ -163,7 +163,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Project:
-    """All models, in the order of their declaration, and the manifest files (includes too) they were read from."""
+    """All models, in the order of their declaration, and the manifest files (includes too) they were read from.
+
+    `digests` are the SHA-256 of the bytes that were read of each of `files`.
+    """
 
     models: tuple[Model, ...]
     files: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()

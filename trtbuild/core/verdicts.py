@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from trtbuild.core.dependency import Dependency
-from trtbuild.core.graph import ModelPlan, Reason, Stage, Step, step_id
+from trtbuild.core.graph import ModelPlan, Reason, Stage, Step, Verdict, step_id
 from trtbuild.core.lookups import Lookups
-from trtbuild.core.recipe import ABSENT, Recipe, changes
+from trtbuild.core.recipe import ABSENT, Change, Recipe, changes
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
 #: Outputs that every record of a stage has.
@@ -54,26 +54,39 @@ class Verdicts:
         suffix: str = "",
         after: tuple[str, ...] = (),
         hit: Reason = RECORDED,
+        names: Callable[[], Mapping[str, str]] = dict,
     ) -> Step:
         """The step with this recipe: a hit, for the reason `hit`, or a run. `part` is its partition; `suffix` tells two
-        steps apart that no target does."""
+        steps apart that no target does; `names` are what people call parts of the recipe (``weights.w0``)."""
         identifier = step_id(self.plan.model.name, stage, part, target or suffix)
-        step = Step(
-            identifier, self.plan.model.name, stage, "run", Reason("new", ""), target or None, recipe, None, job, after
-        )
-        overruled = self._look.overruled(identifier, recipe.key)
-        record = self._look.record(recipe.key) if overruled is None else None
-        if overruled is not None:
-            step = replace(step, reason=overruled)
+        verdict: Verdict = "run"
+        source = None
+        reason = self._look.overruled(identifier, recipe.key)
+        record = self._look.record_of(recipe) if reason is None else None
+        if reason is not None:
+            pass
         elif record is None:
-            step = replace(step, reason=self._why_missing(identifier, recipe))
+            reason = self._why_missing(identifier, recipe, names)
         elif not record.recipe.same_as(recipe):
-            step = replace(step, reason=Reason("corrupt", "the record under its key was made by another recipe"))
+            reason = Reason("corrupt", "the record under its key was made by another recipe")
         elif lacking := [name for name in LEAVES[stage] if name not in record.outputs]:
-            step = replace(step, reason=Reason("corrupt", f"its record lacks {' and '.join(lacking)}"))
+            reason = Reason("corrupt", f"its record lacks {' and '.join(lacking)}")
         else:
-            source = self._look.source_of(recipe.key)
-            step = replace(step, verdict="hit", record=record, source=source, reason=hit)
+            verdict, reason, source = "hit", hit, self._look.source_of(recipe.key)
+        found = record if verdict == "hit" else None
+        step = Step(
+            identifier,
+            self.plan.model.name,
+            stage,
+            verdict,
+            reason,
+            target or None,
+            recipe,
+            found,
+            job,
+            after,
+            source,
+        )
         self.plan.steps[identifier] = step
         return step
 
@@ -94,7 +107,7 @@ class Verdicts:
         self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None)
         return self.plan.steps[step.id]
 
-    def _why_missing(self, identifier: str, recipe: Recipe) -> Reason:
+    def _why_missing(self, identifier: str, recipe: Recipe, names: Callable[[], Mapping[str, str]]) -> Reason:
         last = self._look.last_recipe(identifier)
         if last is None:
             return Reason("new", "it was not built in this project before")
@@ -105,7 +118,9 @@ class Verdicts:
             found = tuple(change for change in found if change.now != ABSENT or not _is_dependency(change.part))
         if not found:
             return Reason("evicted", "it was built before, but the cache no longer has it")
-        named = ", ".join(change.part for change in found[:3]) + (", …" if len(found) > 3 else "")
+        known = names()
+        found = tuple(_called(change, known) for change in found)
+        named = ", ".join(change.name or change.part for change in found[:3]) + (", …" if len(found) > 3 else "")
         return Reason("changed", f"changed: {named}", found)
 
     def unknown(
@@ -117,6 +132,13 @@ class Verdicts:
         step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, after=after)
         self.plan.steps[identifier] = step
         return step
+
+
+def _called(change: Change, names: Mapping[str, str]) -> Change:
+    """The change with the name that people have for its part. A digest is the thing itself."""
+    part = change.part.removesuffix(".sha256")
+    whole = ".".join(part.split(".")[:2])
+    return replace(change, name=names[whole] + part[len(whole) :]) if whole in names else change
 
 
 def _is_dependency(part: str) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 
 from trtbuild.core.planning import Facts, ToolchainFacts
 from trtbuild.core.spec import Model, Target
+from trtbuild.driver.blame import place_of_target
 from trtbuild.driver.workers import ENGINE_ENVIRONMENT
-from trtbuild.errors import ToolchainMissing
+from trtbuild.errors import EnvironmentFault, ToolchainMissing
 from trtbuild.toolchain import table
 from trtbuild.toolchain.devices import device_sms
+from trtbuild.toolchain.distributions import installed_version
 
 #: Whose versions are parts of trace, lower, partition and convert.
 TORCH_SIDE = ("torch", "onnx", "onnx-ir", "onnxscript")
@@ -25,25 +26,16 @@ def torch_versions() -> dict[str, str] | None:
     """Versions of python and the torch side, or None when one of them is not installed."""
     found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for name in TORCH_SIDE:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+        version = installed_version(name)
+        if version is None:
             return None
+        found[name] = version
     return found
 
 
 def missing_on_torch_side() -> list[str]:
     """Distributions of the torch side that are not installed."""
-    installed = {name for name in TORCH_SIDE if _installed(name)}
-    return [name for name in TORCH_SIDE if name not in installed]
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    return [name for name in TORCH_SIDE if installed_version(name) is None]
 
 
 def gather(models: Sequence[Model]) -> Facts:
@@ -51,7 +43,13 @@ def gather(models: Sequence[Model]) -> Facts:
     toolchains: dict[Target, ToolchainFacts] = {}
     for model in models:
         for target in model.targets:
-            toolchains[target] = toolchain_facts(target)
+            if target in toolchains:
+                continue
+            try:
+                toolchains[target] = toolchain_facts(target)
+            except EnvironmentFault as error:
+                place_of_target(error, model, target)
+                raise
     return Facts(table.host_platform(), torch_versions(), toolchains, ENGINE_ENVIRONMENT)
 
 
@@ -72,4 +70,8 @@ def check_targets(models: Mapping[str, Model], wanted: Sequence[tuple[str, Targe
     devices = device_sms() if wanted else ()
     for model, target in wanted:
         version = table.installed_version(target.toolchain)
-        table.check_target(target, models[model].builder, version, devices=devices)
+        try:
+            table.check_target(target, models[model].builder, version, devices=devices)
+        except EnvironmentFault as error:
+            place_of_target(error, models[model], target)
+            raise

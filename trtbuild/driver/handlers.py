@@ -24,8 +24,25 @@ from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt
 Job = Mapping[str, Any]
 
 
+def prepare_trace() -> None:
+    """Load torch and the trace stage, and nothing of the user's."""
+    from trtbuild.stages.trace.run import prepare
+
+    prepare()
+
+
+def prepare_torch() -> None:
+    """Load torch, the stages, and the exporter's translations."""
+    from trtbuild.stages.convert import conversion  # noqa: F401
+    from trtbuild.stages.lower import run  # noqa: F401
+    from trtbuild.stages.partition import run as partition  # noqa: F401
+    from trtbuild.stages.program.translations import decomposition_table
+
+    decomposition_table()
+
+
 def trace_handler(store: Store, project: Path) -> Callable[[Job], dict[str, Any]]:
-    """Runs user code; used for one job only."""
+    """Runs user code; used for one job only, in one process."""
 
     def handle(job: Job) -> dict[str, Any]:
         from trtbuild.stages.trace.job import TraceJob
@@ -180,11 +197,16 @@ def engine_handler(store: Store) -> Callable[[Job], dict[str, Any]]:
     """Compiles engines. Imports core, toolchain and store only: no torch."""
 
     def handle(job: Job) -> dict[str, Any]:
+        from trtbuild.toolchain import allocator
         from trtbuild.toolchain.compiler import compile_engine
 
+        allocator.keep_no_large_buffers()
         compiled = compile_engine(EngineJob.from_json(job), store.get_bytes)
         outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
-        return {"outputs": _json(outputs), "statistics": compiled.statistics}
+        statistics = compiled.statistics
+        del compiled
+        allocator.give_back()  # an idle worker has nothing that another step could use
+        return {"outputs": _json(outputs), "statistics": statistics}
 
     return handle
 

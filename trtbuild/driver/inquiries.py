@@ -12,7 +12,7 @@ from trtbuild.core.nearest import suggestion
 from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.planning import ModelPlan
 from trtbuild.driver import report
-from trtbuild.driver.build import Request, Workspace
+from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import UsageError
 
 Document = dict[str, Any]
@@ -30,13 +30,11 @@ def plan(request: Request) -> Document:
 def why(request: Request, name: str) -> Document:
     """``trtbuild.why/1``: the reason of each step that is meant, now, and that of its last run."""
     workspace = Workspace(request)
-    plans = workspace.plans()
-    if name in plans:
-        steps = list(plans[name].steps.values())
-    else:
-        steps = [step for plan in plans.values() for step in plan.steps.values() if _is_meant(step, name)]
+    model = name if name in workspace.models else name.partition("/")[0]
+    plans = {model: workspace.plan(model)} if model in workspace.models else {}
+    steps = [step for plan in plans.values() for step in plan.steps.values() if name == model or _is_meant(step, name)]
     if not steps:
-        known = [*plans, *(step.id for plan in plans.values() for step in plan.steps.values())]
+        known = [*workspace.models, *(step.id for plan in plans.values() for step in plan.steps.values())]
         raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, known, "steps"))
     return {
         "schema": "trtbuild.why/1",

@@ -20,12 +20,14 @@ from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.spec import Model
 from trtbuild.driver.history import History
-from trtbuild.driver.weights_file import keep_weights, weights_table
-from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError
+from trtbuild.driver.trail import Trail
+from trtbuild.driver.weights_file import WeightsFile
+from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, SourceError
+from trtbuild.store.fingerprint import FileDigests
 
 
 class StoreLookups:
-    """See `core.planning.Lookups`. `observe` looks at one dependency now; `sha256` digests one file."""
+    """See `core.planning.Lookups`. `observe` looks at one dependency now."""
 
     def __init__(
         self,
@@ -33,20 +35,25 @@ class StoreLookups:
         project: Path,
         history: History,
         observe: Callable[[Dependency], str],
-        sha256: Callable[[Path], str | None],
+        digests: FileDigests,
         *,
         force: bool = False,
+        trail: Trail | None = None,
     ) -> None:
         self._store = store
         self._project = project
         self._history = history
         self._observe = observe
-        self._sha256 = sha256
+        self._digests = digests
         self._force = force
+        self._trail = trail
+        self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
         self._small: dict[str, bytes] = {}
         self._seen: dict[Dependency, str] = {}
         self._tables: dict[str, Mapping[str, Weight]] = {}
+        #: Weights file → the digest that this command goes by.
+        self.weights_digests: dict[str, str] = {}
         self._ran: set[str] = set()
         #: Keys whose entry was wrong and is in quarantine now.
         self.corrupt: set[str] = set()
@@ -54,9 +61,15 @@ class StoreLookups:
     # -- what planning asks
 
     def record(self, key: str) -> Record | None:
+        return self._record(key, None)
+
+    def record_of(self, recipe: Recipe) -> Record | None:
+        return self._record(recipe.key, recipe)
+
+    def _record(self, key: str, wanted: Recipe | None) -> Record | None:
         if key not in self._records:
             try:
-                self._records[key] = self._store.get_record(key)
+                self._records[key] = self._store.get_record(key, wanted)
             except EntryCorrupt:
                 self.corrupt.add(key)
                 self._records[key] = None
@@ -79,6 +92,21 @@ class StoreLookups:
         return self._seen[dependency]
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
+        key = recipe.key
+        named, read = self._links.get(key), False
+        if named is None and self._trail is not None and key not in self._records:
+            self._links.update(self._trail.links(key, self._store.has_records))
+            named = self._links.get(key)
+        if named is None:
+            named = self._read_link(recipe)
+            read = True
+        if named is not None:
+            self._links[key] = named
+            if self._trail is not None:
+                self._trail.follow(key, named, read=read)
+        return named
+
+    def _read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
         record = self.record(recipe.key)
         if record is None:
             return None
@@ -94,8 +122,12 @@ class StoreLookups:
         if model.weights is None:
             return None
         if model.weights not in self._tables:
-            path = self._project / model.weights
-            self._tables[model.weights] = weights_table(path, self._weights_digest(model, path), self._store)
+            file = WeightsFile(model.weights, self._project / model.weights)
+            digest = self.weights_digests[model.weights] = self._weights_digest(model, file)
+            try:
+                self._tables[model.weights] = file.table(digest, self._store)
+            except SourceError as error:
+                raise _weights_problem(model, error.text, error.hint) from error
         return self._tables[model.weights]
 
     def overruled(self, step: str, key: str) -> Reason | None:
@@ -114,14 +146,26 @@ class StoreLookups:
         """Keep a link of a chain; a link that another build has put there meanwhile stays, unless it cannot be read."""
         output = self._store.put_bytes(link_bytes(named))
         self._records.pop(recipe.key, None)
+        self._links.pop(recipe.key, None)
+        if self._trail is not None:
+            self._trail.forget(recipe.key)
         unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
         self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}), replace=unusable)
         if self.read_link(recipe) is None:
             self._store.put_bytes(link_bytes(named))  # a damaged blob lay there under its name, and is put aside now
 
+    def save_trail(self) -> None:
+        """Let the next command follow the chains that this one has read."""
+        if self._trail is not None:
+            self._trail.save()
+
     def learned(self, observations: Sequence[Observation]) -> None:
         """What a trace saw is what this build goes by from now on."""
         self._seen.update({seen.dependency: seen.seen for seen in observations})
+
+    def observe_now(self, dependency: Dependency) -> str:
+        """What there is to see now, whatever was seen before in this command."""
+        return self._observe(dependency)
 
     def look_again(self, observations: Sequence[Observation]) -> list[Dependency]:
         """The dependencies that are not now what was observed."""
@@ -147,21 +191,26 @@ class StoreLookups:
         return record if record is not None and record.recipe.same_as(recipe) else None
 
     def keep_file_weights(self, model: Model, wanted: Sequence[str]) -> None:
-        """Make sure that blobs which the weights file provides are in the store."""
-        if model.weights is None or all(self._store.has(sha256) for sha256 in wanted):
-            return
-        path = self._project / model.weights
-        digest = self._weights_digest(model, path)
-        keep_weights(path, digest, self._store)
+        """Make sure that blobs which the weights file provides are in the store. Raises SourceError when it changed."""
+        table = self.weights_table(model) if wanted else None
+        missing = [sha256 for sha256 in wanted if not self._store.has(sha256)]
+        if model.weights is not None and table is not None and missing:
+            WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
 
-    def _weights_digest(self, model: Model, path: Path) -> str:
-        digest = self._sha256(path)
+    def _weights_digest(self, model: Model, file: WeightsFile) -> str:
+        try:
+            digest = file.sha256(self._digests)
+        except OSError as error:
+            said = f"it cannot be read: {error.strerror or error}"
+            raise _weights_problem(model, said, "check its permissions, or correct `weights:`") from error
         if digest is None:
-            place = model.places.get("weights", model.origin)
-            raise SourceError(
-                f"the weights file {model.weights} of model {model.name!r} is missing",
-                code="weights-file",
-                file=place.file,
-                line=place.line,
+            raise _weights_problem(
+                model, "it is missing", "put it there, or correct `weights:`, relative to the manifest"
             )
         return digest
+
+
+def _weights_problem(model: Model, said: str, hint: str | None) -> ManifestErrors:
+    at = model.places.get("weights", model.origin)
+    text = f"the weights file {model.weights!r} of model {model.name!r}: {said}"
+    return ManifestErrors([Problem(at.file, at.line, at.column, text, hint)])

@@ -8,20 +8,10 @@ from typing import Any
 
 from trtbuild.core.graph import STAGES, Step
 from trtbuild.core.planning import ModelPlan
-from trtbuild.driver.executor import Outcome
+from trtbuild.driver.outcome import Outcome, Written
 from trtbuild.errors import ManifestErrors, TrtbuildError
 
 Document = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Written:
-    """One output of one model, and whether its files were written just now."""
-
-    model: str
-    kind: str
-    path: str
-    changed: bool
 
 
 @dataclass
@@ -50,7 +40,7 @@ def build_document(result: BuildResult) -> Document:
         "duration_s": round(result.duration_s, 3),
         "totals": totals(steps),
         "steps": steps,
-        "outputs": [{"model": w.model, "kind": w.kind, "path": w.path} for w in result.written],
+        "outputs": [{"model": w.model, "kind": w.kind, "path": w.path, "written": w.changed} for w in result.written],
         "errors": errors + [describe(error) for error in result.errors],
         "warnings": list(result.warnings),
     }
@@ -126,6 +116,8 @@ def describe(error: TrtbuildError, step: str | None = None) -> Document:
     }
     if step is not None:
         entry["step"] = step
+    if error.log_file is not None:
+        entry["log"] = error.log_file
     return entry
 
 
@@ -153,7 +145,8 @@ def _built_steps(plan: ModelPlan, outcome: Outcome) -> list[Document]:
             reason, error = outcome.failed[step.id]
             entry.update(verdict="failed", source=None, reason=reason.to_json(), outputs={})
             described = describe(error)
-            entry["error"] = {name: described[name] for name in ("type", "text", "file", "line")}
+            told = ("type", "text", "file", "line", "log")
+            entry["error"] = {name: described[name] for name in told if name in described}
         elif step.id in outcome.ran:
             reason, ran = outcome.ran[step.id]
             outputs = {name: output.to_json() for name, output in ran.record.outputs.items()}

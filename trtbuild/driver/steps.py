@@ -45,6 +45,7 @@ class Ran:
     conversions: Mapping[str, float] = field(default_factory=dict)
     observations: Sequence[Observation] = ()
     log: str = ""
+    peak_rss_bytes: int = 0
 
 
 def run_step(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: Store, pool: WorkerPool) -> Ran:
@@ -65,7 +66,14 @@ def run_step(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, stor
     replace = step.reason.code in ("forced", "evicted", "corrupt")
     record = store.put_record(record, replace=replace)
     conversions = {str(key): float(seconds) for key, seconds in reply.get("conversions", {}).items()}
-    return Ran(record, time.monotonic() - started, conversions=conversions, log=reply["log"])
+    return Ran(
+        record, time.monotonic() - started, conversions=conversions, log=reply["log"], peak_rss_bytes=_peak(reply)
+    )
+
+
+def _peak(reply: Mapping[str, Any]) -> int:
+    peak = reply.get("peak_rss_bytes")
+    return peak if isinstance(peak, int) else 0
 
 
 def _list(value: object) -> list[Any]:
@@ -122,14 +130,21 @@ def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store:
     if uncacheable:
         # the chain stays as it is: this record must not be found by another build
         record = Record(keys.trace(plan.declared, plan.observations), _outputs(reply), _provenance(reply))
-        return Ran(record, time.monotonic() - started, uncacheable=uncacheable, log=reply["log"])
+        return Ran(
+            record,
+            time.monotonic() - started,
+            uncacheable=uncacheable,
+            observations=found,
+            log=reply["log"],
+            peak_rss_bytes=_peak(reply),
+        )
     look.learned(found)
     seen = chain.extend(plan.declared, found, look.read_link, look.write_link, look.observe)
     recipe = keys.trace(plan.declared, seen)
     record = Record(recipe, _outputs(reply), _provenance(reply))
     record = store.put_record(record, replace=step.reason.code in ("forced", "evicted", "corrupt"))
     _publish_for_any_version(plan, facts, found, record, look, store)
-    return Ran(record, time.monotonic() - started, observations=found, log=reply["log"])
+    return Ran(record, time.monotonic() - started, observations=found, log=reply["log"], peak_rss_bytes=_peak(reply))
 
 
 def _publish_for_any_version(

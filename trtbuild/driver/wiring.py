@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.dependency import Dependency
-from trtbuild.driver import handlers
 from trtbuild.driver.history import History
 from trtbuild.driver.lookups import StoreLookups
+from trtbuild.driver.trail import Trail
 from trtbuild.store.fingerprint import FileDigests
 from trtbuild.store.index import Index
 from trtbuild.store.local import LocalStore
 
 #: A project's own state: deletable, never shared.
 STATE = ".trtbuild"
+
+#: What workers printed, by step.
+LOGS = f"{STATE}/logs"
 
 
 def store_root(project: Path) -> Path:
@@ -48,11 +51,13 @@ def lookups(project: Path, store: LocalStore, history: History, digests: FileDig
     def look(dependency: Dependency) -> str:
         return observe(dependency, project, digest)
 
-    return StoreLookups(store, project, history, look, digests.sha256, force=force)
+    return StoreLookups(store, project, history, look, digests, force=force, trail=Trail(project / STATE))
 
 
 def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """What a worker of `kind` does with a job."""
+    from trtbuild.driver import handlers
+
     store = LocalStore(store_root)
     if kind == "trace":
         return handlers.trace_handler(store, project)
@@ -61,3 +66,13 @@ def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str
     if kind == "engine":
         return handlers.engine_handler(store)
     raise ValueError(f"no worker is called {kind!r}")
+
+
+def prepare(kind: str) -> None:
+    """Load what a worker of `kind` will need for its first job."""
+    from trtbuild.driver import handlers
+
+    if kind == "trace":
+        handlers.prepare_trace()
+    elif kind == "torch":
+        handlers.prepare_torch()

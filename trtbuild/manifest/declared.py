@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from trtbuild.core.nearest import suggestion
+from trtbuild.core.nearest import nearest, suggestion
 from trtbuild.core.spec import Origin
 from trtbuild.manifest import fields, kinds
 from trtbuild.manifest.files import ManifestFile
@@ -144,6 +144,9 @@ def _pick(kind: Any, label: str, node: Node, key: Origin, problems: Problems) ->
     value, broken = check_fields(kind, label, node, key, problems)
     # Without a value, even the fields' names cannot be trusted: then no field of this entry is looked at again.
     wrong = set(kind.model_fields) if value is None else {name for name in broken if name in kind.model_fields}
+    # A misspelt name is one mistake: the field that it stands for is not told as missing too.
+    unknown = [name for name in broken if name not in kind.model_fields]
+    wrong |= {like for name in unknown if (like := nearest(name, kind.model_fields)) and like not in node.items}
     picked = {}
     for name in kind.model_fields:
         here, at = node.items.get(name, node), node.keys.get(name, key)

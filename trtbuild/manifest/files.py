@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,11 +47,12 @@ models:
 class ManifestFile:
     """One file: its name in the project, its tree (None where it could not be read), and the files it includes.
 
-    `whole` is whether all that it should include is among `includes`.
+    `whole` is whether all that it should include is among `includes`; `sha256` is that of the bytes that were read.
     """
 
     name: str
     root: Node | None
+    sha256: str = ""
     includes: list[ManifestFile] = field(default_factory=list)
     whole: bool = True
 
@@ -90,7 +92,7 @@ def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
         f"no manifest in {paths.root}: there is no {DEFAULT_FILE} and no {DEFAULT_FOLDER}/*.yaml",
         hint=f"name one with -f {other}, or rename it to {DEFAULT_FILE}"
         if other
-        else f"write {DEFAULT_FILE} (or name a manifest with -f), for example\n{example}",
+        else f"`trtbuild init` writes one to begin with (-f names one that lies elsewhere); it looks like this:\n{example}",
     )
 
 
@@ -108,7 +110,7 @@ class Reader:
         identity = self._paths.identity(name)
         file = self._files.get(identity)
         if file is None:
-            file = self._files[identity] = ManifestFile(name, self._tree(name, origin))
+            file = self._files[identity] = ManifestFile(name, *self._tree(name, origin))
             self._open.append(file)
             if len(self._open) > MAX_INCLUDE_DEPTH:
                 at = origin or Origin(name, 1, 1)
@@ -118,17 +120,18 @@ class Reader:
             self._open.pop()
         return file
 
-    def _tree(self, name: str, origin: Origin | None) -> Node | None:
+    def _tree(self, name: str, origin: Origin | None) -> tuple[Node | None, str]:
+        """The file's tree, None where it could not be read, and its digest."""
         what = "the included file" if origin else "the manifest"
         at = origin or Origin(name, 1, 1)
         if not check_readable(self._paths, name, what, at, self._problems):
-            return None
+            return None, ""
         try:
             content = Path(self._paths.absolute(name)).read_bytes()
         except OSError as error:  # it went away, or the disk fails
             self._problems.add(at, f"{what} {name!r} cannot be read: {error.strerror}")
-            return None
-        return parse(content, name, self._problems)
+            return None, ""
+        return parse(content, name, self._problems), hashlib.sha256(content).hexdigest()
 
     def _read_includes(self, file: ManifestFile) -> None:
         node = file.root.items.get("include") if file.root else None

@@ -11,8 +11,14 @@ class Problems:
 
     def __init__(self) -> None:
         self._found: dict[Problem, None] = {}
+        self._settled: set[Origin] = set()
 
-    def add(self, origin: Origin, text: str, hint: str | None = None) -> None:
+    def add(self, origin: Origin, text: str, hint: str | None = None, *, alone: bool = False) -> None:
+        """Add a problem. One that stands `alone` hides what is found later at its very place: it would only follow."""
+        if origin in self._settled:
+            return
+        if alone:
+            self._settled.add(origin)
         self._found[Problem(origin.file, origin.line, origin.column, text, hint)] = None
 
     def __len__(self) -> int:

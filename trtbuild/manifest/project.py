@@ -34,7 +34,7 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
         origin = Origin(manifests[0].name, 1, 1)
         problems.add(origin, "no model is declared", "write `models:` and below it `name: {source: …}`")
     problems.raise_if_any()
-    return Project(tuple(models), names)
+    return Project(tuple(models), names, tuple(file.sha256 for file in every))
 
 
 def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, str]:

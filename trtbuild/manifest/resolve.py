@@ -131,6 +131,7 @@ class _Resolver:
 
     def _source(self) -> Source | None:
         picked = self._required("source")
+        self._places.update({f"source.{name}": key for name, key in (picked.node.keys if picked else {}).items()})
         return resolve_source(picked, self._name, self._paths, self._problems) if picked else None
 
     def _weights(self) -> str | None:

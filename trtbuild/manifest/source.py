@@ -26,7 +26,7 @@ def resolve_source(picked: Picked, model: str, paths: ProjectPaths, problems: Pr
         problems.add(
             node.key_origin(given[1]) if given else picked.key,
             f"{said} in model {model!r}",
-            f"write exactly one of {', '.join(SOURCES)}",
+            f"write exactly one of {', '.join(kind for kind in SOURCES if kind not in LATER)}",
         )
         return None
     kind = given[0]

@@ -31,6 +31,7 @@ from yaml.events import (
 from trtbuild.core.spec import Origin
 from trtbuild.manifest.problems import Problems, place
 from trtbuild.manifest.scalars import ScalarFault, shown_tag, tagged_value
+from trtbuild.manifest.syntax import add_syntax_problem
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
@@ -74,7 +75,7 @@ def parse(content: bytes, file: str, problems: Problems) -> Node | None:
     try:
         root = builder.build(_FastLoader(text))
     except yaml.MarkedYAMLError as error:
-        _add_syntax_problem(text, error, file, problems)
+        add_syntax_problem(text, error, file, problems)
         return None
     except _Refused:
         return None
@@ -131,29 +132,6 @@ def _at(file: str, text: str, index: int) -> Origin:
     return Origin(file, text.count("\n", 0, index) + 1, index - start + 1)
 
 
-def _add_syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> None:
-    # libyaml's messages say less than the parser in Python ("found character '\t' …"), so that one words the problem.
-    try:
-        loader: Any = yaml.SafeLoader(text)
-        while loader.check_event():
-            loader.get_event()
-    except yaml.MarkedYAMLError as better:
-        error = better
-    mark = error.problem_mark or error.context_mark
-    origin = Origin(file, mark.line + 1, mark.column + 1) if mark else Origin(file, 1, 1)
-    said = error.problem or "it cannot be parsed"
-    hint = None
-    if "'\\t'" in said:
-        said, hint = "a tab: YAML is indented with spaces", "replace the tab by spaces"
-    elif "mapping values are not allowed" in said:
-        hint = "put text that holds `: ` in quotes, and look at the indentation"
-    elif "cannot start any token" in said:
-        hint = "put the text in quotes"
-    if error.context and error.context_mark and error.context_mark.line != (mark.line if mark else -1):
-        said += f" ({error.context}, from line {error.context_mark.line + 1})"
-    problems.add(origin, f"not YAML: {said}", hint)
-
-
 class _Refused(Exception):
     """A bound was passed; the problem has been added."""
 
@@ -196,7 +174,7 @@ class _Builder:
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])
             except ScalarFault as fault:
-                self._problems.add(node.origin, fault.text, fault.hint)
+                self._problems.add(node.origin, fault.text, fault.hint, alone=True)
                 node.data = event.value
         elif isinstance(event, MappingStartEvent):
             self._check_tag(event, "mapping")
@@ -256,6 +234,9 @@ class _Builder:
                 self._problems.add(
                     key.origin, "merge keys (<<) are not supported", "repeat the fields, or put them in `defaults`"
                 )
+                for name, origin in child.keys.items():  # so that what it would give is not told as missing
+                    node.items.setdefault(name, child.items[name])
+                    node.keys.setdefault(name, origin)
             elif not isinstance(key.data, str):
                 hint = (
                     f"put it in quotes: {str(event.value)!r}"

@@ -6,6 +6,7 @@ line and column) and through the field models (to what is allowed there).
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trtbuild.core.nearest import nearest, suggestion
 from trtbuild.core.spec import Origin
-from trtbuild.manifest.fields import SourceFields
+from trtbuild.manifest.fields import InputFields, SourceFields
 from trtbuild.manifest.kinds import SYNONYMS, Allowed
 from trtbuild.manifest.problems import Problems
 from trtbuild.manifest.tree import Node, kind_of
@@ -26,6 +27,10 @@ _BOOLEAN_WORDS = {
     "yes": "true", "on": "true", "y": "true", "1": "true", "true": "true",
     "no": "false", "off": "false", "n": "false", "0": "false", "false": "false",
 }  # fmt: skip
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+#: Where a single word stands for a part of what is wanted: what the whole may be.
+_COMPLETED = {"torch_executed_ops": "write aten.{}", "at": "write {}.0 for its first axis"}
 
 
 class Expected(NamedTuple):
@@ -119,7 +124,10 @@ def check_fields(
         return adapter.validate_python(node.data), frozenset()
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=True)
+    misspelt = _misspelt(kind, found)
     for details in found:
+        if details["type"] == "missing" and details["loc"] in misspelt:
+            continue
         _add(typing.cast("dict[str, Any]", details), kind, label, node, key, problems)
     broken = {str(details["loc"][0]) for details in found if details["loc"]}
     if not (isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(node.data, dict)):
@@ -129,6 +137,19 @@ def check_fields(
         return adapter.validate_python(data), frozenset(broken)
     except ValidationError:
         return None, frozenset(broken)  # what is left lacks a required field, which has been said
+
+
+def _misspelt(kind: Any, found: Sequence[Any]) -> set[tuple[str | int, ...]]:
+    """The places of fields that stand there under a name that is unknown, and nearest to theirs."""
+    places = set()
+    for details in found:
+        parent: Expected | None = Expected(kind)
+        for step in details["loc"][:-1]:
+            parent = parent.inside(step) if parent else None
+        if details["type"] == "extra_forbidden" and parent is not None:
+            like = nearest(str(details["loc"][-1]), parent.bare.model_fields)
+            places.add((*details["loc"][:-1], like or ""))
+    return places
 
 
 def _salvage(data: dict[str, Any], wrong: Sequence[tuple[str | int, ...]]) -> tuple[dict[str, Any], set[str]]:
@@ -195,12 +216,14 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
         problems.add(at_key, f"{name!r} cannot be a name here", f"it must be {words}")
     else:
         words = allowed(expected) if expected else "another value"
+        if error == "less_than_equal" and "≥" in words:  # the bound that is too large to be told otherwise
+            words = f"at most {context['le']}"
         last = next((step for step in reversed(loc) if isinstance(step, str)), label)
         what = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
-        problems.add(origin, f"{what} must be {words}, not {kind_of(given)}", _hint(error, given, expected))
+        problems.add(origin, f"{what} must be {words}, not {kind_of(given)}", _hint(error, given, expected, last))
 
 
-def _hint(error: str, given: Any, expected: Expected | None) -> str | None:
+def _hint(error: str, given: Any, expected: Expected | None, last: str) -> str | None:
     kind = expected.bare if expected else None
     if kind is bool and (word := _BOOLEAN_WORDS.get(str(given).casefold())):
         return f"write {word}"
@@ -208,16 +231,37 @@ def _hint(error: str, given: Any, expected: Expected | None) -> str | None:
         choices = [str(choice) for choice in typing.get_args(kind)]
         like = SYNONYMS.get(str(given).casefold()) or nearest(str(given), choices)
         return f"did you mean {like!r}?" if like in choices and like != str(given) else None
-    if kind is int and isinstance(given, str) and given.replace("_", "").lstrip("+-").isdecimal():
-        return f"write {given.replace('_', '').lstrip('+')}, without quotes or underscores"
-    if kind is int and isinstance(given, float) and given.is_integer():
-        return f"write {int(given)}"
+    if kind is int:
+        return _number_hint(given, last)
     if kind is str and isinstance(given, bool | int | float):
         return "put it in quotes"
     if kind is SourceFields and isinstance(given, str):
         return f'write {{python: "{given}"}}'
+    if kind is InputFields and isinstance(given, str):
+        return f"write {last}: {{dtype: {given}}}"
     if typing.get_origin(kind) is list and not isinstance(given, dict | list) and given is not None:
-        return f"write [{given}]"
+        numbers = re.findall(r"[0-9]+", str(given)) if _is_shape(expected) else []
+        return f"write [{', '.join(numbers) or given}]"
+    if typing.get_origin(kind) is dict and isinstance(given, list) and all(isinstance(name, str) for name in given):
+        return f"write {{{', '.join(f'{name}: …' for name in given[:4])}}}"
+    if isinstance(given, str) and _WORD.fullmatch(given) and last in _COMPLETED:
+        return _COMPLETED[last].format(given)
     if isinstance(given, str) and "\\" in given:
         return f"write {given.replace(chr(92), '/')}"
     return None
+
+
+def _number_hint(given: Any, last: str) -> str | None:
+    if isinstance(given, str) and given.replace("_", "").lstrip("+-").isdecimal():
+        return f"write {given.replace('_', '').lstrip('+')}, without quotes or underscores"
+    if isinstance(given, float) and given.is_integer():
+        return f"write {int(given)}"
+    if given == -1 and last in ("min", "opt", "max", "shape"):
+        return "a dynamic axis is a range: write its smallest size in min and its largest in max"
+    return None
+
+
+def _is_shape(expected: Expected | None) -> bool:
+    """Whether a list of sizes may stand there."""
+    element = expected.unwrapped().inside(0) if expected else None
+    return element is not None and element.bare is int

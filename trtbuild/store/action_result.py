@@ -47,15 +47,7 @@ class ActionResult:
     @classmethod
     def from_bytes(cls, data: bytes) -> ActionResult:
         """Raises ValueError when `data` is not the JSON form of an ActionResult of a finished action."""
-        try:
-            document = json.loads(data)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
-        if not isinstance(document, dict) or not isinstance(document.get("outputFiles"), list):
-            raise ValueError("an action result has output files")
-        if document.get("exitCode", 0) != 0:
-            raise ValueError("the action failed")
-        return cls(tuple(_file(entry) for entry in document["outputFiles"]))
+        return cls(tuple(_file(entry) for entry in _output_files(data)))
 
     @property
     def document(self) -> Output | None:
@@ -75,6 +67,26 @@ class ActionResult:
                 raise ValueError(f"no part of a blob: {path}")
             parts.append(file)
         return {sha256: tuple(parts) for sha256, parts in found.items()}
+
+
+def record_document(data: bytes) -> Output:
+    """The document of the record that `data` is the entry of; its other files are not looked at. Raises ValueError."""
+    for entry in _output_files(data):
+        if isinstance(entry, dict) and entry.get("path") == DOCUMENT:
+            return _file(entry)[1]
+    raise ValueError("it names no record document")
+
+
+def _output_files(data: bytes) -> list[object]:
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(document, dict) or not isinstance(document.get("outputFiles"), list):
+        raise ValueError("an action result has output files")
+    if document.get("exitCode", 0) != 0:
+        raise ValueError("the action failed")
+    return list(document["outputFiles"])
 
 
 def _file(entry: object) -> tuple[str, Output]:

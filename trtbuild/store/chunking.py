@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,10 +38,14 @@ class Window:
     chunks: tuple[memoryview, ...]
 
 
+_importing = threading.Lock()
+
+
 @lru_cache(maxsize=1)
 def _cutter() -> Callable[..., Any]:
-    # Without its compiled part the package prints a notice to stdout, which belongs to --json.
-    with contextlib.redirect_stdout(io.StringIO()):
+    # Without its compiled part the package prints a notice to stdout, which belongs to --json. One thread at a time: what
+    # two of them redirect and put back crosswise stays redirected.
+    with _importing, contextlib.redirect_stdout(io.StringIO()):
         from fastcdc import fastcdc
     return fastcdc
 

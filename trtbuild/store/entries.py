@@ -20,6 +20,9 @@ _log = logging.getLogger("trtbuild.store")
 
 _EMPTY = hashlib.sha256().hexdigest()
 
+# Most entries are documents of less than this, in bytes.
+_PAGE_SIZE = 64 << 10
+
 
 class Entries:
     """The entries of the store in directory `root`. Raises StoreUnavailable when it has another format."""
@@ -62,8 +65,16 @@ class Entries:
     def read(self, kind: Kind, name: str) -> bytes | None:
         """The bytes of an entry, not verified. None: not there. Raises StoreUnavailable."""
         try:
-            with open(self.layout.entry(kind, name), "rb") as file:
-                return file.read()
+            descriptor = os.open(self.layout.entry(kind, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(descriptor, _PAGE_SIZE)
+                if len(data) < _PAGE_SIZE and not os.read(descriptor, 1):
+                    return data
+                with open(descriptor, "rb", closefd=False) as file:
+                    file.seek(0)
+                    return file.read()
+            finally:
+                os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -75,14 +86,16 @@ class Entries:
         Raises BlobMissing, EntryCorrupt when it has another size (it is in quarantine then), StoreUnavailable.
         """
         try:
-            with open(self.layout.entry("cas", part.sha256), "rb", buffering=0) as file:
+            descriptor = os.open(self.layout.entry("cas", part.sha256), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                right = os.fstat(descriptor).st_size == part.size
                 filled = 0
-                while filled < part.size:
-                    count = file.readinto(view[filled:])
-                    if not count:
-                        break
+                while right and filled < part.size:
+                    count = os.readv(descriptor, [view[filled:]])
+                    right = count > 0
                     filled += count
-                right = filled == part.size and not file.read(1)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}") from None
         except OSError as error:

@@ -13,6 +13,7 @@ sessions/         one file for each running session
 # ruff: noqa: PTH103, PTH104
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -39,6 +40,7 @@ _HINTS = {
     errno.EACCES: "make the directory writable, or set TRTBUILD_CACHE_DIR to another one",
     errno.EPERM: "make the directory writable, or set TRTBUILD_CACHE_DIR to another one",
     errno.EROFS: "the file system is read-only: set TRTBUILD_CACHE_DIR to another directory",
+    errno.ENOTDIR: "a file is in its way: remove it, or set TRTBUILD_CACHE_DIR to another directory",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENOLCK: "the file system has no locks: set TRTBUILD_CACHE_DIR to a local directory",
     errno.EOPNOTSUPP: "the file system has no locks: set TRTBUILD_CACHE_DIR to a local directory",
@@ -48,7 +50,7 @@ _HINTS = {
 def unavailable(error: OSError, root: str) -> StoreUnavailable:
     """What a person is told when the store's place cannot be used."""
     hint = _HINTS.get(error.errno or 0, "set TRTBUILD_CACHE_DIR to a directory that can be written")
-    return StoreUnavailable(f"the store {root} cannot be used: {error.strerror or error}", file=root, hint=hint)
+    return StoreUnavailable(f"the cache cannot be used: {error.strerror or error}", file=root, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -84,22 +86,28 @@ class Layout:
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
-        """The name and stat of every entry, in no order. What is removed meanwhile is left out."""
-        for shelf in listed(f"{self.root}/{kind}"):
-            if len(shelf.name) != 2:
-                continue
-            for found in listed(shelf.path):
-                if is_digest(found.name) and found.name.startswith(shelf.name):
-                    try:
-                        yield found.name, found.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
+        """The name and stat of every entry, in no order. What is removed meanwhile is left out.
+
+        Raises StoreUnavailable when a directory cannot be read, or is none.
+        """
+        try:
+            with os.scandir(f"{self.root}/{kind}") as shelves:
+                names = [shelf for shelf in shelves if len(shelf.name) == 2]
+            for shelf in names:
+                for found in listed(shelf.path):
+                    if is_digest(found.name) and found.name.startswith(shelf.name):
+                        with contextlib.suppress(FileNotFoundError):
+                            yield found.name, found.stat(follow_symlinks=False)
+        except FileNotFoundError:  # nothing was written yet
+            return
+        except OSError as error:
+            raise unavailable(error, self.root) from error
 
     def check_format(self) -> bool:
         """Whether this is a store already. Raises StoreUnavailable when it has a format that is not ours."""
         try:
             text = Path(f"{self.root}/format").read_text("utf-8", errors="replace")
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return False
         except OSError as error:
             raise unavailable(error, self.root) from error
@@ -107,11 +115,11 @@ class Layout:
             return True
         newer = _FORMAT.fullmatch(text)
         raise StoreUnavailable(
-            f"the store {self.root} has the format {text.strip()[:60]!r}; this trtbuild knows {FORMAT}",
+            f"the cache has the format {text.strip()[:60]!r}; this trtbuild knows {FORMAT}",
             file=f"{self.root}/format",
             hint="upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
             if newer
-            else "this is no store of trtbuild's: set TRTBUILD_CACHE_DIR to another directory",
+            else "this is no cache of trtbuild's: set TRTBUILD_CACHE_DIR to another directory",
         )
 
     def create(self) -> None:

@@ -5,7 +5,8 @@ All of it is flock(2), so the kernel lets go when a process dies, however it die
 Rules
 1. The store-wide lock ``locks/store`` is held shared for the moment in which entries are found and touched, or a
    session begins; exclusive while a collection begins, and for each short batch that it removes. It is never held
-   while bytes are read, hashed or written, nor while another lock is waited for.
+   while blobs are read, hashed or written, nor while another lock is waited for. A record's entry, a small file that
+   says where its document is, is read under it.
 2. A session is a file in ``sessions/`` whose flock is held for its duration. Its start is the file's mtime: by the
    clock of the file system, which is the one that stamps entries, on NFS too. Nothing writes to the file afterwards.
 3. A key that is being built is an flock on ``locks/<key>``. The file is removed by its holder, while held; so whoever

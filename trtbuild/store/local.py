@@ -29,16 +29,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TypeVar
 
+from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.errors import EntryCorrupt, StoreUnavailable
 from trtbuild.store import action_result, leases
-from trtbuild.store.action_result import ActionResult
+from trtbuild.store.action_result import ActionResult, record_document
 from trtbuild.store.blobs import LocalBlobs
 
 _log = logging.getLogger("trtbuild.store")
+
+T = TypeVar("T")
 
 
 class LocalStore(LocalBlobs):
@@ -49,41 +53,48 @@ class LocalStore(LocalBlobs):
     of the logger `trtbuild.store`.
     """
 
-    def get_record(self, key: str) -> Record | None:
-        """The record, or None. A corrupt one is moved to quarantine and raises EntryCorrupt; also StoreUnavailable."""
-        entry = self.get_action(key)
-        if entry is None:
-            return None
-        if entry.document is None:
-            raise self._corrupt(key, "it names no record document")
-        data = self._document(key, entry.document)
-        if data is None:
+    def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
+        """The record, or None; the sooner read if it is of the `wanted` recipe.
+
+        A corrupt one is moved to quarantine and raises EntryCorrupt; also StoreUnavailable.
+        """
+        with self.entries.lock.shared():  # once for both files of the record
+            document = self._entry(key, record_document)
+            found = None if document is None else self.entries.find("cas", document.sha256)
+        data = None if document is None or found is None else self._document(key, document)
+        if data is None:  # collected, or quarantined before: as good as no record, and put_record writes another
             return None
         try:
-            record = Record.from_bytes(data)
+            record = Record.from_bytes(data, wanted)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._corrupt(key, f"its document is no record: {error}") from error
         if record.recipe.key != key:
             raise self._corrupt(key, "it is the record of another key")
         return record
 
+    def has_records(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` under which there is an entry, which is touched and not read. Raises StoreUnavailable."""
+        with self.entries.lock.shared():
+            return {key for key in keys if self.entries.find("ac", key) is not None}
+
     def get_action(self, key: str) -> ActionResult | None:
         """The entry under an AC key. None: not there. EntryCorrupt: it was not well-formed, and is in quarantine."""
+        return self._entry(key, ActionResult.from_bytes)
+
+    def _entry(self, key: str, parse: Callable[[bytes], T]) -> T | None:
         with self.entries.lock.shared():
             found = self.entries.find("ac", key)
         data = None if found is None else self.entries.read("ac", key)
         if data is None:
             return None
         try:
-            return ActionResult.from_bytes(data)
+            return parse(data)
         except ValueError as error:
             raise self._corrupt(key, str(error)) from error
 
     def _document(self, key: str, document: Output) -> bytes | None:
-        with self.entries.lock.shared():
-            found = self.entries.find("cas", document.sha256)
-        data = None if found is None else self.entries.read("cas", document.sha256)
-        if data is None:  # collected, or quarantined before: as good as no record, and put_record writes another
+        data = self.entries.read("cas", document.sha256)
+        if data is None:
             return None
         if len(data) != document.size or hashlib.sha256(data).hexdigest() != document.sha256:
             self.entries.quarantine("cas", document.sha256, f"not the record document that {key} names")

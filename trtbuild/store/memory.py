@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from trtbuild.core.ports import FileStamp
+from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 from trtbuild.store.publication import copy_atomically
@@ -52,28 +54,33 @@ class MemoryStore:
                 raise EntryCorrupt(f"blob {sha256} is not what its name says")
             return data
 
-    def copy_to(self, sha256: str, path: str) -> None:
+    def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Raises BlobMissing, EntryCorrupt, or OSError."""
-        copy_atomically([memoryview(self.get_bytes(sha256))], path)
+        return copy_atomically([memoryview(self.get_bytes(sha256))], path)
 
     def has(self, sha256: str) -> bool:
         """Whether the blob is there; its bytes are not read."""
         return sha256 in self.blobs
 
-    def get_record(self, key: str) -> Record | None:
-        """The record, or None. A corrupt one is moved to quarantine and raises EntryCorrupt."""
+    def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
+        """The record, or None; the sooner read if it is of the `wanted` recipe. A corrupt one is moved to quarantine and
+        raises EntryCorrupt."""
         with self._lock:
             data = self.records.get(key)
             if data is None:
                 return None
             try:
-                record = Record.from_bytes(data)
+                record = Record.from_bytes(data, wanted)
                 if record.recipe.key != key:
                     raise ValueError("it is the record of another key")
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 self.quarantine["ac", key] = self.records.pop(key)
                 raise EntryCorrupt(f"the record {key} is corrupt: {error}") from error
             return record
+
+    def has_records(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` under which there is an entry. It is not read."""
+        return self.records.keys() & set(keys)
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record, after its blobs, as core/ports.py says. Raises BlobMissing."""

@@ -7,7 +7,11 @@ Rules
 2. The writer holds an flock on its file while it writes. Collection takes what no one holds and is old (collect.py).
 3. The directories are synced once for many files, by `settle`, before anything that refers to those files is
    published. Directories of files that were there already are synced too: whoever wrote those may not be that far.
-4. Files are read-only. Where the store's directories are writable for a group, its files are writable: whoever may
+4. A copy that leaves the store (`copy_atomically`) is published in the same way, beside its place: it is durable
+   before an index names it, because later builds trust it by its times. Its mtime is a nanosecond after the one that
+   the file system gave: an edit gets one from the file system's clock, and so another one, even within the clock's
+   tick. Where such an mtime is not kept, the copy has no stamp.
+5. Files are read-only. Where the store's directories are writable for a group, its files are writable: whoever may
    write there must be able to touch them, which marks use. The umask holds in any case.
 """
 
@@ -21,9 +25,10 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 
+from trtbuild.core.ports import FileStamp
 from trtbuild.store.layout import Layout, unavailable
 
 
@@ -48,22 +53,13 @@ class Publication:
 
     def _write(self, path: str, data: bytes | memoryview) -> None:
         fresh = self._layout.fresh_name()
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode())
-        try:
+        with _fresh_file(fresh, self._mode()) as descriptor:
             # A file system without locks loses the mark only: gc then goes by age alone.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            _write_all(descriptor, data)
             os.fsync(descriptor)
             self._rename(fresh, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(fresh)
-            raise
-        finally:
-            os.close(descriptor)
 
     def _mode(self) -> int:
         return 0o666 if os.stat(self._layout.tmp).st_mode & 0o020 else 0o444
@@ -113,25 +109,51 @@ def remove(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def copy_atomically(pieces: Iterable[memoryview], path: str) -> None:
+def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None:
     """Write `pieces` to the file `path`, which appears whole and durable, or not at all when `pieces` raises.
 
-    Raises OSError when `path` cannot be written. The file has the permissions that the umask gives.
+    Returns its stamp (rule 4). Raises OSError when `path` cannot be written. The file has the permissions that the umask
+    gives.
     """
     folder, name = os.path.split(os.path.abspath(path))
     fresh = f"{folder}/.{name[:200]}.{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
+    with _fresh_file(fresh, 0o666) as descriptor:
         for piece in pieces:
-            view = piece
-            while view:
-                view = view[os.write(descriptor, view) :]
+            _write_all(descriptor, piece)
+        stamp = _stamp(descriptor)
         os.fsync(descriptor)
         os.rename(fresh, path)
+    sync_folder(folder)
+    return stamp
+
+
+@contextlib.contextmanager
+def _fresh_file(path: str, mode: int) -> Iterator[int]:
+    """A new file, open for writing; it is removed when the block raises, which renames it at its end."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        yield descriptor
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(fresh)
+            os.unlink(path)
         raise
     finally:
         os.close(descriptor)
-    sync_folder(folder)
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _stamp(descriptor: int) -> FileStamp | None:
+    wanted_ns = os.fstat(descriptor).st_mtime_ns + 1
+    try:
+        os.utime(descriptor, ns=(wanted_ns, wanted_ns))
+        stamped = os.fstat(descriptor)
+    except (OSError, NotImplementedError):
+        return None
+    if stamped.st_mtime_ns != wanted_ns:
+        return None
+    return FileStamp(stamped.st_ino, stamped.st_size, wanted_ns)

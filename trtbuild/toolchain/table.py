@@ -14,10 +14,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 
 from trtbuild.core.spec import BuilderSettings, Target, ToolchainName
 from trtbuild.errors import TargetUnsupported, ToolchainMissing
+from trtbuild.toolchain import distributions
 
 #: Ampere, the first architecture that ``ampere_plus`` means.
 AMPERE = 80
@@ -106,10 +106,7 @@ def opset(toolchain: ToolchainName, version: str) -> int:
 
 def installed_version(toolchain: ToolchainName) -> str | None:
     """The version of the installed distribution, or None. Reads metadata alone; nothing is imported."""
-    try:
-        return metadata.version(FLAVOURS[toolchain].distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return distributions.installed_version(FLAVOURS[toolchain].distribution)
 
 
 def host_platform() -> str:
@@ -172,11 +169,10 @@ def _check_sm(target: Target, flavour: Flavour, devices: tuple[int, ...]) -> Non
                 hint=f"build on a machine with an SM {target.sm} GPU, or pull the engine from a shared cache",
             )
     elif target.sm not in flavour.sms:
-        nearest = min(flavour.sms, key=lambda sm: (abs(sm - target.sm), sm))
         allowed = ", ".join(map(str, flavour.sms))
         raise TargetUnsupported(
-            f"{said} is for SM {target.sm}; {flavour.name} builds for SM {allowed} (the nearest is {nearest})",
-            hint=f"set sm: {nearest}, or toolchain: tensorrt on a machine with an SM {target.sm} GPU",
+            f"{said} is for SM {target.sm}, and {flavour.name} builds for SM {allowed} only",
+            hint=f"write `toolchain: tensorrt` for this target, and build on a machine with an SM {target.sm} GPU",
         )
     if target.compatibility not in flavour.compatibilities:
         raise TargetUnsupported(

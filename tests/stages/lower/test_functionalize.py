@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.lower import functionalize
 from trtbuild.stages.lower.modules import path_of
+from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.run import lower
-from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.text import module_paths
+from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.text import module_paths, program_text
 
 
 class WritesToAView(nn.Module):
@@ -77,3 +79,19 @@ class Outer(nn.Module):
 def test_a_view_that_lost_its_module_gets_it_back(lower_module: Any) -> None:
     _, program = lower_module(Outer(), (torch.randn(2, 3),))
     assert {path_of(node) for node in program.graph.nodes if node.op == "call_function"} == {"inner"}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_program_that_a_retrace_leaves_as_it_is_is_not_retraced(
+    table: Any, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.LayerNorm(4)).eval()
+    shapes = {"input": {0: torch.export.Dim("b", min=2, max=8)}}
+    raw = torch.export.export(layer, (torch.ones(3, 4),), dynamic_shapes=shapes)
+    program, _ = functional(raw.run_decompositions({}))
+    assert functionalize.is_done(program, Request(precision, table))
+    copied = lower(program, precision, table)
+    monkeypatch.setattr(functionalize, "is_done", lambda program, request: False)
+    retraced = lower(program, precision, table)
+    assert program_text(copied) == program_text(retraced)
+    assert module_paths(copied) == module_paths(retraced)

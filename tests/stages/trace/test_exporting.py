@@ -97,7 +97,8 @@ def test_inputs_that_forward_does_not_take_are_told_with_its_signature(traced, j
     with pytest.raises(SourceError) as caught:
         traced(Model().eval(), job_of(FREE))
     assert caught.value.code == "signature"
-    assert "called with (image) and takes (image, *, mask)" in caught.value.text
+    assert caught.value.text == "forward needs 'mask', which the manifest's inputs do not give"
+    assert "`mask: {keyword: true}`" in caught.value.hint and "takes (image, *, mask)" in caught.value.hint
 
 
 def test_a_shared_dim_is_one_symbol_and_a_static_axis_none(traced, job_of) -> None:

@@ -1,8 +1,9 @@
 """Functionalization and decomposition, in one retrace, back in functional form.
 
 Rules
-1. One call of ``run_decompositions`` (it retraces the program: 1 s and more). Operators that are not in the table stay
-   whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better as they are.
+1. One call of ``run_decompositions`` (it retraces the program: 1 s and more), and none for a program that it would leave as
+   it is: traced programs are functional already, and most have nothing to decompose. Operators that are not in the
+   table stay whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better as they are.
 2. Placeholders keep their order and names; the retrace puts constants first and calls the rest arg_0, arg_1, …
 3. A node that the retrace put under no module takes its module from its neighbours; sizes belong to none.
 4. A mutation that shows only now is the model's fault: SourceError, code ``mutated-input``.
@@ -10,6 +11,10 @@ Rules
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
@@ -23,6 +28,8 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, Output
 
 def functionalize(program: Program, request: Request) -> Program:
     """`program` without in-place operators and with the decompositions of `request` applied."""
+    if is_done(program, request):
+        return _copy(program)
     wanted = [(spec, node.name) for spec, node in zip(_inputs(program.exported), program.placeholders, strict=True)]
     exported = program.exported.run_decompositions(dict(request.decompositions))
     _refuse_mutations(exported, [name for spec, name in wanted if spec.kind == InputKind.USER_INPUT])
@@ -34,6 +41,35 @@ def functionalize(program: Program, request: Request) -> Program:
     ]
     functional = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants)
     return Program(functional, program.weights)
+
+
+def is_done(program: Program, request: Request) -> bool:
+    """Whether retracing would leave `program` as it is: one graph of operators without side effects that all stay whole."""
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            return False  # a nested graph
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OperatorBase):
+            continue
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target in request.decompositions:
+            return False
+        if node.target._schema.is_mutable or (_is_cia_op(node.target) and not _is_preservable_cia_op(node.target)):
+            return False
+    return True
+
+
+def _copy(program: Program) -> Program:
+    """The program with a graph of its own."""
+    old = program.exported
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    returned = graph.graph_copy(program.graph, copies)
+    graph.output(returned)
+    module = torch.fx.GraphModule({}, graph)
+    adopt_orphans(module)
+    names = {node.name: TensorArgument(name=copied.name) for node, copied in copies.items()}
+    inputs = [replace(spec, arg=names[spec.arg.name]) for spec in old.graph_signature.input_specs]
+    outputs = [replace(spec, arg=names[spec.arg.name]) for spec in old.graph_signature.output_specs]
+    return Program(assemble(module, inputs, outputs, old.range_constraints, old.constants), program.weights)
 
 
 def _inputs(exported: ExportedProgram) -> list[InputSpec]:

@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from trtbuild.core.nearest import nearest
 from trtbuild.core.spec import PartitionSettings
+from trtbuild.errors import SourceError
 from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in
 from trtbuild.stages.program.text import target_name
@@ -33,6 +36,29 @@ def is_listed(name: str, operators: Sequence[str]) -> bool:
     or without Torch-TensorRT's ``torch.ops.`` before it."""
     listed = {operator.removeprefix("torch.ops.") for operator in operators}
     return name in listed or name.rpartition(".")[0] in listed
+
+
+def check_listed(operators: Sequence[str]) -> None:
+    """Raise SourceError (code ``torch-executed-ops``) for an operator that PyTorch does not have.
+
+    Of namespaces that are loaded here; what the user's own code registers is not known to this process.
+    """
+    if not operators:
+        return
+    known = {name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names()}
+    for schema in torch._C._jit_get_all_schemas():  # those too that have no kernel of their own
+        known.add(f"{schema.name}.{schema.overload_name}".rstrip(".").replace("::", "."))
+    known |= {".".join(name.split(".")[:2]) for name in known}
+    spaces = {name.partition(".")[0] for name in known}
+    for operator in operators:
+        name = operator.removeprefix("torch.ops.").removesuffix(".default")
+        if name not in known and name.partition(".")[0] in spaces:
+            like = nearest(name, known)
+            raise SourceError(
+                f"torch_executed_ops names {operator!r}, and PyTorch has no such operator",
+                code="torch-executed-ops",
+                hint=f"did you mean {like!r}?" if like else "such as `aten.cumsum`, or `aten.cumsum.default`",
+            )
 
 
 def label_units(units: Sequence[Unit], settings: PartitionSettings, refused: Mapping[int, str]) -> list[Label]:

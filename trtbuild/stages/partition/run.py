@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from trtbuild.core.partitioning import cut
 from trtbuild.core.spec import PartitionSettings
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
-from trtbuild.stages.partition.labels import Label, label_units
+from trtbuild.stages.partition.labels import Label, check_listed, label_units
 from trtbuild.stages.partition.pieces import Piece, pieces_of
 from trtbuild.stages.partition.regions import REST, check_patterns, module_path
 from trtbuild.stages.partition.split import Built, build
@@ -34,6 +35,9 @@ from trtbuild.stages.program.text import program_text, target_name
 
 #: Call number in a program → why it is refused.
 Nodes = Mapping[int, str]
+
+_NODE = re.compile(r"\bn[0-9]+: (?=[A-Z])")
+_UNSUPPORTED = re.compile(r"(\w+): UNSUPPORTED_NODE: false")
 
 #: How many operators a message lists.
 _LISTED = 20
@@ -89,6 +93,7 @@ class _Partitioner:
         settings = self._settings
         if settings.by_module:
             check_patterns(self._units, settings.granularity)
+        check_listed(settings.torch_executed_ops)
         refused = _untranslatable(self._program, self._units, self._judge)
         while True:
             labels = label_units(self._units, settings, refused)
@@ -176,12 +181,17 @@ def refuse_torch(units: Sequence[Unit], labels: Sequence[Label]) -> None:
     for unit, label in zip(units, labels, strict=True):
         if label.region is None:
             place = module_path(unit.call) or "the root module"
-            lines.append(f"{target_name(unit.call.target)} in {place}: {label.reason}")
+            lines.append(f"{target_name(unit.call.target)} in {place}: {_plain(label.reason)}")
     lines = list(dict.fromkeys(lines))
     if lines:
         more = f"\n    and {len(lines) - _LISTED} more" if len(lines) > _LISTED else ""
         shown = "\n    ".join(lines[:_LISTED])
         raise ConversionRefused(
             f"require_full_compilation is set, but TensorRT cannot take the whole model:\n    {shown}{more}",
-            hint="set partition.require_full_compilation: false to keep these operators in PyTorch",
+            hint="set require_full_compilation: false to keep these operators in PyTorch, or write the model without them",
         )
+
+
+def _plain(reason: str) -> str:
+    """A reason without the parser's names of nodes and codes: ``n4: Det: UNSUPPORTED_NODE: false``."""
+    return _UNSUPPORTED.sub(r"TensorRT's parser does not take ONNX's \1", _NODE.sub("", reason))

@@ -35,11 +35,12 @@ from trtbuild.stages.trace.weights import ModuleWeights, Weight
 @dataclass
 class Arranged:
     """`weights` are those of the program's weight inputs, in order; `outputs` gives for each flat output of the module
-    (constants left out) its number among the program's outputs."""
+    (constants left out) its number among the program's outputs. `module_weights` are all weights of the module."""
 
     program: Program
     weights: list[Weight]
     outputs: list[int]
+    module_weights: ModuleWeights
 
 
 def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> Arranged:
@@ -94,7 +95,7 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
     program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
     ranges = _declared_ranges(program, job)
     program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
-    return Arranged(program, [weight for _, weight in kept], [unique.index(node) for node in flat])
+    return Arranged(program, [weight for _, weight in kept], [unique.index(node) for node in flat], weights)
 
 
 def _tensors(exported: ExportedProgram) -> dict[str, torch.Tensor]:

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -23,11 +24,11 @@ _SWITCHES = ("train", "training", "dropout_p", "p", "dropout")
 _NAMED = 4
 
 
-def refuse_training_mode(module: torch.nn.Module, job: TraceJob) -> None:
+def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
     """Raise SourceError where any module of `module` is in training mode.
 
     Any at all: which of a stranger's modules behave differently while training cannot be known, and ``.eval()`` on
-    the whole costs nothing.
+    the whole costs nothing. `place` is where the module is made.
     """
     names = [name for name, inner in module.named_modules() if inner.training]
     if not names:
@@ -36,41 +37,69 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob) -> None:
         what = f"the model ({type(module).__name__}) is in training mode"
     else:
         listed = ", ".join(f"{name} ({type(module.get_submodule(name)).__name__})" for name in names[:_NAMED])
-        what = f"{len(names)} modules of the model are in training mode: {listed}" + (", …" if names[_NAMED:] else "")
+        count = "a module" if len(names) == 1 else f"{len(names)} modules"
+        what = f"{count} of the model {'is' if len(names) == 1 else 'are'} in training mode: {listed}"
+        what += ", …" if names[_NAMED:] else ""
     raise SourceError(
         what,
         code="training-mode",
-        hint="return the module after `.eval()`; dropout and batch statistics of training are not what is deployed",
-        **job.place("source"),
+        hint="call `.eval()` on the model and return it: dropout and batch statistics of training are not deployed",
+        **(place or job.place("source")),
     )
 
 
-def refuse_mutation(program: ExportedProgram, job: TraceJob) -> None:
-    """Raise SourceError where the functionalized `program` writes to a buffer, a parameter or an input."""
+def refuse_mutation(
+    program: ExportedProgram, job: TraceJob, raw: ExportedProgram | None = None, frames: Frames | None = None
+) -> None:
+    """Raise SourceError where the functionalized `program` writes to a buffer, a parameter or an input.
+
+    `raw` still has its stack traces; with `frames` they tell where that is.
+    """
     signature = program.graph_signature
     for spec in signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)):
             kind = "buffer" if spec.kind == OutputKind.BUFFER_MUTATION else "parameter"
-            raise mutated(kind, str(spec.target), job)
+            raise mutated(kind, str(spec.target), job, _write_to(str(spec.target), raw, frames))
         if spec.kind == OutputKind.USER_INPUT_MUTATION:
-            raise mutated("input", str(spec.target), job)
+            raise mutated("input", str(spec.target), job, _write_to(str(spec.target), raw, frames))
 
 
-def mutated(kind: str, name: str, job: TraceJob) -> SourceError:
-    """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``."""
+def mutated(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None = None) -> SourceError:
+    """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``; `place` is where
+    the model does it, if that is known."""
     if kind == "input":
         return SourceError(
             f"the model writes to its input {name!r}, and an engine leaves its inputs as they are",
             code="mutated-input",
             hint="work on a copy: x = x.clone()",
-            **job.place(f"inputs.{name}"),
+            **(place or job.place(f"inputs.{name}")),
         )
     return SourceError(
         f"the model writes to its {kind} {name!r} when it is called, and an engine keeps no state between calls",
         code="mutated-buffer",
         hint="return the new state as an output and take the old one as an input, or freeze it for inference",
-        **job.place("source"),
+        **(place or job.place("source")),
     )
+
+
+def _write_to(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
+    """Where a program first writes to an input, or to a buffer or parameter, in place."""
+    if raw is None or frames is None:
+        return {}
+    specs = raw.graph_signature.input_specs
+    held = {spec.arg.name for spec in specs if name in (spec.target, spec.arg.name)}
+    for node in raw.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+            continue
+        source = node.all_input_nodes[0]
+        if source.name not in held:
+            continue
+        if node.target._schema.is_mutable:
+            found = frames.in_stack_trace(node.meta.get("stack_trace"))
+            return {"file": found[0], "line": found[1]} if found else {}
+        if node.target.is_view:
+            held.add(node.name)
+    return {}
 
 
 def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
@@ -79,37 +108,44 @@ def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
             continue
-        if _switched_off(node, target):
+        if is_switched_off(target, node.args, node.kwargs):
             continue
         place = frames.in_stack_trace(node.meta.get("stack_trace"))
         where = {"file": place[0], "line": place[1]} if place else job.place("source")
         name = f"{target.namespace}.{target._opname}"
+        dropout = "dropout" in target._opname
         raise SourceError(
             f"the model draws random numbers when it is called ({name})",
             code="random-operator",
-            hint="pass the random tensor as an input, or switch it off: dropout needs training=self.training",
+            hint="switch it off outside of training: `F.dropout(x, training=self.training)`"
+            if dropout
+            else "make the numbers outside and pass them as an input, or leave them out for inference",
             **where,
         )
 
 
-def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob) -> None:
-    """Raise SourceError where an output is a size or no output is a tensor."""
+def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
+    """Raise SourceError where an output is a size or no output is a tensor. `place` is where the model's forward is."""
     tensors = 0
-    for spec in exported.graph_signature.output_specs:
-        if spec.kind != OutputKind.USER_OUTPUT or isinstance(spec.arg, ConstantArgument):
+    user = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    for number, spec in enumerate(user):
+        if isinstance(spec.arg, ConstantArgument):
             continue
         if isinstance(spec.arg, TensorArgument):
             tensors += 1
             continue
         raise SourceError(
-            f"the model returns a size ({spec.arg.name}) that depends on its inputs; engines return tensors",
+            f"output {number} of the model is a size that depends on its inputs; engines return tensors",
             code="output",
             hint="leave it out (the caller knows the shapes), or return a tensor",
-            **job.place("source"),
+            **(place or job.place("source")),
         )
     if not tensors:
         raise SourceError(
-            "the model returns no tensor", code="output", hint="return at least one tensor", **job.place("source")
+            "the model returns no tensor",
+            code="output",
+            hint="return at least one tensor; is there a `return` at the end of forward?",
+            **(place or job.place("source")),
         )
 
 
@@ -120,14 +156,15 @@ def calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
             yield from (node for node in inner.graph.nodes if node.op == "call_function")
 
 
-def _switched_off(node: torch.fx.Node, target: torch._ops.OpOverload) -> bool:
+def is_switched_off(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator that may draw random numbers draws none, because an argument says so."""
     for position, argument in enumerate(target._schema.arguments):
         if argument.name not in _SWITCHES:
             continue
-        if argument.name in node.kwargs:
-            value = node.kwargs[argument.name]
-        elif position < len(node.args):
-            value = node.args[position]
+        if argument.name in kwargs:
+            value = kwargs[argument.name]
+        elif position < len(args):
+            value = args[position]
         else:
             value = argument.default_value
         if isinstance(value, bool | int | float) and not value:

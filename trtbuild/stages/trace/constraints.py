@@ -110,7 +110,8 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
         declared = plan.symbols[symbol]
         return Violation(
             f"{what} is declared {declared.min}..{declared.max}, but the model needs {wanted}",
-            f"change the profiles so that {places[0]} is {wanted}",
+            f"change the profiles so that {places[0]} is {wanted}; a branch on this size in the model can be two models, "
+            "each with its own profiles",
             path,
         )
     relation = _named(fix, plan, inputs)

@@ -67,6 +67,11 @@ class Discovery:
         """The digest of a custom operator's implementation, for `program_text`."""
         return self._operators.implementation(name)
 
+    def seen(self) -> object:
+        """Changes when something more was seen, an installed distribution too."""
+        places = (self.places.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
+        return self._recorder.extent, frozenset(place.distribution for place in places)
+
     @property
     def operators(self) -> dict[str, str]:
         """Digests of the custom operators that were asked for."""
@@ -94,3 +99,8 @@ class Discovery:
             self._recorder.environment(name, os.environ.get(name))
         if self._source.kind == "exported_program":
             self._recorder.file(self._project / self._source.target)
+
+
+def _file_of(module: object) -> str | None:
+    path = getattr(module, "__file__", None)
+    return path if isinstance(path, str) else None

@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,12 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 
 from trtbuild.core.shapes import ShapePlan, SymbolAxis
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.advice import shape_advice
 from trtbuild.stages.trace.constraints import torch_name, violations
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.signature import bound_to_forward
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Exported:
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
-    arguments = _bound(module, job, args, kwargs)
+    arguments = bound_to_forward(module, job, args, kwargs, frames)
     dynamic = _dynamic_shapes(arguments, job, args, kwargs)
     try:
         raw = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
@@ -49,12 +52,14 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
             error,
             "the model's control flow or a size in it depends on the values of a tensor, which a static graph cannot hold",
             code="data-dependent",
-            hint="use torch.where or torch.cond instead of `if`, and sizes that follow from shapes",
+            hint="write the branch with torch.where or torch.cond, and let sizes follow from shapes",
             fallback=job.place("source"),
+            internal=True,
         )
     except Exception as error:
         _raise_violations(error, job)
-        _raise_eager(module, job, frames)
+        raise_eager(module, job, frames)
+        _raise_unknown_output(module, error, job, frames)
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
     guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
@@ -76,27 +81,6 @@ def dims_of(plan: ShapePlan) -> list[Any]:
     return found
 
 
-def _bound(
-    module: torch.nn.Module, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> inspect.BoundArguments:
-    signature = inspect.signature(module.forward)
-    try:
-        return signature.bind(*args, **kwargs)
-    except TypeError as error:
-        positional = ", ".join(entry.name for entry in job.inputs if not entry.keyword)
-        keywords = ", ".join(f"{entry.name}=" for entry in job.inputs if entry.keyword)
-        called = ", ".join(part for part in (positional, keywords) if part)
-        parameters = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
-        takes = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
-        raise SourceError(
-            f"the manifest's inputs do not fit the model's forward: it is called with ({called}) and takes "
-            f"{takes}: {error}",
-            code="signature",
-            hint="inputs are passed in the manifest's order; `keyword: true` passes one by its name",
-            **job.place("inputs", *(f"inputs.{entry.name}" for entry in job.inputs)),
-        ) from None
-
-
 def _dynamic_shapes(
     bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
@@ -112,8 +96,9 @@ def _dynamic_shapes(
     return dict(rebound.arguments)
 
 
-def _raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Raise what the model itself raises at the example: it speaks of numbers, where export speaks of symbols."""
+def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
+    """Raise what the model itself raises at the example, if it does: it speaks of numbers, where export speaks of
+    symbols."""
     shapes = job.shapes.example
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))
     try:
@@ -124,9 +109,24 @@ def _raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None
             error,
             f"the model itself fails at the example shapes: {shown}",
             code="eager",
-            hint="the first profile's opt is the example; sizes that must be equal need one name in dims",
+            hint=shape_advice(
+                error,
+                job.inputs,
+                "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
+            ),
             fallback=job.place("source"),
         )
+
+
+def _raise_unknown_output(module: torch.nn.Module, error: Exception, job: TraceJob, frames: Frames) -> None:
+    match = re.search(r"Found <class '(?:builtins\.)?([^']+)'> in output, which is not a known type", str(error))
+    if match:
+        raise SourceError(
+            f"the model returns a value of type {match[1]}, which is neither a tensor nor a plain constant",
+            code="output",
+            hint="return tensors, in tuples, lists, dicts or registered dataclasses",
+            **(frames.definition(module.forward) or job.place("source")),
+        ) from error
 
 
 def _raise_violations(error: Exception, job: TraceJob) -> None:

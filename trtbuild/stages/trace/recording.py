@@ -138,6 +138,11 @@ class Recorder:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Grows with everything that is recorded."""
+        return len(self._pins), len(self._used), len(self._written), len(self._set), len(self.reasons)
+
     def observations(self) -> tuple[Observation, ...]:
         """Everything, in the order of first use, as it is now. Raises SourceError (``changed-during-trace``) when
         something is not what it was when user code saw it."""

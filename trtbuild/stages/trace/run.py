@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import os
 import sys
@@ -39,10 +41,30 @@ class Traced:
     uncacheable: str | None
 
 
-def trace(job: TraceJob, project: Path) -> Traced:
-    """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError."""
+@functools.cache
+def prepare() -> frozenset[str]:
+    """Load torch and all of this stage, which otherwise happens with the first trace; the names of the modules that this
+    process had loaded for itself. No code of the user's runs."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded: a trace is the same with and without a GPU
     loaded = frozenset(sys.modules)
+    for name in (
+        "arranging",
+        "checks",
+        "discovery",
+        "examples",
+        "exporting",
+        "guards",
+        "interface",
+        "proof",
+        "sources",
+    ):
+        importlib.import_module(f"trtbuild.stages.trace.{name}")
+    return loaded
+
+
+def trace(job: TraceJob, project: Path) -> Traced:
+    """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError."""
+    loaded = prepare()
     import torch
 
     from trtbuild.stages.trace.discovery import Discovery
@@ -57,7 +79,7 @@ def trace(job: TraceJob, project: Path) -> Traced:
     with torch.no_grad():
         with discovery.recording():
             module = load(job, project, frames)
-            traced = trace_module(module, job, frames, discovery.implementation)
+            traced = trace_module(module, job, frames, discovery.implementation, discovery.seen)
         traced.interface["operators"] = discovery.operators
         traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
@@ -65,16 +87,21 @@ def trace(job: TraceJob, project: Path) -> Traced:
 
 
 def trace_module(
-    module: torch.nn.Module, job: TraceJob, frames: Frames, implementation: Callable[[str], str] | None = None
+    module: torch.nn.Module,
+    job: TraceJob,
+    frames: Frames,
+    implementation: Callable[[str], str] | None = None,
+    seen: Callable[[], object] = lambda: None,
 ) -> Traced:
-    """Trace a module that is loaded already. `implementation` gives the digests of custom operators. Raises SourceError."""
+    """Trace a module that is loaded already. `implementation` gives the digests of custom operators; `seen` tells what user
+    code was seen to depend on. Raises SourceError."""
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.trace import checks
     from trtbuild.stages.trace.arranging import arrange
     from trtbuild.stages.trace.exporting import export
     from trtbuild.stages.trace.guards import arguments_by_number, guesses
     from trtbuild.stages.trace.interface import interface
-    from trtbuild.stages.trace.proof import prove
+    from trtbuild.stages.trace.proof import Proof
     from trtbuild.stages.trace.weights import ModuleWeights, fill_unset, refuse_misfit
 
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
@@ -83,21 +110,24 @@ def trace_module(
         fill_unset(weights)
     exported = export(module, job, frames)
     checks.refuse_random(exported.raw, job, frames)
-    checks.refuse_mutation(exported.program, job)
-    checks.refuse_odd_outputs(exported.program, job)
+    checks.refuse_mutation(exported.program, job, exported.raw, frames)
+    checks.refuse_odd_outputs(exported.program, job, frames.definition(module.forward))
     arranged = arrange(exported.program, weights, job)
     numbered = arguments_by_number(inspect.signature(module.forward), job.inputs)
-    prove(module, arranged, guesses(exported.guards, numbered, job.shapes, job.inputs, job.points), job, frames)
+    guessed = guesses(exported.guards, numbered, job.shapes, job.inputs, job.points)
     program = arranged.program
-    return Traced(
-        program=program.to_bytes(),
-        graph=program_text(program, implementation),
-        modules=module_paths(program),
-        interface=interface(exported.program, arranged, weights, job),
-        weights=_values(arranged, job),
-        observations=(),
-        uncacheable=None,
-    )
+    with Proof(module, arranged, guessed, job, frames, seen) as proof:
+        traced = Traced(
+            program=program.to_bytes(),
+            graph=program_text(program, implementation),
+            modules=module_paths(program),
+            interface=interface(exported.program, arranged, weights, job),
+            weights=_values(arranged, job),
+            observations=(),
+            uncacheable=None,
+        )
+        proof.finish()
+    return traced
 
 
 def _values(arranged: Arranged, job: TraceJob) -> list[tuple[int, torch.Tensor]]:

@@ -5,8 +5,7 @@ A kind is one entry of `KINDS`. What it returns is traced in one way, whatever i
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from torch.export import ExportedProgram
 
 from trtbuild.core.shapes import SymbolAxis
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.checks import refuse_training_mode
 from trtbuild.stages.trace.constraints import describe
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.python_source import load_python
 
 Loader = Callable[[TraceJob, Path, Frames], torch.nn.Module]
 
@@ -37,74 +36,6 @@ def load(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
     return loader(job, project, frames)
 
 
-def _python(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
-    module_name, _, path = job.source.target.partition(":")
-    place = job.place("source")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise SourceError(
-                f"no module {module_name!r}",
-                code="import",
-                hint=f"it is looked for in: {', '.join(job.source.roots)} (relative to the project), then as installed",
-                **place,
-            ) from None
-        frames.raise_from(error, f"importing {module_name} fails", code="import", fallback=place)
-    except BaseException as error:
-        frames.raise_from(error, f"importing {module_name} fails", code="import", fallback=place)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            public = ", ".join(sorted(key for key, value in vars(found).items() if callable(value) and key[0] != "_"))
-            raise SourceError(
-                f"module {module_name!r} has no {path!r}", code="import", hint=f"it has: {public}", **place
-            )
-        found = getattr(found, name)
-    if isinstance(found, torch.nn.Module) and not job.source.kwargs:
-        model: Any = found
-    elif not callable(found):
-        raise SourceError(
-            f"{job.source.target} is a {type(found).__name__}, not a function or class that returns a torch.nn.Module",
-            code="source",
-            **place,
-        )
-    else:
-        model = _call(found, job, frames)
-    if not isinstance(model, torch.nn.Module):
-        raise SourceError(
-            f"{job.source.target} returned a {type(model).__name__}, not a torch.nn.Module",
-            code="source",
-            hint="return the module itself" if not isinstance(model, tuple) else "return the module alone",
-            **place,
-        )
-    refuse_training_mode(model, job)
-    return model
-
-
-def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
-    kwargs = _plain(job.source.kwargs)
-    # uninitialized memory is filled, so that torch.empty is the same in every process
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        return function(**kwargs)
-    except BaseException as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
-        frames.raise_from(
-            error, f"{job.source.target}({shown}) fails", code="source", fallback=job.place("source.kwargs", "source")
-        )
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def _plain(value: Any) -> Any:
-    """Mappings and sequences of a job as the dicts and lists that a YAML reader would give."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
 def _exported_program(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
     """The module of a ``.pt2`` file. It is traced again, under the manifest's dims: that narrows its ranges and makes
     dims static, and keeps module paths and weights' names."""
@@ -116,14 +47,22 @@ def _exported_program(job: TraceJob, project: Path, frames: Frames) -> torch.nn.
         raise SourceError(f"{job.source.target} does not exist", code="source", **place) from None
     except BaseException as error:
         frames.raise_from(
-            error,
+            _innermost(error),
             f"torch.export.load cannot read {job.source.target}",
             code="source",
-            hint="write it with torch.export.save of this version of torch; custom operators must be importable",
+            hint="write it with `torch.export.save(torch.export.export(model, …), path)` of this torch "
+            f"({torch.__version__}); custom operators must be importable",
             fallback=place,
         )
     _refuse_misfit(exported, job)
     return exported.module()
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What an error is about, where torch raises another one because of it."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
 
 
 @dataclass(frozen=True)
@@ -254,4 +193,4 @@ def _input_values(exported: ExportedProgram) -> list[Any]:
     ]
 
 
-KINDS: dict[str, Loader] = {"python": _python, "exported_program": _exported_program}
+KINDS: dict[str, Loader] = {"python": load_python, "exported_program": _exported_program}

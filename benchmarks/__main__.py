@@ -1,0 +1,100 @@
+"""``python -m benchmarks [NAME…]``: measure, print every number as it is there, and a table with the verdicts at the end.
+
+Exit code 0 when everything was measured, whether bounds are met or not (``--strict``: 1 when one is not); 1 when a
+benchmark failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+from benchmarks import chunks, cold_build, digests, null_build, one_layer, plan_speed, restore
+from benchmarks.figure import Row, line, table, to_json
+from benchmarks.session import Session, Sizes
+
+#: Name → benchmark, in the order in which they run.
+BENCHMARKS: dict[str, Callable[[Session], Iterator[Row]]] = {
+    "digest": digests.rows,
+    "chunks": chunks.rows,
+    "cold": cold_build.rows,
+    "layer": one_layer.rows,
+    "restore": restore.rows,
+    "null": null_build.rows,
+    "plan": plan_speed.rows,
+}
+
+_WORK = Path(__file__).parent / ".work"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmarks that are named, or all."""
+    given = _parser().parse_args(arguments)
+    sizes = replace(
+        Sizes(), **{field.name: value for field in fields(Sizes) if (value := getattr(given, field.name)) is not None}
+    )
+    if given.full:
+        sizes = replace(sizes, weights_gb=10.0)
+    session = Session(given.work.absolute(), sizes, peers=given.peers.absolute())
+    if given.trtbuild:
+        session.trtbuild = given.trtbuild.absolute()
+    found: list[tuple[str, Row]] = []
+    failed: list[str] = []
+    print(_machine(), flush=True)
+    for name in given.names or BENCHMARKS:
+        started = time.monotonic()
+        print(f"{name}: {(BENCHMARKS[name].__module__)}", flush=True)
+        try:
+            for row in BENCHMARKS[name](session):
+                found.append((name, row))
+                print(line(row), flush=True)
+        except Exception:  # the others are measured all the same
+            failed.append(name)
+            traceback.print_exc()
+        print(f"  [{name} took {time.monotonic() - started:.0f} s; load {os.getloadavg()[0]:.1f}]", flush=True)
+    print("\n" + table(found))
+    not_met = [f"{name}: {row.what}" for name, row in found if row.met is False]
+    print(
+        f"\n{sum(row.met is True for _, row in found)} met, {len(not_met)} not met, {len(failed)} failed {failed or ''}"
+    )
+    if given.json:
+        document = {"machine": _machine(), "rows": [{"benchmark": name, **to_json(row)} for name, row in found]}
+        given.json.write_text(json.dumps({**document, "failed": failed}, indent=2) + "\n")
+    return 1 if failed or (given.strict and not_met) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--full", action="store_true", help="a weights file of 10 GB, instead of 2")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bound is not met")
+    parser.add_argument(
+        "--work", type=Path, default=_WORK, metavar="DIR", help="projects and caches; default %(default)s"
+    )
+    parser.add_argument(
+        "--peers", type=Path, default=_WORK / "peers", metavar="VENV", help="where doit and dvc are installed"
+    )
+    parser.add_argument("--trtbuild", type=Path, metavar="PROGRAM", help="measure this one")
+    sizes = parser.add_argument_group("sizes, for a quick look; the issue's unless given")
+    for field in fields(Sizes):
+        kind = float if isinstance(field.default, float) else int
+        sizes.add_argument(f"--{field.name.replace('_', '-')}", type=kind, metavar="N", help=f"default {field.default}")
+    return parser
+
+
+def _machine() -> str:
+    load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
+    return f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} cores, load {load}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

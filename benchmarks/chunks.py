@@ -1,0 +1,53 @@
+"""What content-defined chunking saves: one model built for three SMs and two profile sets.
+
+Against the sum of the six plans and one copy of the weights, which is what a directory of build products holds. The
+cache's size is that of all its files, records and programs and conversions among them, by length; the size on disk
+(512-byte blocks) is printed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import projects
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.session import Session, forget_build
+
+_SMS = (86, 89, 120)
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """The ratio of the plain sizes to the stored ones."""
+    sizes = session.sizes
+    project = projects.vit(
+        session.folder("vit-chunks"),
+        layers=sizes.chunk_layers,
+        hidden=sizes.hidden,
+        image=sizes.image,
+        weights=True,
+        targets=_SMS,
+        profile_sets=2,
+    )
+    session.say("  building six engines with an empty cache")
+    forget_build(project, cache=True)
+    _, document = session.document(project, "build")
+    plans = [step["outputs"]["plan"] for step in document["steps"] if step["stage"] == "engine"]
+    different = {plan["sha256"] for plan in plans}
+    yield Check("six different plans", len(plans) == 6 == len(different), f"{len(plans)}, {len(different)} different")
+    weights = (project / "weights" / "vit.safetensors").stat().st_size
+    plain = sum(plan["size"] for plan in plans) + weights
+    files = [path.stat() for path in _files(project / "cache")]
+    stored = Value("cache", sum(file.st_size for file in files), "B")
+    yield Ratio(
+        "chunks: plans and weights, to the cache",
+        Value("six plans and the weights", plain, "B"),
+        stored,
+        4.5,
+        at_least=True,
+    )
+    yield Limit("chunks: the cache on disk", Value("", sum(file.st_blocks for file in files) * 512, "B"))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

@@ -1,0 +1,115 @@
+"""Digests of a large weights file: is it unchanged after a touch, and what is the digest of a new one?
+
+trtbuild's own digests of files (`store/fingerprint.py`, with its index) against the two hashes by themselves:
+xxh3-128 and SHA-256 over plain reads of one megabyte of the same file, by one thread, in the same process, with the
+page cache warm. Rates are of the hash and the copy out of the page cache. 2 GB unless ``--full`` (10 GB). The touch
+is real, and so is the wait that lets the file's times be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Ratio, Row, Value
+from benchmarks.measure import run
+from benchmarks.session import Session
+
+_CHUNK = 1 << 20
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """Both ratios; the work is done in a process of its own."""
+    size = int(session.sizes.weights_gb * 1e9)
+    folder = session.folder("digests")
+    path = folder / "weights.bin"
+    if not path.exists() or path.stat().st_size != size:
+        session.say(f"  writing {size / 1e9:g} GB")
+        _random_file(path, size)
+    session.say("  hashing")
+    code = "import sys; from benchmarks.digests import measure; measure(sys.argv[1], int(sys.argv[2]))"
+    environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", code, str(path), str(session.sizes.cold_repeats)]
+    found = json.loads(run(command, folder, environment=environment).stdout)
+    name = f"digest of a {size / 1e9:g} GB file"
+    for what, ours, floor, bound in (
+        ("unchanged after a touch", "touched", "xxh3", 2.0),
+        ("new", "new", "sha256", 1.3),
+    ):
+        wall, cpu = found[ours], found[floor]
+        yield Ratio(f"{name}, {what}", Value("trtbuild", wall[0]), Value(floor, cpu[0]), bound)
+        yield Ratio(f"{name}, {what}: CPU time", Value("trtbuild", wall[1]), Value(floor, cpu[1]))
+
+
+def measure(path: str, repeats: int) -> None:
+    """Print, as JSON, name → [wall s, CPU s], medians of `repeats` in turns. Reads the file once before."""
+    import hashlib
+    import shutil
+    import tempfile
+
+    import xxhash
+
+    from trtbuild.store.fingerprint import FileDigests
+    from trtbuild.store.index import Index
+
+    def plain(digest: Any) -> Any:
+        buffer = memoryview(bytearray(_CHUNK))
+        with open(path, "rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+        return digest.hexdigest()
+
+    folder = tempfile.mkdtemp(dir=Path(path).parent)
+    known = FileDigests(Index(Path(folder) / "known"))
+    wanted = plain(hashlib.sha256())
+    time.sleep(2.5)  # a file that was written just now is not trusted by its times
+    if known.sha256(path) != wanted:
+        raise RuntimeError("the digest is wrong")
+
+    def touched() -> None:
+        os.utime(path)
+        if known.sha256(path) != wanted:
+            raise RuntimeError("the digest is wrong")
+
+    def new(number: int) -> None:
+        if FileDigests(Index(Path(folder) / f"new{number}")).sha256(path) != wanted:
+            raise RuntimeError("the digest is wrong")
+
+    times: dict[str, list[tuple[float, float]]] = {"xxh3": [], "sha256": [], "touched": [], "new": []}
+
+    def timed(name: str, work: Callable[[], object]) -> None:
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+
+    try:
+        for number in range(repeats):
+            timed("xxh3", lambda: plain(xxhash.xxh3_128()))
+            timed("touched", touched)
+            timed("sha256", lambda: plain(hashlib.sha256()))
+            timed("new", partial(new, number))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(
+        json.dumps(
+            {name: [statistics.median(part) for part in zip(*runs, strict=True)] for name, runs in times.items()}
+        )
+    )
+
+
+def _random_file(path: Path, size: int) -> None:
+    block = os.urandom(64 << 20)
+    with open(path, "wb") as file:
+        left, number = size, 0
+        while left:
+            part = number.to_bytes(8, "little") + block[8:left]  # no two blocks are equal
+            file.write(part[:left])
+            left -= min(len(part), left)
+            number += 1

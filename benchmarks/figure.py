@@ -1,0 +1,136 @@
+"""What a benchmark yields: rows that a person reads and that ``--json`` writes.
+
+A bound is the issue's. A row without a bound is there to read the others by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Value:
+    """One measured number, with its unit: s, B or a count."""
+
+    name: str
+    number: float
+    unit: str = "s"
+
+    def __str__(self) -> str:
+        return f"{self.name} {_amount(self.number, self.unit)}"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """`ours` over `theirs`, both measured in this run; met at or below `bound` (at or above it, if `at_least`)."""
+
+    what: str
+    ours: Value
+    theirs: Value
+    bound: float | None = None
+    at_least: bool = False
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.ours.number / self.theirs.number
+
+    @property
+    def met(self) -> bool | None:
+        if self.bound is None:
+            return None
+        return self.ratio >= self.bound if self.at_least else self.ratio <= self.bound
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """(what, measured, ratio, bound) as text."""
+        bound = "" if self.bound is None else f"{'≥' if self.at_least else '≤'} {self.bound:g} ×"
+        return self.what, f"{self.ours}; {self.theirs}{_note(self.note)}", f"{_digits(self.ratio)} ×", bound
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A number that is met below `bound`, in the number's unit; a plain number without one."""
+
+    what: str
+    value: Value
+    bound: float | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.bound is None else self.value.number < self.bound
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """(what, measured, ratio, bound) as text."""
+        bound = "" if self.bound is None else f"< {_amount(self.bound, self.value.unit)}"
+        return self.what, f"{self.value}{_note(self.note)}", "", bound
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that is so or is not; `found` says what was seen."""
+
+    what: str
+    met: bool
+    found: str
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """(what, measured, ratio, bound) as text."""
+        return self.what, self.found, "", "holds"
+
+
+Row = Ratio | Limit | Check
+
+
+def verdict(row: Row) -> str:
+    """``met``, ``NOT MET``, or nothing for a row without a bound."""
+    return {True: "met", False: "NOT MET", None: ""}[row.met]
+
+
+def line(row: Row) -> str:
+    """One row on one line, as it is printed when it is there."""
+    what, measured, ratio, bound = row.cells()
+    ending = "  ".join(part for part in (ratio, bound and f"({bound})", verdict(row)) if part)
+    return f"  {what}: {measured}" + (f"  →  {ending}" if ending else "")
+
+
+def table(rows: Sequence[tuple[str, Row]]) -> str:
+    """All rows with a bound, aligned, under the names of their benchmarks."""
+    cells = [(name, row.cells()[0], _short(row), row.cells()[3], verdict(row)) for name, row in rows]
+    cells = [row for row in cells if row[4]]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in cells
+    )
+
+
+def _short(row: Row) -> str:
+    if isinstance(row, Limit):
+        return _amount(row.value.number, row.value.unit)
+    return row.cells()[2]
+
+
+def to_json(row: Row) -> dict[str, Any]:
+    """A row as JSON: its fields, its kind, and whether it is met."""
+    document = {"kind": type(row).__name__.lower(), **asdict(row), "met": row.met}
+    if isinstance(row, Ratio):
+        document["ratio"] = row.ratio
+    return document
+
+
+def _amount(number: float, unit: str) -> str:
+    if unit == "s":
+        return f"{number * 1000:.0f} ms" if number < 1 else f"{number:.2f} s"
+    if unit == "B":
+        return f"{number / 1e6:,.1f} MB" if number < 1e9 else f"{number / 1e9:.2f} GB"
+    return f"{number:g} {unit}".rstrip()
+
+
+def _digits(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio < 1 else f"{ratio:.2f}"
+
+
+def _note(note: str) -> str:
+    return f" ({note})" if note else ""

@@ -1,0 +1,159 @@
+"""Timing commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
+
+Rules
+1. What is compared is run in turns (`in_turns`), so that whatever else the machine does falls on both; the number
+   is the median.
+2. Memory is the peak over time of the sum of PSS over all processes of the tree: pages that processes share are
+   counted once. It is sampled (`SAMPLE_S`) by this process, for both sides alike. A peak between two samples is
+   missed, on both sides alike.
+3. A command that fails ends the benchmark with its output. A number of a failed run is no number.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+#: Seconds between two samples of memory.
+SAMPLE_S = 0.1
+
+
+class CommandFailed(Exception):
+    """A command that is measured ended with a status other than the expected one; its output is in the text."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a command took. CPU time is user and system time of the process and all that it waited for."""
+
+    wall_s: float
+    cpu_s: float
+    stdout: bytes
+    #: Rule 2; 0 if it was not asked for.
+    peak_bytes: int = 0
+    #: Of `watched` names, those that a path of a mapped file had in it, in any process of the tree.
+    mapped: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:.2f} s, CPU {self.cpu_s:.2f} s, {self.peak_bytes / 1e6:.0f} MB"
+
+
+@dataclass(frozen=True)
+class Median:
+    """Medians, each by itself, over runs of one command."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: float
+    runs: tuple[Run, ...]
+
+    @staticmethod
+    def of(runs: Sequence[Run]) -> Median:
+        return Median(
+            statistics.median(run.wall_s for run in runs),
+            statistics.median(run.cpu_s for run in runs),
+            statistics.median(run.peak_bytes for run in runs),
+            tuple(runs),
+        )
+
+
+def run(
+    command: Sequence[str | Path],
+    cwd: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    memory: bool = False,
+    watched: Sequence[str] = (),
+    sample_s: float = SAMPLE_S,
+    expect: int = 0,
+    timeout_s: float = 3600,
+) -> Run:
+    """Run a command to its end. Raises CommandFailed."""
+    log_file = cwd / f".benchmark-{os.getpid()}.log"
+    with open(log_file, "w+b") as log:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            list(command), cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+        )
+        sampler = _Sampler(process.pid, watched, sample_s) if memory or watched else None
+        killer = threading.Timer(timeout_s, process.kill)
+        killer.start()
+        try:
+            assert process.stdout is not None
+            stdout = process.stdout.read()
+            process.wait()
+            wall_s = time.perf_counter() - started
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        finally:
+            killer.cancel()
+            if sampler is not None:
+                sampler.stop()
+            process.kill()
+        log.seek(0)
+        said = log.read()
+    log_file.unlink()
+    if process.returncode != expect:
+        text = (said[-4000:] + stdout[-2000:]).decode(errors="replace")
+        raise CommandFailed(f"{' '.join(map(str, command))}: exit {process.returncode}\n{text}")
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    peak, mapped = (sampler.peak_bytes, frozenset(sampler.mapped)) if sampler is not None else (0, frozenset())
+    return Run(wall_s, cpu_s, stdout, peak, mapped)
+
+
+def in_turns(repeats: int, **contenders: Callable[[], Run]) -> dict[str, Median]:
+    """Run each contender once, `repeats` times over; the order is turned round from one time to the next."""
+    runs: dict[str, list[Run]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for number in range(repeats):
+        for name in names if number % 2 == 0 else reversed(names):
+            runs[name].append(contenders[name]())
+    return {name: Median.of(found) for name, found in runs.items()}
+
+
+class _Sampler(threading.Thread):
+    """Looks at a process and its descendants again and again until it is stopped."""
+
+    def __init__(self, pid: int, watched: Sequence[str], sample_s: float) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes = 0
+        self.mapped: set[str] = set()
+        self._root = psutil.Process(pid)
+        self._watched = tuple(watched)
+        self._sample_s = sample_s
+        self._ended = threading.Event()
+        self.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._ended.wait(self._sample_s):
+            self._sample()
+
+    def _sample(self) -> None:
+        total = 0
+        try:
+            processes = [self._root, *self._root.children(recursive=True)]
+        except psutil.Error:
+            return
+        for process in processes:
+            try:
+                if self._watched:
+                    maps = Path(f"/proc/{process.pid}/maps").read_text()
+                    self.mapped.update(name for name in self._watched if name in maps)
+                else:
+                    total += process.memory_full_info().pss
+            except (psutil.Error, OSError):
+                continue  # it has just ended
+        self.peak_bytes = max(self.peak_bytes, total)

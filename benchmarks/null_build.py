@@ -1,0 +1,105 @@
+"""What a build costs when there is nothing to do.
+
+`trtbuild build`, the console script as a user calls it, against GNU make on as many targets as there are engines;
+and for a small project against an interpreter of the same virtual environment that imports json and os and ends,
+which is the least that a program in Python can cost. All are separate processes, timed from their start to their
+end by the same code, in turns.
+
+Fair to the peer: make looks at two files for each target (`peers.py` says more, and what else is measured without a
+bound); trtbuild answers for the sources, the distributions, the toolchain and every output file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import peers, projects
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.measure import Run, in_turns, run
+from benchmarks.session import Session, ran
+
+#: What a null build must not import (the issue: the standard library only).
+_FOREIGN = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rtx", "diskcache", "xxhash")
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """Null builds of many engines and of few models."""
+    sizes = session.sizes
+    project = built(session, sizes.models)
+    engines = sizes.models * sizes.targets
+    copies = peers.copies(session.folder(f"copies-{engines}"), engines)
+    run(["make", "--silent", "-j2"], copies)
+    contenders = {
+        "ours": lambda: session.call(project, "build"),
+        "make": lambda: run(["make"], copies),
+        "make_shared": lambda: run(["make", "-f", "Shared.mk"], copies),
+        "make_rR": lambda: run(["make", "-rR"], copies),
+        "floor": lambda: _interpreter(copies),
+    }
+    if shutil.which("ninja"):
+        run(["ninja"], copies)
+        contenders["ninja"] = lambda: run(["ninja"], copies)
+    found = in_turns(sizes.repeats, **contenders)
+    ours = Value("trtbuild", found["ours"].wall_s)
+    name = f"null build, {engines:,} engines"
+    yield Ratio(f"{name}, against make", ours, Value("make", found["make"].wall_s), 0.25)
+    cpu = Value("trtbuild", found["ours"].cpu_s)
+    yield Ratio(f"{name}, against make, CPU time", cpu, Value("make", found["make"].cpu_s))
+    yield Ratio(f"{name}, against the interpreter", ours, Value("import json, os", found["floor"].wall_s))
+    shared = Value("make", found["make_shared"].wall_s)
+    yield Ratio(f"{name}, against make where five targets share a source", ours, shared)
+    yield Ratio(f"{name}, against make -rR", ours, Value("make -rR", found["make_rR"].wall_s))
+    if "ninja" in found:
+        yield Ratio(f"{name}, against ninja", ours, Value("ninja", found["ninja"].wall_s))
+    if b"python" in session.trtbuild.open("rb").readline():  # not a wrapper that ``--trtbuild`` names
+        yield _imports(session, project)
+
+    few = built(session, sizes.few_models)
+    found = in_turns(2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(copies))
+    name = f"null build, {sizes.few_models} models × {sizes.targets} targets"
+    ours, floor = Value("trtbuild", found["ours"].wall_s), Value("import json, os", found["floor"].wall_s)
+    yield Ratio(f"{name}, against the interpreter", ours, floor, 1.5)
+    cpu = Value("trtbuild", found["ours"].cpu_s)
+    yield Ratio(f"{name}, CPU time", cpu, Value("import json, os", found["floor"].cpu_s))
+    session.call(few, "build", "--json")  # another command line: its first null build is a whole one
+    found = in_turns(sizes.repeats, ours=lambda: session.call(few, "build", "--json"))
+    yield Limit(f"{name}, --json", Value("trtbuild", found["ours"].wall_s))
+
+
+def built(session: Session, models: int) -> Path:
+    """A project of `models` × the session's targets that is built and whose null build has been seen to be one."""
+    project = projects.many(session.folder(f"many-{models}x{session.sizes.targets}"), models, session.sizes.targets)
+    session.say(f"  building {project.name}, unless it is (a trace for each model: minutes, the first time)")
+    session.call(project, "build", timeout_s=4 * 3600)
+    session.call(project, "build")  # what was edited too recently to be trusted by its times is, after this
+    _, document = session.document(project, "build")
+    if ran(document):
+        raise RuntimeError(f"a build after a build ran {ran(document)}")
+    return project
+
+
+def _interpreter(cwd: Path) -> Run:
+    return run([sys.executable, "-c", "import json, os"], cwd)
+
+
+def _imports(session: Session, project: Path) -> Row:
+    """The modules that a null build imports, by the interpreter's own account."""
+    code = (
+        "import runpy, sys\n"
+        f"script = {str(session.trtbuild)!r}\n"
+        "sys.argv = [script, 'build']\n"
+        "sys.path[0] = script.rpartition('/')[0]\n"
+        "try: runpy.run_path(script, run_name='__main__')\n"
+        "finally: print('MODULES', *sys.modules)"
+    )
+    done = run([sys.executable, "-c", code], project, environment=session.environment())
+    modules = done.stdout.decode().rpartition("MODULES")[2].split()
+    foreign = [name for name in _FOREIGN if name in modules]
+    return Check(
+        "a null build imports the standard library only",
+        not foreign,
+        f"imports {', '.join(foreign)}" if foreign else f"{len(modules)} modules, none of {', '.join(_FOREIGN)}",
+    )

@@ -1,0 +1,75 @@
+"""One layer of twelve changes: its weights, in a new weights file, or its source. Against the straight script.
+
+The script has no part that could be left out: whoever has it runs all of it again. It is the same one as for the
+cold build, measured in the same run (it makes random weights where trtbuild reads a file; that is to the script's
+advantage). What runs is taken from ``--json``. That no process imports torch is seen from outside: a torch that
+cannot be imported stands first on the path, and no process of the tree maps one of its libraries (engine workers,
+which have an environment of their own, among them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import projects
+from benchmarks.figure import Check, Ratio, Row, Value
+from benchmarks.measure import Median, Run
+from benchmarks.session import TORCH, Session, forget_build, ran
+
+#: A layer in the middle.
+_LAYER = 5
+#: Different structures, so that no run finds what the one before it has made.
+_ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """A fine-tune of one layer, then edits of one layer."""
+    sizes = session.sizes
+    layer = min(_LAYER, sizes.layers - 1)
+    project = projects.vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)
+    projects.undo_edits(project)
+    session.say("  building it, with an empty cache: what a run before this one has made must not be found")
+    forget_build(project, cache=True)
+    session.call(project, "build")
+    script = session.script_median(project)
+    weights = project / "weights" / "vit.safetensors"
+
+    timed = [_replaced(session, project, weights, layer) for _ in range(sizes.cold_repeats)]
+    ours = Median.of([run for run, _ in timed])
+    name = f"one layer's weights of {sizes.layers}"
+    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), 0.15)
+    yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
+    yield Ratio(
+        f"{name}: peak memory", Value("trtbuild", ours.peak_bytes, "B"), Value("script", script.peak_bytes, "B")
+    )
+    yield _steps(
+        f"{name}: no trace, no convert, one engine step", timed[-1][1], {"trace": 0, "convert": 0, "engine": 1}
+    )
+    projects.replace_weights(weights, layer)
+    done = session.call(project, "build", poison=TORCH, watched=("libtorch",), sample_s=0.02)
+    found = f"built with a torch that cannot be imported; mapped: {', '.join(sorted(done.mapped)) or 'none'}"
+    yield Check(f"{name}: no torch in any process", not done.mapped, found)
+
+    edited = []
+    for number in range(sizes.cold_repeats):
+        projects.edit_layer(project, layer, _ACTIVATIONS[number % len(_ACTIVATIONS)])
+        edited.append(session.document(project, "build", memory=True))
+    projects.undo_edits(project)
+    ours = Median.of([run for run, _ in edited])
+    name = f"one layer's source of {sizes.layers}"
+    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), 0.5)
+    yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
+    yield _steps(f"{name}: one trace, one engine step", edited[0][1], {"trace": 1, "engine": 1})
+
+
+def _replaced(session: Session, project: Path, weights: Path, layer: int) -> tuple[Run, Any]:
+    projects.replace_weights(weights, layer)
+    return session.document(project, "build", memory=True)
+
+
+def _steps(what: str, document: Mapping[str, Any], wanted: Mapping[str, int]) -> Check:
+    found = ran(document)
+    seen = ", ".join(f"{stage} {count}" for stage, count in found.items())
+    return Check(what, all(found.get(stage, 0) == count for stage, count in wanted.items()), f"ran: {seen}")

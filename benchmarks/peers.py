@@ -1,0 +1,68 @@
+"""Equal work for other build systems: 1,000 targets that are up to date, as GNU make, ninja, doit and dvc would have them.
+
+Each target is made by `cp` from a source file of its own. The bound was set in this layout; GNU make's time is
+mostly the search for built-in rules that could make each source file, so it goes with the number of sources. make
+runs as everybody calls it. Beside it, without a bound, are measured `make -rR` (no built-in rules), make where five
+targets share a source file, and ninja. doit and dvc are measured as installed from PyPI, in a virtual environment
+of their own (`peers.txt`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+_DODO = '''\
+"""One task for each target."""
+
+DOIT_CONFIG = {{"dep_file": ".doit.db"}}
+
+
+def task_copy():
+    for number in range({count}):
+        source, target = f"sources/{{number:04}}.txt", f"targets/{{number:04}}.txt"
+        yield {{"name": f"{{number:04}}", "actions": [["cp", source, target]], "file_dep": [source], "targets": [target]}}
+'''
+
+
+def copies(folder: Path, count: int) -> Path:
+    """A Makefile, a build.ninja and a dodo.py for `count` targets, and their sources. Nothing is built yet.
+
+    ``Shared.mk`` makes five targets of each source, of which it uses the first fifth.
+    """
+    (folder / "sources").mkdir(parents=True, exist_ok=True)
+    (folder / "targets").mkdir(exist_ok=True)
+    pairs = [(f"sources/{number:04}.txt", f"targets/{number:04}.txt") for number in range(count)]
+    for source, _ in pairs:
+        if not (folder / source).exists():
+            (folder / source).write_text(f"{source}\n")
+    rules = "".join(f"{target}: {source}\n\tcp {source} {target}\n" for source, target in pairs)
+    goals = " ".join(target for _, target in pairs)
+    (folder / "Makefile").write_text(f"all: {goals}\n.PHONY: all\n{rules}")
+    shared = [(f"sources/{number // 5:04}.txt", f"targets/{number:04}.txt") for number in range(count)]
+    rules = "".join(f"{target}: {source}\n\tcp {source} {target}\n" for source, target in shared)
+    (folder / "Shared.mk").write_text(f"all: {goals}\n.PHONY: all\n{rules}")
+    edges = "".join(f"build {target}: cp {source}\n" for source, target in pairs)
+    (folder / "build.ninja").write_text(f"rule cp\n  command = cp $in $out\n{edges}")
+    (folder / "dodo.py").write_text(_DODO.format(count=count))
+    return folder
+
+
+def stages(folder: Path, count: int, dvc: Path) -> Path:
+    """A dvc project of `count` stages, without git, that has been run once."""
+    if (folder / "dvc.lock").exists():
+        return folder
+    copies(folder, count)
+    text = "stages:\n"
+    for number in range(count):
+        source, target = f"sources/{number:04}.txt", f"targets/{number:04}.txt"
+        text += f"  copy{number:04}:\n    cmd: cp {source} {target}\n    deps: [{source}]\n    outs: [{target}]\n"
+    (folder / "dvc.yaml").write_text(text)
+    for command in (
+        ["init", "--no-scm", "--quiet"],
+        ["config", "core.analytics", "false"],
+        ["config", "core.check_update", "false"],
+        ["repro", "--quiet"],
+    ):
+        subprocess.run([dvc, *command], cwd=folder, check=True, timeout=1800, stdout=subprocess.DEVNULL)
+    return folder

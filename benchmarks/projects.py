@@ -1,0 +1,258 @@
+"""The projects that are measured, written as a user would write them: sources, a manifest, a weights file.
+
+``python -m benchmarks.projects many DIR --models 200 --targets 5 --build`` and ``… vit DIR --granularity
+--weights``. The functions are the same. Everything is written only where it differs, so a project that is there
+stays as it is, and so do the times of its files. Nothing here knows how trtbuild works inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: The architectures that TensorRT-RTX builds float32 products for, in the order in which targets are taken.
+SMS = (80, 86, 89, 120, 121)
+
+_MANY_HEAD = """\
+version: 1
+targets:
+{targets}
+profiles:
+  rows:
+    x: {{min: [1, 16], opt: [4, 16], max: [8, 16]}}
+defaults:
+  inputs: {{x: {{}}}}
+  dims: {{batch: x.0}}
+  profiles: [rows]
+  targets: [{names}]
+models:
+"""
+
+_MANY_BLOCK = '''\
+"""What all models of this project are made of."""
+
+import torch
+
+
+class Block(torch.nn.Module):
+    """Two layers with a residual connection. `width` is the size between them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(16, width)
+        self.down = torch.nn.Linear(width, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+'''
+
+_MANY_MODEL = '''\
+"""Model {number} of {models}."""
+
+import torch
+
+from models.block import Block
+
+
+def build() -> torch.nn.Module:
+    return Block({width}).eval()
+'''
+
+_VIT_MODEL = '''\
+"""ViT of the transformers library, from a configuration: nothing is downloaded, weights are random and seeded."""
+
+import torch
+from transformers import ViTConfig, ViTModel
+
+
+def build(layers: int, hidden: int, image: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+        image_size=image,
+        patch_size=16,
+    )
+    model = ViTModel(config, add_pooling_layer=False)
+    # edits of single layers go here
+    return model.eval()
+'''
+
+_EDIT_MARK = "    # edits of single layers go here\n"
+
+_VIT_MANIFEST = """\
+version: 1
+targets:
+{targets}
+profiles:
+{profiles}
+models:
+{models}"""
+
+_VIT_ENTRY = """\
+  {name}:
+    source: {{python: "models.vit:build", kwargs: {{layers: {layers}, hidden: {hidden}, image: {image}}}}}
+{weights}    inputs: {{pixel_values: {{}}}}
+    dims: {{batch: pixel_values.0}}
+    profiles: [{profile}]
+    targets: [{names}]
+{partition}"""
+
+_SAVE_WEIGHTS = """\
+import json, sys
+from safetensors.torch import save_file
+from models.vit import build
+save_file(build(**json.loads(sys.argv[1])).state_dict(), sys.argv[2])
+"""
+
+
+def many(folder: Path, models: int = 200, targets: int = 5) -> Path:
+    """`models` tiny models of different structure, a source file each and one that all share, for `targets` SMs each."""
+    sms = _sms(targets)
+    entries = "".join(f'  m{n:03}: {{source: {{python: "models.m{n:03}:build"}}}}\n' for n in range(models))
+    head = _MANY_HEAD.format(targets=_targets(sms), names=", ".join(f"sm{sm}" for sm in sms))
+    _write(folder / "trtbuild.yaml", head + entries)
+    _write(folder / "models" / "__init__.py", "")
+    _write(folder / "models" / "block.py", _MANY_BLOCK)
+    for number in range(models):
+        text = _MANY_MODEL.format(number=number, models=models, width=16 + number)
+        _write(folder / "models" / f"m{number:03}.py", text)
+    return folder
+
+
+def vit(
+    folder: Path,
+    *,
+    layers: int = 12,
+    hidden: int = 768,
+    image: int = 224,
+    granularity: bool = False,
+    weights: bool = False,
+    targets: Sequence[int] = (89,),
+    profile_sets: int = 1,
+) -> Path:
+    """A vision transformer, ViT-B unless said otherwise; batch 1 to 8.
+
+    With `granularity` each encoder layer is an engine; with `weights` they come from ``weights/vit.safetensors``; with
+    `profile_sets` > 1 there is a model for each, of the same source, with another opt and max.
+    """
+    sizes = {"layers": layers, "hidden": hidden, "image": image}
+    profiles, models = "", ""
+    for number in range(profile_sets):
+        name = "vit" if number == 0 else f"vit{number + 1}"
+        opt, largest = 4 * (number + 1), 8 * (number + 1)
+        shapes = f"min: [1, {_chw(image)}], opt: [{opt}, {_chw(image)}], max: [{largest}, {_chw(image)}]"
+        profiles += f"  batch{largest}:\n    pixel_values: {{{shapes}}}\n"
+        models += _VIT_ENTRY.format(
+            name=name,
+            **sizes,
+            weights="    weights: weights/vit.safetensors\n" if weights else "",
+            profile=f"batch{largest}",
+            names=", ".join(f"sm{sm}" for sm in targets),
+            partition='    partition: {granularity: ["layers.*"]}\n' if granularity else "",
+        )
+    _write(folder / "trtbuild.yaml", _VIT_MANIFEST.format(targets=_targets(targets), profiles=profiles, models=models))
+    _write(folder / "models" / "__init__.py", "")
+    _write(folder / "models" / "vit.py", _VIT_MODEL)
+    if weights:
+        _save_weights(folder, sizes)
+    return folder
+
+
+def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
+    """Change one layer of a `vit` project in its source: another activation function. Replaces earlier edits."""
+    edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
+    _write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
+
+
+def undo_edits(folder: Path) -> None:
+    """The source of a `vit` project as it was."""
+    _write(folder / "models" / "vit.py", _VIT_MODEL)
+
+
+def replace_weights(path: Path, layer: int) -> None:
+    """Replace a safetensors file by one whose tensors of one layer are all different (a fine-tune of that layer)."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(path)
+    changed = [name for name in tensors if f"layers.{layer}." in name]
+    if not changed:
+        raise ValueError(f"{path} has no layer {layer}")
+    for name in changed:
+        tensors[name] = tensors[name] * tensors[name].dtype.type(1.01) + tensors[name].dtype.type(0.001)
+    save_file(tensors, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
+
+
+def _save_weights(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Write the weights file, unless there is one for a model of these sizes (`replace_weights` keeps them)."""
+    path, said = folder / "weights" / "vit.safetensors", folder / "weights" / "sizes.json"
+    if path.exists() and said.exists() and json.loads(said.read_text()) == sizes:
+        return
+    path.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", _SAVE_WEIGHTS, json.dumps(sizes), str(path.relative_to(folder))]
+    subprocess.run(command, cwd=folder, check=True, timeout=600)
+    said.write_text(json.dumps(sizes) + "\n")
+
+
+def _sms(count: int) -> tuple[int, ...]:
+    if not 1 <= count <= len(SMS):
+        raise ValueError(f"1 to {len(SMS)} targets, not {count}")
+    return SMS[:count]
+
+
+def _targets(sms: Sequence[int]) -> str:
+    return "\n".join(f"  sm{sm}: {{sm: {sm}}}" for sm in sms)
+
+
+def _chw(image: int) -> str:
+    return f"3, {image}, {image}"
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def main() -> None:
+    """Write, and with ``--build`` build, one of the projects."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.projects", description=main.__doc__)
+    parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    one = kinds.add_parser("many", help="many tiny models for several targets")
+    one.add_argument("--models", type=int, default=200)
+    one.add_argument("--targets", type=int, default=5)
+    two = kinds.add_parser("vit", help="a vision transformer")
+    two.add_argument("--layers", type=int, default=12)
+    two.add_argument("--hidden", type=int, default=768)
+    two.add_argument("--image", type=int, default=224)
+    two.add_argument("--granularity", action="store_true", help="one engine for each encoder layer")
+    two.add_argument("--weights", action="store_true", help="weights in a safetensors file")
+    two.add_argument("--targets", type=int, default=1)
+    two.add_argument("--profile-sets", type=int, default=1)
+    for kind in (one, two):
+        kind.add_argument("folder", type=Path, metavar="DIR")
+    given = vars(parser.parse_args())
+    build, kind, folder = given.pop("build"), given.pop("kind"), given.pop("folder")
+    if kind == "many":
+        many(folder, **given)
+    else:
+        given["targets"] = (89,) if given["targets"] == 1 else _sms(given["targets"])
+        vit(folder, **given)
+    if build:
+        environment = {name: value for name, value in os.environ.items() if name != "TRTBUILD_CACHE_DIR"}
+        trtbuild = Path(sys.executable).with_name("trtbuild")
+        sys.exit(subprocess.run([trtbuild, "build"], cwd=folder, env=environment, check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()

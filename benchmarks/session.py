@@ -1,0 +1,141 @@
+"""One run of ``python -m benchmarks``: its sizes, its work folder, and the commands that are measured in it.
+
+The work folder keeps projects and their caches from run to run, so that a thousand engines are built once. It is in
+`benchmarks/.work`, which git ignores, or where ``--work`` says; it may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Median, Run, in_turns, run
+
+#: Modules that a build without torch and TensorRT must not import; a folder of their poisoned twins goes on PYTHONPATH.
+TORCH = ("torch",)
+TENSORRT = ("tensorrt_rtx", "tensorrt")
+
+_POISON = """\
+raise ImportError("{name} is poisoned: this benchmark checks that it is not imported")
+"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large everything is. The defaults are the issue's, except the weights file (``--full``)."""
+
+    models: int = 200
+    targets: int = 5
+    few_models: int = 20
+    layers: int = 12
+    hidden: int = 768
+    image: int = 224
+    chunk_layers: int = 4
+    weights_gb: float = 2.0
+    dvc_stages: int = 100
+    repeats: int = 15
+    cold_repeats: int = 3
+
+    @property
+    def vit(self) -> dict[str, Any]:
+        """The sizes of the vision transformer, as `projects.vit` takes them."""
+        return {"layers": self.layers, "hidden": self.hidden, "image": self.image}
+
+
+@dataclass
+class Session:
+    """What the benchmarks share."""
+
+    work: Path
+    sizes: Sizes
+    #: The virtual environment of doit and dvc.
+    peers: Path
+    #: The program that is measured: the console script beside this interpreter unless ``--trtbuild`` says otherwise.
+    trtbuild: Path = field(default_factory=lambda: Path(sys.executable).with_name("trtbuild"))
+    _script: Median | None = None
+
+    def folder(self, name: str) -> Path:
+        """A folder of this name in the work folder."""
+        path = self.work / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def fresh(self, name: str) -> Path:
+        """The same, and empty."""
+        shutil.rmtree(self.work / name, ignore_errors=True)
+        return self.folder(name)
+
+    def peer(self, name: str) -> Path:
+        """The program of a peer. Raises FileNotFoundError with what installs it."""
+        program = self.peers / "bin" / name
+        if not program.exists():
+            raise FileNotFoundError(f"{program}: `make bench` installs it (benchmarks/peers.txt)")
+        return program
+
+    def say(self, text: str) -> None:
+        """Tell what is being done, on standard error."""
+        print(text, file=sys.stderr, flush=True)
+
+    def call(self, project: Path, *arguments: str, poison: Sequence[str] = (), **settings: Any) -> Run:
+        """Run trtbuild in a project with the project's own cache, as a user would."""
+        environment = self.environment(poison)
+        return run([self.trtbuild, *arguments], project, environment=environment, **settings)
+
+    def document(self, project: Path, *arguments: str, **settings: Any) -> tuple[Run, Any]:
+        """The same with ``--json``: the run, and the document."""
+        done = self.call(project, *arguments, "--json", **settings)
+        return done, json.loads(done.stdout)
+
+    def environment(self, poison: Sequence[str] = ()) -> dict[str, str]:
+        """This environment without trtbuild's variables; importing a module of `poison` is an error in it."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
+        if poison:
+            environment["PYTHONPATH"] = str(self._poisoned(poison))
+        return environment
+
+    def script(self, project: Path, output: Path) -> Run:
+        """`straight_vit.py` once, on the model of a `vit` project."""
+        shutil.rmtree(output, ignore_errors=True)
+        sizes = self.sizes
+        arguments = [str(output), str(sizes.layers), str(sizes.hidden), str(sizes.image)]
+        command: list[str | Path] = [sys.executable, Path(__file__).with_name("straight_vit.py"), *arguments]
+        done = run(command, project, environment=self.environment(), memory=True)
+        self.say(f"  the script: {done}")
+        shutil.rmtree(output)
+        return done
+
+    def script_median(self, project: Path) -> Median:
+        """The straight script's medians in this run: measured when first asked for, unless `note_script` came before."""
+        if self._script is None:
+            self.say("  the straight script, for the ratios below")
+            output = self.work / "straight"
+            self._script = in_turns(self.sizes.cold_repeats, script=lambda: self.script(project, output))["script"]
+        return self._script
+
+    def note_script(self, median: Median) -> None:
+        """Use these medians for `script_median`."""
+        self._script = median
+
+    def _poisoned(self, names: Sequence[str]) -> Path:
+        folder = self.work / ("poison-" + "-".join(names))
+        for name in names:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name / "__init__.py").write_text(_POISON.format(name=name))
+        return folder
+
+
+def ran(document: Mapping[str, Any]) -> dict[str, int]:
+    """Stage → number of steps that ran, without zeros."""
+    return {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
+
+
+def forget_build(project: Path, *, cache: bool) -> None:
+    """Delete what a build leaves: the outputs and the state, and with `cache` the cache too."""
+    for name in ("dist", ".trtbuild", *(("cache",) if cache else ())):
+        shutil.rmtree(project / name, ignore_errors=True)

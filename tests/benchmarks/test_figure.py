@@ -1,0 +1,43 @@
+"""Rows say what was measured, against what, and whether the bound is met."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_json, verdict
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (Ratio("null", Value("ours", 0.05), Value("make", 0.2), 0.25), "met"),
+        (Ratio("null", Value("ours", 0.06), Value("make", 0.2), 0.25), "NOT MET"),
+        (Ratio("null", Value("ours", 0.06), Value("make", 0.2)), ""),
+        (Ratio("chunks", Value("plain", 45, "B"), Value("cache", 10, "B"), 4.5, at_least=True), "met"),
+        (Ratio("chunks", Value("plain", 44, "B"), Value("cache", 10, "B"), 4.5, at_least=True), "NOT MET"),
+        (Limit("plan", Value("ours", 0.99), 1.0), "met"),
+        (Limit("plan", Value("ours", 1.0), 1.0), "NOT MET"),
+        (Limit("plan", Value("doit", 5.0)), ""),
+        (Check("one trace", True, "1"), "met"),
+        (Check("one trace", False, "2"), "NOT MET"),
+    ],
+)
+def test_a_bound_is_met_or_not(row: Row, said: str) -> None:
+    assert verdict(row) == said
+    assert line(row).endswith(said)
+    assert json.loads(json.dumps(to_json(row)))["met"] == row.met
+
+
+def test_a_line_has_both_numbers_the_ratio_and_the_bound() -> None:
+    row = Ratio("null build", Value("trtbuild", 0.05), Value("make", 0.2), 0.5)
+    assert line(row) == "  null build: trtbuild 50 ms; make 200 ms  →  0.250 ×  (≤ 0.5 ×)  met"
+
+
+def test_the_table_has_the_rows_with_a_bound() -> None:
+    rows: list[tuple[str, Row]] = [
+        ("plan", Limit("trtbuild", Value("", 2.5), 1.0)),
+        ("plan", Limit("doit", Value("", 0.3))),
+    ]
+    assert table(rows) == "plan  trtbuild  2.50 s  < 1.00 s  NOT MET"

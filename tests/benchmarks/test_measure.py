@@ -1,0 +1,78 @@
+"""What is measured of a command is what the command took."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import CommandFailed, Median, Run, in_turns, run
+
+_MIB = 1 << 20
+
+
+def python(code: str, folder: Path, **settings: object) -> Run:
+    return run([sys.executable, "-c", code], folder, **settings)  # type: ignore[arg-type]
+
+
+def test_output_and_times_are_the_commands(tmp_path: Path) -> None:
+    done = python("import time; time.sleep(0.3); print('hello')", tmp_path)
+    assert done.stdout == b"hello\n"
+    assert done.wall_s >= 0.3
+    assert done.cpu_s > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cpu_time_is_that_of_the_whole_tree(tmp_path: Path) -> None:
+    burn = "import time\nwhile time.process_time() < 0.4: pass"
+    done = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])", tmp_path)
+    assert done.cpu_s >= 0.4
+
+
+def test_peak_memory_is_the_sum_over_the_tree(tmp_path: Path) -> None:
+    hold = f"import sys; data = bytearray(b'x') * ({100 * _MIB}); print(flush=True); sys.stdin.read()"
+    parent = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {hold!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        f"data = bytearray(b'x') * ({100 * _MIB})\n"
+        "child.stdout.readline(); time.sleep(1); child.stdin.close(); child.wait()\n"
+    )
+    done = python(parent, tmp_path, memory=True, sample_s=0.02)
+    assert 200 * _MIB < done.peak_bytes < 300 * _MIB
+
+
+def test_libraries_that_a_descendant_maps_are_seen(tmp_path: Path) -> None:
+    child = "import _sqlite3, time; time.sleep(1)"
+    done = python(
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])",
+        tmp_path,
+        watched=("libsqlite3", "libnothing"),
+        sample_s=0.02,
+    )
+    assert done.mapped == {"libsqlite3"}
+
+
+def test_a_command_that_fails_has_no_number(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match=r"exit 3\n(.|\n)*why"):
+        python("import sys; print('why', file=sys.stderr); sys.exit(3)", tmp_path)
+
+
+def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="exit -9"):
+        python("import time; time.sleep(60)", tmp_path, timeout_s=0.5)
+
+
+def test_contenders_take_turns_and_the_median_counts() -> None:
+    order: list[str] = []
+    times = iter([5.0, 100.0, 1.0, 3.0, 2.0, 200.0])
+
+    def contender(name: str) -> Run:
+        order.append(name)
+        return Run(next(times), 0.0, b"")
+
+    found = in_turns(3, a=lambda: contender("a"), b=lambda: contender("b"))
+    assert "".join(order) == "abbaab"
+    assert found["a"].wall_s == 3.0
+    assert found["b"].wall_s == 100.0
+    assert isinstance(found["a"], Median)

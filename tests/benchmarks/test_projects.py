@@ -1,0 +1,64 @@
+"""The projects that are measured are valid, and written only where they differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from benchmarks import peers, projects
+from trtbuild import manifest
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_many_models_for_several_targets(tmp_path: Path) -> None:
+    projects.many(tmp_path, models=3, targets=2)
+    models = manifest.load(tmp_path).models
+    assert [model.name for model in models] == ["m000", "m001", "m002"]
+    assert all([target.sm for target in model.targets] == [80, 86] for model in models)
+    before = times(tmp_path)
+    projects.many(tmp_path, models=3, targets=2)
+    assert times(tmp_path) == before
+
+
+def test_a_vit_of_two_profile_sets(tmp_path: Path) -> None:
+    projects.vit(tmp_path, layers=1, hidden=64, image=32, granularity=True, targets=(86, 89, 120), profile_sets=2)
+    one, two = manifest.load(tmp_path).models
+    assert one.source == two.source
+    assert one.profiles != two.profiles
+    assert len(one.targets) == 3
+
+
+def test_an_edit_of_a_layer_is_one_line_and_can_be_undone(tmp_path: Path) -> None:
+    projects.vit(tmp_path, layers=1, hidden=64, image=32)
+    source = tmp_path / "models" / "vit.py"
+    before = source.read_text()
+    projects.edit_layer(tmp_path, 3, "Tanh")
+    assert set(source.read_text().splitlines()) - set(before.splitlines()) == {
+        "    model.layers[3].mlp.activation_fn = torch.nn.Tanh()"
+    }
+    projects.undo_edits(tmp_path)
+    assert source.read_text() == before
+
+
+def test_a_fine_tune_changes_all_tensors_of_one_layer_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    names = [f"layers.{layer}.{name}" for layer in range(12) for name in ("weight", "bias")]
+    before = {name: np.zeros(3, np.float32) for name in names}
+    save_file(before, path)
+    projects.replace_weights(path, 1)
+    after = load_file(path)
+    changed = [name for name in names if not np.array_equal(before[name], after[name])]
+    assert changed == ["layers.1.weight", "layers.1.bias"]
+
+
+def test_peers_have_a_target_for_each_source(tmp_path: Path) -> None:
+    peers.copies(tmp_path, 2)
+    assert "targets/0001.txt: sources/0001.txt\n\tcp" in (tmp_path / "Makefile").read_text()
+    before = times(tmp_path / "sources")
+    peers.copies(tmp_path, 2)
+    assert times(tmp_path / "sources") == before

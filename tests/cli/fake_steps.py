@@ -1,0 +1,32 @@
+"""Plans, steps and runs that say what a watcher looks at, and no more."""
+
+from __future__ import annotations
+
+from trtbuild.core.graph import ModelPlan, Reason, Stage, Step, Verdict
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.spec import Input, Model, Origin, Source
+from trtbuild.driver.steps import Ran
+
+NEW = Reason("new", "it was not built in this project before")
+
+
+def a_step(model: str, stage: Stage, verdict: Verdict = "run", reason: Reason = NEW) -> Step:
+    return Step(f"{model}/{stage}", model, stage, verdict, reason, recipe=Recipe(stage, 1, (("model", model),)))
+
+
+def a_plan(name: str, **verdicts: Verdict) -> ModelPlan:
+    """A plan with these stages' verdicts."""
+    model = Model(name, Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))
+    plan = ModelPlan(model, ShapePlan((), ()))
+    for stage, verdict in verdicts.items():
+        step = a_step(name, stage, verdict)  # type: ignore[arg-type]
+        plan.steps[step.id] = step
+    return plan
+
+
+def done(*, source: str = "built", conversions: int = 0) -> Ran:
+    return Ran(
+        Record(Recipe("trace", 1, ()), {}), 0.0, source=source, conversions={str(n): 0.1 for n in range(conversions)}
+    )

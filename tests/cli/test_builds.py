@@ -1,0 +1,104 @@
+"""The end of a build as a person reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from trtbuild.cli import builds
+
+
+def a_step(model: str, stage: str, verdict: str, plan_size: int | None = None) -> dict[str, Any]:
+    outputs = {} if plan_size is None else {"plan": {"sha256": "0" * 64, "size": plan_size}}
+    return {"id": f"{model}/{stage}", "model": model, "stage": stage, "verdict": verdict, "outputs": outputs}
+
+
+def a_build(
+    *steps: dict[str, Any], outputs: Any = (), errors: Any = (), warnings: Any = (), ok: bool = True
+) -> dict[str, Any]:
+    return {
+        "ok": ok,
+        "duration_s": 4.21,
+        "steps": list(steps),
+        "outputs": list(outputs),
+        "errors": list(errors),
+        "warnings": list(warnings),
+    }
+
+
+def an_output(model: str, *, written: bool = True) -> dict[str, Any]:
+    return {"model": model, "kind": "package", "path": f"dist/{model}", "written": written}
+
+
+def shown(lines: list[str]) -> list[str]:
+    return [click.unstyle(line) for line in lines]
+
+
+def test_what_was_written_and_how_it_came_out() -> None:
+    found = a_build(
+        a_step("vit", "engine", "run", 3 * 2**20),
+        a_step("mlp", "engine", "hit", 512),
+        outputs=[an_output("vit"), an_output("mlp", written=False)],
+        warnings=["slow", "slow"],
+    )
+    assert shown(builds.built(found)) == [
+        "package  dist/vit  1 engine, 3.0 MiB",
+        "warning: slow",
+        "done: 1 run, 1 hit in 4.2 s",
+    ]
+    assert builds.failures(found) == []
+
+
+def test_a_build_with_nothing_to_do_is_one_line() -> None:
+    found = a_build(*[a_step("vit", "trace", "hit")] * 3, outputs=[an_output("vit", written=False)])
+    assert shown(builds.built(found)) == ["up to date: 3 hit in 4.210 s"]
+
+
+def test_outputs_that_were_put_back_are_not_up_to_date() -> None:
+    found = a_build(a_step("vit", "trace", "hit"), outputs=[an_output("vit")])
+    assert shown(builds.built(found)) == ["package  dist/vit", "done: 1 hit in 4.2 s"]
+
+
+@pytest.mark.parametrize(("number", "lines"), [(21, 22), (200, 22)])
+def test_many_outputs_are_counted(number: int, lines: int) -> None:
+    found = a_build(a_step("m", "trace", "run"), outputs=[an_output(f"m{k}") for k in range(number)])
+    assert len(builds.built(found)) == lines
+
+
+def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
+    def error(step: str, text: str = "it fails\n  in detail") -> dict[str, Any]:
+        return {"step": step, "text": text, "file": "net.py", "line": 3, "hint": "correct it"}
+
+    found = a_build(
+        a_step("a", "trace", "failed"),
+        a_step("a", "lower", "skipped"),
+        errors=[error("a/trace"), error("b/trace"), {**error("c/trace", "died"), "log": ".trtbuild/logs/c.log"}],
+        ok=False,
+    )
+    assert builds.built(found) == []
+    assert shown(builds.failures(found)) == [
+        "FAIL a/trace, b/trace",
+        "  net.py:3: it fails",
+        "    in detail",
+        "  → correct it",
+        "FAIL c/trace",
+        "  net.py:3: died",
+        "  → correct it",
+        "  log: .trtbuild/logs/c.log",
+        "failed: 1 failed, 1 skipped in 4.2 s",
+    ]
+
+
+def test_an_error_of_no_step_is_said_too() -> None:
+    found = a_build(
+        a_step("a", "trace", "hit"),
+        errors=[{"text": "the outputs cannot be written", "file": None, "line": None, "hint": None}],
+        ok=False,
+    )
+    assert shown(builds.failures(found)) == [
+        "error",
+        "  the outputs cannot be written",
+        "failed: 1 hit in 4.2 s",
+    ]

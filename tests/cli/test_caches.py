@@ -1,0 +1,69 @@
+"""What the cache commands found, as a person reads it."""
+
+from __future__ import annotations
+
+import click
+
+from trtbuild.cli import caches
+
+STATS = {
+    "cache": "/c",
+    "records": {"trace-link": 53, "engine": 12, "trace": 3},
+    "blobs": 103,
+    "chunks": 1200,
+    "logical_bytes": 834 * 2**20,
+    "stored_bytes": 168 * 2**20,
+    "allocated_bytes": 170 * 2**20,
+    "dedup_ratio": 4.96,
+    "quarantine_entries": 0,
+    "quarantine_bytes": 0,
+}
+
+
+def shown(lines: list[str]) -> list[str]:
+    return [click.unstyle(line) for line in lines]
+
+
+def test_statistics_are_in_the_order_of_the_stages() -> None:
+    assert shown(caches.stats(STATS)) == [
+        "cache         /c",
+        "records       68",
+        "  trace       3",
+        "  engine      12",
+        "  trace-link  53",
+        "contents      834.0 MiB in 103 blobs",
+        "stored        168.0 MiB, 5.0 × smaller; 1,200 chunks",
+        "on disk       170.0 MiB",
+    ]
+    damaged = {**STATS, "chunks": 0, "dedup_ratio": 1.0, "quarantine_entries": 2, "quarantine_bytes": 2048}
+    assert shown(caches.stats(damaged))[-1].startswith("quarantine    2 entries, 2.0 KiB")
+    assert "stored        168.0 MiB" in shown(caches.stats(damaged))
+
+
+def test_a_verification_says_what_is_damaged_and_that_it_can_be_made_again() -> None:
+    found = {"records": 2, "blobs": 3, "bytes_read": 2048, "damage": []}
+    assert shown(caches.verified(found)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
+    damage = [{"kind": "blob", "name": "ab12", "text": "not what its name says"}]
+    assert shown(caches.verified({**found, "damage": damage}))[:2] == [
+        "damaged: 1 entry put in quarantine; 2 records, 3 blobs, 2.0 KiB read",
+        "  blob  ab12  not what its name says",
+    ]
+
+
+def test_a_collection_lines_up() -> None:
+    found = {
+        "dry_run": True,
+        "records_removed": 61,
+        "blobs_removed": 126,
+        "freed_bytes": 7.8 * 2**20,
+        "records_kept": 1,
+        "blobs_kept": 58,
+        "kept_bytes": 512,
+        "kept_because": {"in use": 2, "pinned": 0},
+        "leftovers_removed": 0,
+    }
+    assert shown(caches.collected(found)) == [
+        "would remove  61 records, 126 blobs  7.8 MiB",
+        "kept          1 record, 58 blobs       512 B",
+        "  2 kept: in use",
+    ]

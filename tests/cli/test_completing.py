@@ -1,0 +1,130 @@
+"""Completion, in a real bash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CommandLine
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}, ampere: {sm: 86}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+defaults: {targets: [ada, ampere], profiles: [rows]}
+models:
+  vit: {source: {python: "net:build"}, inputs: {x: {}}}
+  vitamin: {source: {python: "net:build"}, inputs: {x: {}}}
+  bert: {source: {python: "net:build"}, inputs: {x: {}}}
+"""
+
+ASK = """\
+eval "$(trtbuild completion bash)" || exit 9
+complete -p trtbuild > /dev/null || exit 8
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_trtbuild_completion trtbuild
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+
+
+@pytest.fixture
+def trtbuild(command_line: CommandLine) -> CommandLine:
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / ".trtbuild").mkdir()
+    (command_line.project / ".trtbuild" / "history.json").write_text('{"vit/engine/model@ada": {}, "gone/trace": {}}')
+    folder = command_line.project.parent / "bin"
+    folder.mkdir()
+    (folder / "trtbuild").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m trtbuild "$@"\n')
+    (folder / "trtbuild").chmod(0o755)
+    return command_line
+
+
+def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> list[str]:
+    """What bash offers for the last of `words`."""
+    path = f"{trtbuild.project.parent / 'bin'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", ASK, "bash", "trtbuild", *words],
+        cwd=folder or trtbuild.project,
+        env={**os.environ, "PATH": path, "TRTBUILD_CACHE_DIR": str(trtbuild.cache)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["bu"], ["build"]),
+        (["build", "v"], ["vit", "vitamin"]),
+        (["plan", "--target", "a"], ["ada", "ampere"]),
+        (["build", "--target", "ad"], ["ada"]),
+        (["build", "--depfile-"], ["--depfile-target"]),
+        (["why", "vit/en"], ["vit/engine/model@ada"]),
+        (["why", "vit/engine/model", "@"], ["@ada"]),
+        (["why", "vit/engine/model", "@", "a"], ["@ada"]),
+        (["why", "gone"], []),
+        (["cache", ""], ["stats", "verify", "gc"]),
+        (["completion", "z"], ["zsh"]),
+    ],
+)
+def test_what_is_offered(trtbuild: CommandLine, words: list[str], offered: list[str]) -> None:
+    assert sorted(complete(trtbuild, *words)) == sorted(offered)
+
+
+@needs_bash
+def test_the_project_is_that_of_c(trtbuild: CommandLine, tmp_path: Path) -> None:
+    assert complete(trtbuild, "-C", "project", "plan", "be", folder=tmp_path) == ["bert"]
+    assert complete(trtbuild, "plan", "-C", "project", "be", folder=tmp_path) == ["bert"]
+
+
+@needs_bash
+def test_whatever_is_wrong_is_an_empty_answer(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "trtbuild.yaml").write_text("models: [")
+    assert complete(trtbuild, "build", "v") == []
+    (trtbuild.project / "trtbuild.yaml").unlink()
+    assert complete(trtbuild, "why", "v") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(command_line: CommandLine, shell: str) -> None:
+    done = command_line.run("completion", shell)
+    assert done.returncode == 0
+    assert "_TRTBUILD_COMPLETE" in done.stdout
+    if shutil.which(shell):
+        checked = subprocess.run(
+            [shell, "-n"], input=done.stdout, text=True, capture_output=True, timeout=60, check=False
+        )
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_neither_torch_nor_tensorrt_nor_onnx_is_imported(trtbuild: CommandLine) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "trtbuild"],
+        cwd=trtbuild.project,
+        env={
+            **os.environ,
+            "_TRTBUILD_COMPLETE": "bash_complete",
+            "COMP_WORDS": "trtbuild\nbuild\nv",
+            "COMP_CWORD": "2",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "plain,vit\nplain,vitamin\n"
+    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert not imported & {"torch", "tensorrt_rtx", "tensorrt", "onnx", "numpy", "diskcache"}

@@ -1,0 +1,32 @@
+"""A build graph as text, for Graphviz and for Mermaid."""
+
+from __future__ import annotations
+
+import click
+
+from trtbuild.cli.graphs import graph_as
+
+GRAPH = {
+    "nodes": [{"id": f"m/{name}", "model": "m"} for name in ("trace", "lower", "package")],
+    "edges": [["m/trace", "m/lower"], *([f"m/engine/p{number}@ada", "m/package"] for number in range(9))],
+}
+
+
+def test_text_is_by_model_and_says_how_many_more_there_are() -> None:
+    assert [click.unstyle(line) for line in graph_as("text")(GRAPH)] == [
+        "m",
+        "  trace",
+        "  lower    ← trace",
+        "  package  ← engine/p0@ada, engine/p1@ada, engine/p2@ada and 6 more",
+    ]
+
+
+def test_dot_and_mermaid() -> None:
+    dot = graph_as("dot")(GRAPH)
+    assert dot[0] == "digraph trtbuild {"
+    assert '  "m/trace" -> "m/lower";' in dot
+    assert dot[-1] == "}"
+    mermaid = graph_as("mermaid")(GRAPH)
+    assert mermaid[0] == "flowchart LR"
+    assert '  n0["m/trace"]' in mermaid
+    assert "  n0 --> n1" in mermaid

@@ -1,0 +1,254 @@
+"""Progress on a terminal: rows that fit, and real builds on an emulated screen."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.fake_steps import a_plan, a_step, done
+from tests.cli.pty_screen import Screen
+from tests.conftest import CommandLine
+from trtbuild.cli.live import LiveProgress
+from trtbuild.core.graph import Stage
+
+STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "engine", "package")
+
+#: How the area is taken away: nothing else goes back to the begin of a line to erase it.
+AREA = b"\r\x1b[2K"
+
+MANIFEST = """\
+version: 1
+defaults: {targets: [ada], profiles: [rows], dims: {batch: {at: [x.0]}}, inputs: {x: {}}}
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+models:
+  good: {source: {python: "net:build"}}
+  broken: {source: {python: "broken:build"}}
+"""
+
+NET = """\
+import torch
+
+def build():
+    return torch.nn.Linear(8, 8).eval()
+"""
+
+BROKEN = """\
+def build():
+    raise ValueError("no such checkpoint")
+"""
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> LiveProgress:
+    """Live progress whose area is asked for its rows, and never drawn."""
+    progress = LiveProgress()
+    monkeypatch.setattr(progress, "_live", object())
+    progress.opened(4, lambda step: 4.2 if step.startswith("known") else None)
+    return progress
+
+
+def rows(live: LiveProgress, width: int, height: int) -> list[str]:
+    return [click.unstyle(row) for row in live.area(width, height)]
+
+
+@pytest.mark.parametrize("width", [5, 10, 20, 30, 40, 80, 120])
+@pytest.mark.parametrize("height", [2, 4, 24])
+def test_rows_fit_on_any_screen(live: LiveProgress, width: int, height: int) -> None:
+    for stage in STAGES:
+        live.started(a_step("known_and_with_a_name_that_is_longer_than_some_screens", stage))
+    found = rows(live, width, height)
+    assert all(len(row) < width for row in found)
+    assert len(found) <= max(2, height // 2 + 1)
+    assert len(found) == 6 or any("more" in row or "…" in row for row in found)
+
+
+def test_a_row_says_how_long_it_took_last_time_where_there_is_room(live: LiveProgress) -> None:
+    live.started(a_step("known", "trace"))
+    live.started(a_step("fresh", "trace"))
+    first, second, _ = rows(live, 80, 24)
+    assert re.fullmatch(r"   . +\d+\.\d s  known/trace +last time 4\.2 s", first)
+    assert re.fullmatch(r"   . +\d+\.\d s  fresh/trace *", second)
+    assert "last time" not in "".join(rows(live, 40, 24))
+
+
+def test_many_rows_are_counted_and_the_two_ends_of_a_long_name_stay(live: LiveProgress) -> None:
+    for number in range(30):
+        live.started(a_step(f"m{number}", "trace"))
+    assert rows(live, 80, 24)[-2:][0] == "     … and 20 more"
+    assert len(rows(live, 80, 24)) == 12
+    other = LiveProgress()
+    other._live = live._live
+    other.started(a_step("a_model_with_quite_a_long_name", "engine"))
+    assert re.search(r" a_model….*ne$", rows(other, 32, 24)[0])
+
+
+def test_what_has_ended_is_no_longer_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(live, "_scroll", lambda word, step, about: said.append(f"{click.unstyle(word)} {step.id}"))
+    step = a_step("m", "trace")
+    live.planned(a_plan("m", trace="run", partition="unknown"))
+    live.started(step)
+    live.finished(step, done())
+    assert len(rows(live, 80, 24)) == 1
+    assert said == ["done m/trace"]
+
+
+def test_work_that_is_no_step_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.phase_started("plan")
+    assert len(rows(live, 80, 24)) == 1
+    monkeypatch.setattr("trtbuild.cli.live.PATIENCE_S", -1.0)
+    assert re.fullmatch(r"   . +\d\.\d s  plan *", rows(live, 80, 24)[0])
+    live.phase_finished("plan")
+    assert len(rows(live, 80, 24)) == 1
+
+
+# Real builds
+
+
+def environment(command_line: CommandLine, **more: str) -> dict[str, str]:
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("CI", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")
+    }
+    own = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "TRTBUILD_CACHE_DIR": str(command_line.cache)}
+    return {**inherited, **own, **more}
+
+
+def on_a_screen(command_line: CommandLine, *arguments: str, columns: int = 80, **more: str) -> Screen:
+    screen = Screen(columns=columns)
+    command = [sys.executable, "-m", "trtbuild", *arguments]
+    screen.run(command, command_line.project, environment(command_line, **more))
+    return screen
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, Screen]:
+    """A project after its first build on a screen: one model is built, the other cannot be."""
+    base = tmp_path_factory.mktemp("live")
+    (base / "project").mkdir()
+    command_line = CommandLine(base / "project", base / "cache")
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / "net.py").write_text(NET)
+    (command_line.project / "broken.py").write_text(BROKEN)
+    return command_line, on_a_screen(command_line, "build", "--keep-going", "--trace", "t.json")
+
+
+def lose_an_engine(command_line: CommandLine) -> None:
+    """So that the next build runs one step of a second."""
+    key = next(
+        step["key"]
+        for step in command_line("plan", "good")["steps"]
+        if step["stage"] == "engine" and step["verdict"] == "hit"
+    )
+    (command_line.cache / "ac" / key[:2] / key).unlink()
+
+
+def test_a_first_build_leaves_lines_the_failure_and_a_clean_terminal(tried: tuple[CommandLine, Screen]) -> None:
+    _, screen = tried
+    text = screen.text()
+    assert screen.status == 1
+    assert AREA in screen.written
+    assert b"\x1b[?25l" not in screen.written, "a cursor that is hidden stays hidden after kill -9"
+    assert " run · " not in text, "and nothing is left of it"
+    assert screen.cursor_column == 0
+    assert re.search(r"^done +\d+\.\d s  good/trace +new$", text, re.MULTILINE)
+    assert re.search(r"^done +\d+\.\d s  good/engine/model@ada +new$", text, re.MULTILINE)
+    assert re.search(r"^FAIL +\d+\.\d s  broken/trace  +\S", text, re.MULTILINE)
+    last = text.splitlines()
+    place = next(number for number, line in enumerate(last) if line == "FAIL broken/trace")
+    assert "broken.py:2" in last[place + 1]
+    assert "no such checkpoint" in text
+    assert last[-1].startswith("failed: 6 run, ")
+
+
+def test_its_timeline_has_every_step_and_what_is_none(tried: tuple[CommandLine, Screen]) -> None:
+    command_line, _ = tried
+    events = json.loads((command_line.project / "t.json").read_text())["traceEvents"]
+    spans = {event["name"]: event["args"].get("verdict") for event in events if event["ph"] == "X"}
+    assert spans["good/engine/model@ada"] == "run"
+    assert spans["broken/trace"] == "failed"
+    assert {"read the manifests", "plan", "outputs good"} <= set(spans)
+
+
+def test_a_null_build_is_one_line_and_imports_no_rich(tried: tuple[CommandLine, Screen], tmp_path: Path) -> None:
+    command_line, _ = tried
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('rich', 'torch', 'tensorrt_rtx'):\n"
+        "            raise ImportError(f'{name} must not be imported')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "import trtbuild.cli.live\n"
+        "trtbuild.cli.live.PATIENCE_S = 600\n"  # a machine that is busy: planning that takes long is shown, with Rich
+    )
+    screen = on_a_screen(command_line, "build", "good", PYTHONPATH=str(tmp_path))
+    assert screen.status == 0, screen.text()
+    assert re.fullmatch(r"up to date: 6 hit in \d+\.\d+ s", screen.text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "columns", "more", "live", "colour"),
+    [
+        ([], 30, {}, True, True),
+        ([], 12, {}, True, True),
+        ([], 80, {"NO_COLOR": "1"}, True, False),
+        ([], 80, {"CI": "true"}, False, True),
+        ([], 80, {"TERM": "dumb"}, False, False),
+        (["--json"], 80, {}, True, True),
+        (["--quiet"], 80, {}, False, False),
+    ],
+)
+def test_one_engine_again_on_terminals_of_all_kinds(
+    tried: tuple[CommandLine, Screen],
+    arguments: list[str],
+    columns: int,
+    more: dict[str, str],
+    live: bool,
+    colour: bool,
+) -> None:
+    command_line, _ = tried
+    lose_an_engine(command_line)
+    screen = on_a_screen(command_line, "build", "good", *arguments, columns=columns, **more)
+    assert screen.status == 0, screen.text()
+    whole = "".join(line.ljust(columns) for line in screen.lines()).rstrip()
+    joined = re.sub(r"\s+", "", whole)
+    assert (AREA in screen.written) is live
+    assert (re.search(rb"\x1b\[[0-9;]*m", screen.written) is not None) is colour
+    assert "·" not in joined, "nothing is left of the area"
+    if "--quiet" in arguments:
+        assert whole == ""
+    else:
+        assert "good/engine/model@ada" in joined, "an id that stays is never cut"
+    if "--json" in arguments:
+        assert '"schema":"trtbuild.build/1"' in joined
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: signal.Signals) -> None:
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / "net.py").write_text("import time\n\ndef build():\n    time.sleep(600)\n")
+    screen = Screen()
+    told: list[str] = []
+
+    def interrupt(screen: Screen, process: subprocess.Popen[bytes]) -> None:
+        if not told and re.search(r" [1-9]\.\d s  good/trace", screen.text()):
+            told.append(screen.text())
+            process.send_signal(sent)
+
+    command = [sys.executable, "-m", "trtbuild", "build", "good"]
+    screen.run(command, command_line.project, environment(command_line), watch=interrupt, timeout_s=120)
+    assert told, "it was running, and was told to stop"
+    assert screen.status == 130
+    assert screen.text().strip() == "interrupted: what was finished is in the cache"
+    assert screen.cursor_column == 0

@@ -1,0 +1,56 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.cli import terminal
+from trtbuild.cli.quantities import aligned, count, duration, few, size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0.0 s"),
+        (4.24, "4.2 s"),
+        (99.94, "99.9 s"),
+        (99.96, "1 min 40 s"),
+        (125, "2 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (3720, "1 h 02 min"),
+    ],
+)
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KiB"),
+        (34_918, "34.1 KiB"),
+        (834 * 2**20, "834.0 MiB"),
+        (1023 * 2**20, "1.0 GiB"),
+        (5 * 2**50, "5,120.0 TiB"),
+    ],
+)
+def test_sizes(size_bytes: int, shown: str) -> None:
+    assert size(size_bytes) == shown
+
+
+def test_counts_and_few_names() -> None:
+    assert [count(n, "step") for n in (0, 1, 1200)] == ["0 steps", "1 step", "1,200 steps"]
+    assert count(2, "entry") == "2 entries"
+    assert few(["a"]) == "a"
+    assert few(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert few(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+
+
+def test_columns_line_up_whatever_their_colour() -> None:
+    assert aligned([("a", terminal.red("bb"), "1"), ("aaa", "b", "22")], right=(2,)) == [
+        f"a    {terminal.red('bb')}   1",
+        "aaa  b   22",
+    ]
+    assert aligned([]) == []

@@ -1,0 +1,52 @@
+"""Why a step runs, in a few words."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.cli.reasons import brief, fitted, shortened
+from trtbuild.core.graph import Reason
+from trtbuild.core.recipe import ABSENT, Change
+
+DIGESTS = ("0" * 64, "f" * 64)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ([Change("file:models/vit.py", *DIGESTS)], "models/vit.py changed"),
+        ([Change("file:models/new.py", ABSENT, DIGESTS[1])], "models/new.py is new"),
+        ([Change("file:models/old.py", DIGESTS[0], "absent")], "models/old.py is gone"),
+        ([Change("environment:HOME", *DIGESTS)], "$HOME changed"),
+        ([Change("distribution:torch", "2.9.0", "2.13.0")], "torch 2.9.0 → 2.13.0"),
+        ([Change("settings.optimization_level", "3", "5")], "settings.optimization_level 3 → 5"),
+        ([Change("onnx", *DIGESTS), Change("weights.w2", *DIGESTS), Change("x", "1", "2")], "onnx changed (+2)"),
+    ],
+)
+def test_the_first_change_and_how_many_more(changed: list[Change], said: str) -> None:
+    assert brief(Reason("changed", "changed: …", tuple(changed))) == said
+
+
+def test_other_reasons() -> None:
+    assert brief(Reason("new", "it was not built in this project before")) == "new"
+    assert brief(Reason("evicted", "it was built before, but the cache no longer has it")) == "no longer in the cache"
+    assert brief(Reason("forced", "--force")) == "forced"
+    assert brief(Reason("corrupt", "its output `plan` is damaged")) == "its output `plan` is damaged"
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(24, "layers.1 changed (+12)"), (20, "layers.1 changed"), (12, "layers.1"), (6, "layer…"), (1, "…"), (0, "")],
+)
+def test_a_reason_that_does_not_fit_says_less(width: int, shown: str) -> None:
+    assert fitted("layers.1 changed (+12)", width) == shown
+
+
+def test_long_values_keep_their_ends_and_digests_their_first_digits() -> None:
+    assert shortened("3") == "3"
+    assert shortened("0123456789abcdef" * 4) == "0123456789ab"
+    assert shortened(f"origins.{'ab' * 32}") == "origins.abababababab"
+    long = shortened("[" + "1, " * 100 + "2]")
+    assert len(long) <= 70
+    assert long.startswith("[1, ")
+    assert long.endswith("1, 2]")

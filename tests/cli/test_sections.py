@@ -1,0 +1,46 @@
+"""The help, and the version."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+
+from tests.conftest import CommandLine
+from trtbuild.cli.main import cli
+from trtbuild.cli.sections import SECTIONS
+
+
+def test_every_command_stands_in_one_section_of_the_help(command_line: CommandLine) -> None:
+    done = command_line.run("--help")
+    assert done.returncode == 0
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(name for name in listed if name in cli.commands) == sorted(cli.commands)
+    for title in SECTIONS:
+        assert f"\n{title}:\n" in done.stdout
+    assert "Other:" not in done.stdout
+    for line in done.stdout.partition("Begin:")[2].partition("Examples:")[0].splitlines():
+        assert not line.endswith("..."), line
+
+
+def test_examples_stand_below_the_help(command_line: CommandLine) -> None:
+    assert "trtbuild init && trtbuild build" in command_line.run("--help").stdout
+    assert "--depfile-target" in command_line.run("build", "--help").stdout.partition("Examples:")[2]
+
+
+def test_the_version_and_with_json_those_of_the_parts(command_line: CommandLine) -> None:
+    done = command_line.run("--version")
+    assert done.returncode == 0
+    assert done.stdout == f"trtbuild, version {metadata.version('trtbuild')}\n"
+    for arguments in (["--version", "--json"], ["--json", "--version"]):
+        document = json.loads(command_line.run(*arguments).stdout)
+        assert document["schema"] == "trtbuild.version/1"
+        assert document["trtbuild"] == metadata.version("trtbuild")
+        assert document["parts"]["tensorrt-rtx"] == metadata.version("tensorrt-rtx")
+        assert "torch" in document["parts"]
+
+
+def test_no_command_is_a_usage_error_or_the_help(command_line: CommandLine) -> None:
+    assert command_line.run().returncode == 2
+    done = command_line.run("--quiet")
+    assert done.returncode == 2
+    assert "missing command" in done.stderr.lower()

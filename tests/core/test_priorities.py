@@ -1,0 +1,67 @@
+"""What leads to the longest remaining work is the most urgent."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.core.graph import Reason, Stage, Step, Verdict
+from trtbuild.core.planning import ModelPlan
+from trtbuild.core.priorities import ENGINE_S_PER_BYTE, TYPICAL_S, ranks, weights_bytes
+from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.spec import Input, Model, Origin, Source
+
+
+def a_step(stage: Stage, part: str, *after: str, verdict: Verdict = "run", weights: object = ()) -> Step:
+    job = {"weights": weights} if stage == "engine" else {}
+    return Step(f"m/{stage}/{part}", "m", stage, verdict, Reason("new", ""), job=job, after=after)
+
+
+def a_plan(*steps: Step) -> ModelPlan:
+    model = Model("m", Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))
+    return ModelPlan(model, ShapePlan((), ()), {step.id: step for step in steps})
+
+
+def unknown(step: str) -> None:
+    return None
+
+
+def test_a_gate_leads_to_everything_behind_it() -> None:
+    plan = a_plan(
+        a_step("trace", ""), a_step("lower", ""), a_step("partition", ""), a_step("engine", "a"), a_step("package", "")
+    )
+    found = ranks(plan, unknown)
+    order = sorted(found, key=lambda step: -found[step])
+    assert order == list(plan.steps)
+    assert found["m/trace/"] == sum(TYPICAL_S[stage] for stage in ("trace", "lower", "partition", "engine", "package"))
+
+
+def test_the_last_duration_is_the_best_guess() -> None:
+    plan = a_plan(a_step("engine", "a"), a_step("engine", "b"), a_step("package", ""))
+    found = ranks(plan, {"m/engine/b": 100.0}.get)
+    assert found["m/engine/b"] == 100.0 + TYPICAL_S["package"]
+    assert found["m/engine/a"] < found["m/engine/b"]
+
+
+def test_an_unknown_engine_is_judged_by_its_weights_each_once() -> None:
+    weights = [{"sha256": "a", "dtype": "float32", "shape": [10, 10]}, {"sha256": "b", "dtype": "int8", "shape": [7]}]
+    large = a_step("engine", "large", weights=[*weights, weights[0]])
+    assert weights_bytes(large) == 407
+    found = ranks(a_plan(a_step("engine", "small"), large), unknown)
+    assert found["m/engine/large"] - found["m/engine/small"] == pytest.approx(407 * ENGINE_S_PER_BYTE)
+
+
+def test_a_conversion_leads_to_its_engines_alone() -> None:
+    plan = a_plan(
+        a_step("convert", "a"),
+        a_step("convert", "b"),
+        a_step("engine", "a1", "m/convert/a"),
+        a_step("engine", "a2", "m/convert/a"),
+        a_step("engine", "b1", "m/convert/b"),
+    )
+    found = ranks(plan, unknown)
+    assert found["m/convert/a"] - found["m/convert/b"] == TYPICAL_S["engine"]
+
+
+def test_hits_have_no_rank_and_count_for_nothing() -> None:
+    plan = a_plan(a_step("trace", "", verdict="hit"), a_step("lower", ""), a_step("engine", "a", verdict="hit"))
+    assert ranks(plan, unknown) == {"m/lower/": TYPICAL_S["lower"]}

@@ -1,0 +1,248 @@
+"""The makefile of docs/make.md, with real make: it rebuilds exactly what it must. So does the ninja file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "make.md").read_text()
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+defaults: {targets: [ada], profiles: [rows]}
+models:
+  detector:
+    source: {python: "models.detector:build"}
+    weights: weights/detector.safetensors
+    inputs: {x: {}}
+  classifier:
+    source: {python: "models.classifier:build"}
+    inputs: {x: {}}
+  embedder:
+    source: {python: "models.embedder:build", kwargs: {width: 8}}
+    inputs: {x: {}}
+"""
+
+MODEL = """\
+import torch
+from torch import nn
+
+def build(width: int = 8) -> nn.Module:
+    torch.manual_seed({seed})
+    return nn.Sequential(nn.Linear(8, width), nn.{activation}()).eval()
+"""
+
+SHARED = """\
+import torch
+from torch import nn
+from models.shared import head
+
+def build() -> nn.Module:
+    torch.manual_seed({seed})
+    return nn.Sequential(nn.Linear(8, 8), head()).eval()
+"""
+
+HEAD = "from torch import nn\n\ndef head() -> nn.Module:\n    return nn.ReLU()\n"
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs GNU make")
+
+
+@dataclass
+class Project:
+    """Three models, the makefile of the page, and a `trtbuild` to be found on PATH."""
+
+    folder: Path
+
+    def make(self, *arguments: str, program: str = "make", expect: int = 0) -> str:
+        """What make printed, standard error too."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
+        environment["TRTBUILD_CACHE_DIR"] = str(self.folder.parent / "cache")
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == expect, done.stdout
+        return done.stdout
+
+    def does(self, *arguments: str, expect: int = 0) -> tuple[list[str], list[str]]:
+        """For which models trtbuild is called, and which archives are made."""
+        said = self.make(*arguments, expect=expect)
+        built = re.findall(r"^trtbuild build (\w+)", said, re.MULTILINE)
+        return sorted(built), sorted(re.findall(r"^tar .*build/(\w+)\.tar", said, re.MULTILINE))
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.folder / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def weights(self, seed: int) -> None:
+        import torch
+        from safetensors.torch import save_file
+
+        torch.manual_seed(seed)
+        (self.folder / "weights").mkdir(exist_ok=True)
+        save_file(
+            {"0.weight": torch.randn(8, 8), "0.bias": torch.randn(8)}, self.folder / "weights/detector.safetensors"
+        )
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    base = tmp_path_factory.mktemp("make")
+    project = Project(base / "project")
+    (base / "bin").mkdir()
+    script = base / "bin" / "trtbuild"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m trtbuild "$@"\n')
+    script.chmod(0o755)
+    (project.folder / "models").mkdir(parents=True)
+    (project.folder / "Makefile").write_text(block("make"))
+    (project.folder / "trtbuild.yaml").write_text(MANIFEST)
+    (project.folder / "models/detector.py").write_text(MODEL.format(seed=1, activation="Tanh"))
+    (project.folder / "models/classifier.py").write_text(SHARED.format(seed=2))
+    (project.folder / "models/embedder.py").write_text(SHARED.format(seed=3).replace("build()", "build(width)"))
+    (project.folder / "models/shared.py").write_text(HEAD)
+    project.weights(0)
+    built = project.does("-j2")  # three builds that share one cache and one state directory
+    assert built == (["classifier", "detector", "embedder"], ["classifier", "detector", "embedder"])
+    return project
+
+
+@pytest.fixture
+def project(built: Project) -> Iterator[Project]:
+    """The project with nothing to do. What a test edits is put back after it."""
+    before = _sources(built)
+    assert built.does() == ([], [])
+    yield built
+    after = _sources(built)
+    for path, content in before.items():
+        if after.get(path) != content:
+            path.write_bytes(content)
+    built.make()
+
+
+def _sources(project: Project) -> dict[Path, bytes]:
+    found = [*project.folder.glob("models/*.py"), *project.folder.glob("weights/*"), project.folder / "trtbuild.yaml"]
+    return {path: path.read_bytes() for path in found if path.is_file()}
+
+
+def test_nothing_has_changed_and_make_runs_nothing(project: Project) -> None:
+    assert project.make() == "make: Nothing to be done for 'all'.\n"
+    assert project.make("-q") == ""
+
+
+def test_one_source_is_edited_and_its_model_is_built(project: Project) -> None:
+    project.edit("models/detector.py", "Tanh", "GELU")
+    assert project.does() == (["detector"], ["detector"])
+    assert project.does() == ([], [])
+
+
+def test_a_comment_calls_trtbuild_once_and_nothing_downstream(project: Project) -> None:
+    index = project.folder / "dist/detector/index.json"
+    before = index.stat().st_mtime_ns
+    project.edit("models/detector.py", "import torch\n", "# which activation?\nimport torch\n")
+    assert project.does() == (["detector"], [])
+    assert index.stat().st_mtime_ns == before
+    assert project.make() == "make: Nothing to be done for 'all'.\n"
+
+
+def test_a_shared_module_is_edited_and_its_users_are_built(project: Project) -> None:
+    project.edit("models/shared.py", "ReLU", "SiLU")
+    assert project.does("-j2") == (["classifier", "embedder"], ["classifier", "embedder"])
+    assert project.does() == ([], [])
+
+
+def test_weights_are_replaced_and_the_model_that_takes_them_is_built(project: Project) -> None:
+    project.weights(1)
+    assert project.does() == (["detector"], ["detector"])
+    assert project.does() == ([], [])
+
+
+def test_the_manifest_is_edited_for_one_model_and_only_its_archive_is_made(project: Project) -> None:
+    project.edit("trtbuild.yaml", 'models.classifier:build"}', 'models.classifier:build"}\n    precision: float16')
+    assert project.does() == (["classifier", "detector", "embedder"], ["classifier"])
+    assert project.does() == ([], [])
+
+
+def test_a_source_is_deleted_and_trtbuild_says_what_is_wrong(project: Project) -> None:
+    (project.folder / "models/shared.py").unlink()
+    said = project.make("-k", expect=2)
+    assert "No rule to make target" not in said
+    assert "No module named 'models.shared'" in said
+    assert "models/classifier.py:3" in said
+    assert project.does("-k", expect=2) == (["classifier", "embedder"], [])  # as long as it is wrong
+    (project.folder / "models/shared.py").write_text(HEAD)
+    assert project.does() == (["classifier", "embedder"], [])
+
+
+def test_weights_and_manifest_are_deleted(project: Project) -> None:
+    (project.folder / "weights/detector.safetensors").unlink()
+    said = project.make(expect=2)
+    assert "No rule to make target" not in said
+    assert "weights/detector.safetensors" in said
+    (project.folder / "trtbuild.yaml").unlink()
+    said = project.make(expect=2)
+    assert "No rule to make target" not in said
+    assert "no manifest" in said
+
+
+def test_a_deleted_package_is_taken_from_the_cache(project: Project) -> None:
+    shutil.rmtree(project.folder / "dist/embedder")
+    assert project.does()[0] == ["embedder"]
+    assert (project.folder / "dist/embedder/index.json").exists()
+    assert project.does() == ([], [])
+
+
+def test_a_failed_build_leaves_no_stamp_that_lies(project: Project) -> None:
+    project.edit("models/detector.py", "torch.manual_seed", "raise ValueError('not today')\n    torch.manual_seed")
+    for _ in range(2):
+        said = project.make(expect=2)
+        assert "models/detector.py:5" in said
+        assert "not today" in said
+
+
+def test_an_archive_has_the_package(project: Project) -> None:
+    with tarfile.open(project.folder / "build/detector.tar") as archive:
+        assert "detector/index.json" in archive.getnames()
+
+
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="needs ninja")
+def test_the_ninja_file(project: Project) -> None:
+    rules = block("ninja")
+    archive = "rule tar\n  command = tar -C dist -cf $out detector\nbuild n.tar: tar dist/detector/index.json\n"
+    (project.folder / "build.ninja").write_text(f"{rules}\n{archive}")
+    shutil.rmtree(project.folder / "dist/detector")
+    said = project.make("-v", program="ninja")
+    assert "trtbuild build detector" in said
+    assert "tar -C" in said
+    assert "no work to do" in project.make(program="ninja")
+    project.edit("models/detector.py", "import torch\n", "# a comment for ninja\nimport torch\n")
+    said = project.make("-v", program="ninja")
+    assert "trtbuild build detector" in said
+    assert "tar -C" not in said
+    assert "no work to do" in project.make(program="ninja")
+    project.edit("models/detector.py", "Tanh", "Sigmoid")
+    assert "tar -C" in project.make("-v", program="ninja")

@@ -1,0 +1,166 @@
+"""`trtbuild doctor` on installations that are really broken."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+models:
+  net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
+"""
+
+#: Module → distribution. Stand-ins with the right versions make a run quick; a test breaks one of them.
+MODULES = {
+    "torch": "torch",
+    "onnx": "onnx",
+    "onnx_ir": "onnx-ir",
+    "onnxscript": "onnxscript",
+    "tensorrt_rtx": "tensorrt-rtx",
+}
+
+
+@pytest.fixture
+def trtbuild(command_line: CommandLine) -> CommandLine:
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / "net.py").write_text("def build(): ...\n")
+    modules = command_line.project.parent / "modules"
+    modules.mkdir()
+    for module, distribution in MODULES.items():
+        (modules / f"{module}.py").write_text(f"__version__ = {metadata.version(distribution)!r}\n")
+    command_line.environment["PYTHONPATH"] = str(modules)
+    command_line.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command_line.environment["LC_ALL"] = "C.UTF-8"
+    return command_line
+
+
+def break_module(trtbuild: CommandLine, module: str, text: str) -> None:
+    path = trtbuild.project.parent / "modules" / f"{module}.py"
+    assert path.exists()
+    path.write_text(text)
+
+
+def found(document: Any, name: str, status: str) -> Any:
+    """The one finding of a check that has this status."""
+    (finding,) = [check for check in document["checks"] if check["name"] == name and check["status"] == status]
+    return finding
+
+
+def test_nothing_is_wrong_with_a_whole_installation(command_line: CommandLine) -> None:
+    command_line.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command_line.environment["LC_ALL"] = "C.UTF-8"
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    document = command_line("doctor")  # real imports
+    assert document["schema"] == "trtbuild.doctor/1"
+    assert document["ok"]
+    assert [check for check in document["checks"] if check["status"] == "problem"] == []
+    assert found(document, "torch", "ok")["text"] == metadata.version("torch")
+    assert next(check["text"] for check in document["checks"] if check["name"] == "gpu")
+    assert sorted(path.name for path in command_line.project.iterdir()) == ["trtbuild.yaml"]
+    assert not command_line.cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "said", "fix"),
+    [
+        ("torch", "raise OSError('libtorch_cpu.so: file too short')", "file too short", "--force-reinstall 'torch=="),
+        ("onnx", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "--force-reinstall 'onnx=="),
+        ("onnx_ir", "import sys; sys.exit(3)", "status 3", "'onnx-ir=="),
+        ("onnxscript", "__version__ = '0.0.1'", "is 0.0.1", "pip uninstall -y onnxscript"),
+        ("tensorrt_rtx", "import os; os.abort()", "SIGABRT", "'tensorrt-rtx=="),
+        ("tensorrt_rtx", "__version__ = '1.4.0'", "is 1.4.0", "pip uninstall -y tensorrt-rtx"),
+    ],
+)
+def test_a_library_that_is_broken_is_a_problem_with_its_command(
+    trtbuild: CommandLine, module: str, text: str, said: str, fix: str
+) -> None:
+    break_module(trtbuild, module, text)
+    document = trtbuild("doctor", expect=1)
+    assert not document["ok"]
+    finding = found(document, MODULES[module], "problem")
+    assert said in finding["text"]
+    assert fix in finding["fix"]
+    assert [check["name"] for check in document["checks"] if check["status"] == "problem"] == [MODULES[module]]
+    shown = trtbuild.run("doctor")
+    assert shown.returncode == 1
+    assert "PROBLEM" in shown.stdout
+    assert "1 problem" in shown.stdout
+
+
+def test_a_cache_that_cannot_be_written(trtbuild: CommandLine) -> None:
+    document = trtbuild("doctor", environment={"TRTBUILD_CACHE_DIR": "/proc/trtbuild"}, expect=1)  # not even by root
+    finding = found(document, "cache", "problem")
+    assert "/proc/trtbuild cannot be written" in finding["text"]
+    assert "TRTBUILD_CACHE_DIR" in finding["fix"]
+
+
+def test_a_cache_of_a_newer_format(trtbuild: CommandLine) -> None:
+    trtbuild.cache.mkdir()
+    (trtbuild.cache / "format").write_text("trtbuild.store/2\n")
+    finding = found(trtbuild("doctor", expect=1), "cache", "problem")
+    assert "trtbuild.store/2" in finding["text"]
+    assert "upgrade trtbuild" in finding["fix"]
+
+
+def test_what_dead_processes_and_damage_left(trtbuild: CommandLine) -> None:
+    for name in ("tmp", "quarantine"):
+        (trtbuild.cache / name).mkdir(parents=True)
+        (trtbuild.cache / name / "1-abc").write_text("?")
+    (trtbuild.cache / "format").write_text("trtbuild.store/1\n")
+    os.utime(trtbuild.cache / "tmp" / "1-abc", (time.time() - 7200,) * 2)
+    document = trtbuild("doctor")
+    assert "1 entries" in found(document, "quarantine", "warning")["text"]
+    assert found(document, "leftovers", "warning")["fix"] == "trtbuild cache gc"
+    assert (trtbuild.cache / "tmp" / "1-abc").exists()  # it looks, and changes nothing
+
+
+def test_a_state_directory_that_is_a_file(trtbuild: CommandLine) -> None:
+    (trtbuild.project / ".trtbuild").write_text("?")
+    assert "it is no directory" in found(trtbuild("doctor"), "state", "warning")["text"]
+
+
+def test_a_manifest_with_problems_or_none(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "smm: 89"))
+    finding = found(trtbuild("doctor", expect=1), "manifest", "problem")
+    assert finding["text"].startswith("trtbuild.yaml:2")
+    (trtbuild.project / "trtbuild.yaml").unlink()
+    assert found(trtbuild("doctor"), "manifest", "warning")["fix"] == "trtbuild init"
+
+
+def test_a_target_that_cannot_be_built_here(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "sm: 90"))
+    finding = found(trtbuild("doctor"), "target", "warning")
+    assert "SM 90" in finding["text"]
+
+
+def test_another_command_on_path_and_another_encoding(trtbuild: CommandLine, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "trtbuild").write_text("#!/usr/bin/python2\n")
+    (other / "trtbuild").chmod(0o755)
+    strange = {
+        "PATH": f"{other}:{os.environ['PATH']}",
+        "LC_ALL": "POSIX",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    document = trtbuild("doctor", environment=strange)
+    finding = found(document, "command", "warning")
+    assert str(other) in finding["text"]
+    assert str(Path(sys.executable).parent) in finding["fix"]
+    assert found(document, "encoding", "warning")["fix"] == "export LANG=C.UTF-8"
+
+
+def test_no_directory_is_a_usage_error(trtbuild: CommandLine) -> None:
+    assert trtbuild.run("doctor", "-C", "nowhere").returncode == 2

@@ -1,0 +1,46 @@
+"""More than one trtbuild."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from trtbuild.driver.doctor import interpreter
+
+
+def test_one_installation_is_well() -> None:
+    assert [finding.status for finding in interpreter.installations()] == ["ok"]
+
+
+def test_a_second_package_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trtbuild").mkdir()
+    (tmp_path / "trtbuild" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    first, second = interpreter.installations()
+    assert first.status == "ok"
+    assert second.status == "problem"
+    assert str(tmp_path / "trtbuild") in second.text
+    assert "PYTHONPATH" in (second.fix or "")
+
+
+def test_a_second_distribution_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    information = tmp_path / "trtbuild-0.0.1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: trtbuild\nVersion: 0.0.1\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (finding,) = [finding for finding in interpreter.installations() if finding.status == "problem"]
+    assert "0.0.1" in finding.text
+    assert "pip uninstall" in (finding.fix or "")
+
+
+def test_a_python_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "OLDEST", (9, 9))
+    assert interpreter.python().status == "problem"
+
+
+@pytest.mark.parametrize(("shell", "line"), [("/bin/zsh", "zshrc"), ("/usr/bin/fish", "completions/"), ("", "bashrc")])
+def test_completion_is_told_for_the_shell_at_hand(monkeypatch: pytest.MonkeyPatch, shell: str, line: str) -> None:
+    monkeypatch.setenv("SHELL", shell)
+    assert line in (interpreter.completion().fix or "")

@@ -1,0 +1,82 @@
+"""Imports in a process of their own, and what is concluded from them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from trtbuild.driver.doctor import libraries
+from trtbuild.driver.doctor.libraries import Loaded, judged, load
+
+
+def test_an_import_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "endless.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "longer than" in (load("endless", limit_s=1.0).error or "")
+
+
+def test_what_a_module_prints_is_not_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chatty.py").write_text("print('hello')\n__version__ = '1.2'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert load("chatty") == Loaded("1.2", str(tmp_path / "chatty.py"))
+
+
+def test_a_version_that_differs_from_the_metadata_is_a_problem() -> None:
+    assert judged("torch", "2.13.0", Loaded("2.13.0")).status == "ok"
+    assert judged("torch", "2.13.0", Loaded("")).status == "ok"  # it does not say
+    assert judged("tensorrt", "8.6.0", Loaded("8.6.1"), expected="8.6.1").status == "ok"
+    found = judged("torch", "2.13.0+cpu", Loaded("2.12.0", "/x/torch/__init__.py"))
+    assert found.status == "problem"
+    assert found.fix == "pip uninstall -y torch && pip install --force-reinstall 'torch==2.13.0'"
+
+
+def test_a_machine_without_torch_is_told_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "_version", lambda name: None)
+    (finding,) = libraries.torch_side()
+    assert finding.status == "ok"
+    assert "takes what others have built" in finding.text
+    assert "pip install 'trtbuild[torch]'" in (finding.fix or "")
+    (finding,) = libraries.toolchains()
+    assert finding.status == "warning"
+
+
+def test_half_a_torch_side_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "_version", lambda name: "1.0" if name == "torch" else None)
+    monkeypatch.setattr(libraries, "load", lambda module: Loaded("1.0"))
+    found = {finding.name: finding.status for finding in libraries.torch_side()}
+    assert found == {"torch": "ok", "onnx": "problem", "onnx-ir": "problem", "onnxscript": "problem"}
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    information = folder / f"{name}-{version}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (information / "RECORD").write_text(f"{name}/__init__.py,,\n")
+
+
+def test_the_stub_of_tensorrt_is_told_from_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tensorrt.py").write_text("from tensorrt_libs import nothing\n")
+    distribution(tmp_path, "tensorrt", "10.9.0")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(libraries, "load", lambda module: load(module) if module == "tensorrt" else Loaded(""))
+    (finding,) = [finding for finding in libraries.toolchains() if finding.name == "tensorrt"]
+    assert finding.status == "problem"
+    assert "No module named 'tensorrt_libs'" in finding.text
+    assert "stub" in finding.text
+    assert "https://pypi.nvidia.com 'tensorrt==10.9.0'" in (finding.fix or "")
+
+
+def test_parts_of_other_versions_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distribution(tmp_path, "tensorrt_rtx", "1.7.1")
+    distribution(tmp_path, "tensorrt_rtx_cu13", "1.7.1")
+    distribution(tmp_path, "tensorrt_rtx_cu13_libs", "1.4.0")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(libraries, "load", lambda module: Loaded("1.7.1"))
+    ok, mixed = libraries.toolchains()
+    assert ok.status == "ok"
+    assert mixed.status == "problem"
+    assert "tensorrt_rtx_cu13_libs 1.4.0" in mixed.text
+    assert mixed.fix == "pip uninstall -y tensorrt-rtx tensorrt_rtx_cu13_libs && pip install 'tensorrt-rtx==1.7.1'"

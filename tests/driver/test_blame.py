@@ -1,0 +1,74 @@
+"""A failed step is told with the line of the manifest where it is mended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trtbuild.core.spec import Input, Model, Origin, Profile, ShapeRange, Source, Target
+from trtbuild.driver.blame import place_in_manifest, place_of_target
+from trtbuild.errors import ConversionRefused, InternalError, SourceError, StoreError, ToolchainError, TrtbuildError
+
+PLACES = (
+    "source.python",
+    "partition.granularity",
+    "partition.torch_executed_ops",
+    "partition.require_full_compilation",
+    "targets.ada",
+    "weights",
+)
+MODEL = Model(
+    name="net",
+    source=Source("python", "net:build"),
+    inputs=(Input("x"),),
+    profiles=(Profile("rows", (("x", ShapeRange((1,), (1,), (1,))),)),),
+    targets=(Target("ada", 89, "tensorrt-rtx", None, "exact", "linux-x86_64"),),
+    origin=Origin("trtbuild.yaml", 1),
+    places={path: Origin("trtbuild.yaml", 10 + number) for number, path in enumerate(PLACES)},
+)
+
+
+def step(stage: str, target: str | None = None) -> Any:
+    return SimpleNamespace(stage=stage, target=target)
+
+
+@pytest.mark.parametrize(
+    ("error", "at", "path"),
+    [
+        (SourceError("", code="granularity"), step("partition", "ada"), "partition.granularity"),
+        (SourceError("", code="torch-executed-ops"), step("partition", "ada"), "partition.torch_executed_ops"),
+        (ConversionRefused(""), step("partition", "ada"), "partition.require_full_compilation"),
+        (ConversionRefused(""), step("lower"), "source.python"),
+        (ToolchainError(""), step("trace"), "source.python"),
+        (ToolchainError(""), step("engine", "ada"), "targets.ada"),
+    ],
+)
+def test_the_place_is_that_of_the_field(error: TrtbuildError, at: Any, path: str) -> None:
+    place_in_manifest(error, MODEL, at)
+    assert (error.file, error.line) == ("trtbuild.yaml", 10 + PLACES.index(path))
+
+
+def test_a_field_that_is_not_written_is_told_at_the_model() -> None:
+    error = ToolchainError("")
+    place_in_manifest(error, MODEL, step("engine", "hopper"))
+    assert (error.file, error.line) == ("trtbuild.yaml", 1)
+
+
+def test_a_place_that_is_known_stays() -> None:
+    error = SourceError("", code="granularity", file="net.py", line=3)
+    place_in_manifest(error, MODEL, step("partition"))
+    assert (error.file, error.line) == ("net.py", 3)
+
+
+@pytest.mark.parametrize("error", [StoreError(""), InternalError("")])
+def test_what_is_not_mended_in_the_manifest_gets_no_place(error: TrtbuildError) -> None:
+    place_in_manifest(error, MODEL, step("engine", "ada"))
+    assert error.file is None
+
+
+def test_an_error_about_a_target_is_told_where_it_is_declared() -> None:
+    error = ToolchainError("")
+    place_of_target(error, MODEL, MODEL.targets[0])
+    assert (error.file, error.line) == ("trtbuild.yaml", 10 + PLACES.index("targets.ada"))

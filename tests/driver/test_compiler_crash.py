@@ -1,0 +1,94 @@
+"""A compiler that crashes is one failed step: the rest is built, the cache verifies, the next build is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.conftest import CommandLine, step
+from tests.faults.processes import alive, descendants, kill
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 256], opt: [4, 256], max: [8, 256]}}}
+defaults: {targets: [ada], profiles: [rows], inputs: {x: {}}}
+models:
+  first: {source: {python: "nets:first"}}
+  second: {source: {python: "nets:second"}}
+"""
+
+NETS = """\
+import torch
+
+def net(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6))).eval()
+
+def first():
+    return net(1)
+
+def second():
+    return net(2)
+"""
+
+
+def compiling(below: int) -> int | None:
+    """An engine worker below a process that has loaded the compiler."""
+    for pid in descendants(below):
+        try:
+            if b"trtbuild.driver.worker\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes() and (
+                "libtensorrt" in Path(f"/proc/{pid}/maps").read_text()
+            ):
+                return pid
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return None
+
+
+def test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step(command_line: CommandLine, tmp_path: Path) -> None:
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / "nets.py").write_text(NETS)
+    build = subprocess.Popen(
+        [sys.executable, "-m", "trtbuild.cli.main", "build", "--keep-going", "--json", "-j", "1"],
+        cwd=command_line.project,
+        env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 240
+    while (worker := compiling(build.pid)) is None:
+        assert time.monotonic() < deadline, "no compiler was ever seen"
+        assert build.poll() is None, build.communicate()[1]
+        time.sleep(0.003)
+    kill([worker], signal.SIGSTOP)  # it has a job in hand, for nothing starts one without
+    kill([worker], signal.SIGSEGV)
+    kill([worker], signal.SIGCONT)
+    out, err = build.communicate(timeout=240)
+    assert build.returncode == 1, err
+    assert not alive(worker)
+    document = json.loads(out)
+    failed = [entry for entry in document["steps"] if entry["verdict"] == "failed"]
+    assert [entry["stage"] for entry in failed] == ["engine"]
+    (entry,) = failed
+    assert entry["error"]["type"] == "WorkerDied"
+    assert "was ended by SIGSEGV" in entry["error"]["text"]
+    other = "second" if entry["model"] == "first" else "first"
+    assert step(document, f"{other}/package")["verdict"] == "run"
+    assert (command_line.project / "dist" / other / "index.json").exists()
+    assert command_line("cache", "verify")["damage"] == []
+
+    again = command_line("build")
+    assert {entry["id"] for entry in again["steps"] if entry["verdict"] == "run"} == {
+        entry["id"],
+        f"{entry['model']}/package",
+    }
+    reference = CommandLine(command_line.project, tmp_path / "another cache")("build", "--force")
+    plans = [step(found, entry["id"])["outputs"]["plan"] for found in (again, reference)]
+    assert plans[0] == plans[1]

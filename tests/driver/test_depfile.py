@@ -1,0 +1,171 @@
+"""`--depfile`: what a real build says it depends on. What make does with it: tests/docs/test_make.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CommandLine
+
+MANIFEST = """\
+version: 1
+include: [shared/targets.yaml]
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+models:
+  net:
+    source: {python: "models.net:build", deps: ["notes/*.txt"]}
+    weights: net.safetensors
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+    outputs: {package: dist/net, plans: dist/plans}
+"""
+
+NET = """\
+import os
+from pathlib import Path
+import torch
+from torch import nn
+
+def build() -> nn.Module:
+    width = int(Path("OUTSIDE").read_text())
+    os.listdir("configs")
+    Path("link.txt").read_text()
+    Path("settings $x.txt").read_text()
+    if os.path.exists("not-there.txt"):
+        raise ValueError
+    return nn.Sequential(nn.Linear(8, width)).eval()
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    import torch
+    from safetensors.torch import save_file
+
+    base = tmp_path_factory.mktemp("depfile")
+    trtbuild = CommandLine(base / "project", base / "cache")
+    project = trtbuild.project
+    for folder in ("shared", "models", "configs", "notes"):
+        (project / folder).mkdir(parents=True)
+    outside = base / "width.txt"
+    outside.write_text("8")
+    (project / "trtbuild.yaml").write_text(MANIFEST)
+    (project / "shared/targets.yaml").write_text("version: 1\ntargets: {ada: {sm: 89}}\n")
+    (project / "models/net.py").write_text(NET.replace("OUTSIDE", str(outside)))
+    (project / "notes/a note.txt").write_text("?")
+    (project / "configs/one.yaml").touch()
+    (project / "settings $x.txt").write_text("?")
+    (project / "target.txt").write_text("?")
+    (project / "link.txt").symlink_to("target.txt")
+    save_file({"0.weight": torch.zeros(8, 8), "0.bias": torch.zeros(8)}, project / "net.safetensors")
+    done = trtbuild.run("build", "--depfile", "build/net.d")
+    assert done.returncode == 0, done.stderr
+    return trtbuild
+
+
+def rule(path: Path) -> tuple[list[str], list[str]]:
+    """Targets and prerequisites of the first rule, as make reads them."""
+    head, _, rest = path.read_text().partition("\n\n")[0].partition(": \\\n")
+    return _names(head), _names(rest.replace("\\\n", " "))
+
+
+def _names(text: str) -> list[str]:
+    words = re.findall(r"(?:\\.|\S)+", text)
+    return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
+
+
+def test_everything_that_was_read_is_a_prerequisite(built: CommandLine) -> None:
+    _, prerequisites = rule(built.project / "build/net.d")
+    assert sorted(prerequisites) == sorted(
+        [
+            "trtbuild.yaml",
+            "shared/targets.yaml",
+            "models/net.py",
+            "net.safetensors",
+            "notes",  # a pattern of `deps` is looked for there
+            "notes/a note.txt",
+            "settings $x.txt",
+            "link.txt",
+            "configs",
+            str(built.project.parent / "width.txt"),
+            *(["target.txt"] if "target.txt" in prerequisites else []),
+        ]
+    )
+
+
+def test_each_prerequisite_is_a_target_of_its_own(built: CommandLine) -> None:
+    text = (built.project / "build/net.d").read_text()
+    alone = [_names(line[:-1])[0] for line in text.split("\n\n")[1:] for line in [line.strip()]]
+    assert alone == rule(built.project / "build/net.d")[1]
+
+
+def test_the_outputs_are_the_targets_unless_others_are_named(built: CommandLine) -> None:
+    assert rule(built.project / "build/net.d")[0] == ["dist/net/index.json", "dist/plans/ada/model.plan"]
+    named = ["--depfile-target", "a b.stamp", "--depfile-target", "c"]
+    assert built.run("build", "--depfile", "build/named.d", *named).returncode == 0
+    assert rule(built.project / "build/named.d")[0] == ["a b.stamp", "c"]
+
+
+def test_paths_are_those_of_the_caller(built: CommandLine, tmp_path: Path) -> None:
+    caller = CommandLine(built.project.parent, built.cache)
+    assert caller.run("build", "-C", "project", "--depfile", "of-the-caller.d").returncode == 0
+    targets, prerequisites = rule(built.project.parent / "of-the-caller.d")
+    assert targets[0] == "project/dist/net/index.json"
+    assert {"project/models/net.py", "width.txt"} <= set(prerequisites)
+    beside = CommandLine(built.project / "models", built.cache)
+    assert beside.run("build", "-C", "..", "--depfile", "../beside.d").returncode == 0
+    assert {"net.py", "../trtbuild.yaml"} <= set(rule(built.project / "beside.d")[1])
+
+
+def test_it_is_written_again_by_a_null_build_and_only_if_it_differs(built: CommandLine) -> None:
+    path = built.project / "build/net.d"
+    text, changed = path.read_bytes(), path.stat().st_mtime_ns
+    assert built.run("build", "--depfile", "build/net.d").returncode == 0
+    assert path.stat().st_mtime_ns == changed
+    path.unlink()
+    assert built.run("build", "--depfile", "build/net.d").returncode == 0
+    assert path.read_bytes() == text
+    assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_a_model_that_is_not_kept_is_out_of_date_each_time(built: CommandLine) -> None:
+    manifest = built.project / "trtbuild.yaml"
+    manifest.write_text(MANIFEST.replace("deps:", "cacheable: false, deps:"))
+    try:
+        assert built.run("build", "--depfile", "build/uncacheable.d").returncode == 0
+    finally:
+        manifest.write_text(MANIFEST)
+    prerequisites = rule(built.project / "build/uncacheable.d")[1]
+    assert "trtbuild-always" in prerequisites
+    assert "models/net.py" in prerequisites
+
+
+def test_a_failed_build_leaves_the_last_one(built: CommandLine) -> None:
+    path, source = built.project / "build/net.d", built.project / "models/net.py"
+    text, code = path.read_bytes(), source.read_text()
+    source.write_text("raise ValueError\n")
+    try:
+        assert built.run("build", "--depfile", "build/net.d").returncode == 1
+    finally:
+        source.write_text(code)
+    assert path.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--depfile", "models"], "it is a directory"),
+        (["--depfile", "trtbuild.yaml/net.d"], "trtbuild.yaml/net.d"),
+        (["--depfile-target", "x"], "--depfile FILE"),
+        (["--depfile", "x.d", "--depfile-target", "a=b"], "no target of this name"),
+    ],
+)
+def test_a_depfile_that_cannot_be_written_is_a_usage_error_before_any_work(
+    built: CommandLine, arguments: list[str], said: str
+) -> None:
+    done = built.run("build", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr

@@ -1,0 +1,191 @@
+"""`trtbuild diff`: packages and models that are really built, and what differs between them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}, ampere: {sm: 86}}
+profiles:
+  rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
+models:
+  net:
+    source: {python: "net:build"}
+    weights: net.safetensors
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+    partition: {granularity: ["layers.*"]}
+"""
+
+NET = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+def build() -> nn.Module:
+    return Net().eval()
+"""
+
+
+def save_weights(path: Path, changed: float = 0.0) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    tensors = {
+        f"layers.{n}.0.{name}": torch.randn(shape) for n in (0, 1) for name, shape in (("weight", (8, 8)), ("bias", 8))
+    }
+    tensors["layers.1.0.bias"] += changed
+    save_file(tensors, path)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    base = tmp_path_factory.mktemp("diff")
+    trtbuild = CommandLine(base / "project", base / "cache")
+    trtbuild.project.mkdir()
+    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST)
+    (trtbuild.project / "net.py").write_text(NET)
+    save_weights(trtbuild.project / "net.safetensors")
+    trtbuild("build")
+    shutil.copytree(trtbuild.project / "dist/net", trtbuild.project / "old")
+    return trtbuild
+
+
+@pytest.fixture
+def trtbuild(built: CommandLine) -> Iterator[CommandLine]:
+    yield built
+    (built.project / "trtbuild.yaml").write_text(MANIFEST)
+    (built.project / "net.py").write_text(NET)
+    save_weights(built.project / "net.safetensors")
+
+
+def edit(trtbuild: CommandLine, old: str, new: str) -> None:
+    assert old in MANIFEST
+    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace(old, new))
+
+
+def areas(document: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in document["differences"]:
+        found.setdefault(entry["area"], []).append(f"{entry['change']} {entry['name']}")
+    return found
+
+
+@pytest.mark.parametrize("sides", [("old", "dist/net"), ("old", "net"), ("net", "net")])
+def test_the_same_exits_with_0(trtbuild: CommandLine, sides: tuple[str, str]) -> None:
+    document = trtbuild("diff", *sides)
+    assert document["schema"] == "trtbuild.diff/1"
+    assert document["ok"]
+    assert document["same"]
+    assert document["differences"] == []
+    assert document["a"]["known_from"] == document["b"]["known_from"] == "recipes"
+    assert "no differences" in trtbuild.run("diff", *sides).stdout
+
+
+def test_a_fine_tune_is_weights_by_name_and_the_engines_that_have_them(trtbuild: CommandLine) -> None:
+    save_weights(trtbuild.project / "net.safetensors", changed=0.5)
+    document = trtbuild("diff", "old", "net", expect=1)
+    assert areas(document) == {
+        "weights": ["changed layers.1.0.bias.sha256"],
+        "engines": ["changed layers.1@ada"],
+    }
+    (engine,) = [entry for entry in document["differences"] if entry["area"] == "engines"]
+    assert [part["part"].split(".")[0] for part in engine["parts"]] == ["weights"]
+    assert not list((trtbuild.project / "old").glob("*.tmp"))
+
+
+def test_a_builder_setting_is_named_in_each_engine(trtbuild: CommandLine) -> None:
+    edit(trtbuild, "    targets: [ada]\n", "    targets: [ada]\n    builder: {optimization_level: 1}\n")
+    document = trtbuild("diff", "dist/net", "net", expect=1)
+    assert areas(document) == {"engines": ["changed layers.0@ada", "changed layers.1@ada"]}
+    for engine in document["differences"]:
+        assert engine["parts"] == [{"part": "settings.optimization_level", "was": "3", "now": "1"}]
+
+
+def test_what_the_manifest_declares_is_compared_without_a_build(trtbuild: CommandLine) -> None:
+    edit(trtbuild, "max: [8, 8]", "max: [16, 8]")
+    edit_twice = (
+        (trtbuild.project / "trtbuild.yaml").read_text().replace("[ada]", "[ada, ampere]\n    precision: float16")
+    )
+    (trtbuild.project / "trtbuild.yaml").write_text(edit_twice)
+    document = trtbuild("diff", "old", "net", expect=1)
+    assert document["b"]["known_from"] == "manifest"
+    found = areas(document)
+    assert found["profiles"] == ["changed rows.x.max"]
+    assert found["dims"] == ["changed x.0.max"] or len(found["dims"]) == 1
+    assert found["precision"] == ["changed precision"]
+    assert found["targets"] == ["added ampere"]
+    assert found["unknown"] == ["changed net/trace"]
+    assert not {"engines", "partitions"} & found.keys()
+
+
+def test_an_edited_source_is_named_although_nothing_has_run(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "net.py").write_text(NET.replace("nn.Tanh()", "nn.Sigmoid()"))
+    found = areas(trtbuild("diff", "old", "net", expect=1))
+    assert found == {"source": ["changed file:net.py"], "unknown": ["changed net/trace"]}
+    assert "net/trace has to run" in trtbuild.run("diff", "old", "net").stdout
+    assert trtbuild("diff", "net", "net")["same"]
+
+
+def test_another_graph_is_a_changed_partition(trtbuild: CommandLine) -> None:
+    (trtbuild.project / "net.py").write_text(NET.replace("nn.Tanh()", "nn.Tanh() if _ else nn.ReLU()"))
+    trtbuild("build")
+    document = trtbuild("diff", "old", "dist/net", expect=1)
+    found = areas(document)
+    assert found["partitions"] == ["changed layers.0.graph"]
+    assert found["engines"] == ["changed layers.0@ada"]
+    assert "weights" not in found
+    (trtbuild.project / "net.py").write_text(NET)
+    trtbuild("build")
+
+
+def test_without_the_records_the_indices_alone_are_compared(trtbuild: CommandLine, tmp_path: Path) -> None:
+    other = CommandLine(trtbuild.project, tmp_path / "another-cache")
+    assert other("diff", "old", "dist/net")["a"]["known_from"] == "index"
+    index = json.loads((trtbuild.project / "old/index.json").read_text())
+    path = index["targets"]["ada"]["engines"]["layers.0"]
+    index["files"][path]["sha256"] = "0" * 64
+    shutil.copytree(trtbuild.project / "old", tmp_path / "edited")
+    (tmp_path / "edited/index.json").write_text(json.dumps(index))
+    document = other("diff", "old", str(tmp_path / "edited"), expect=1)
+    (entry,) = document["differences"]
+    assert (entry["area"], entry["name"], entry["what"], entry["parts"]) == ("engines", "layers.0@ada", "plan", None)
+    assert "index alone" in other.run("diff", "old", str(tmp_path / "edited")).stdout
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        (("old", "nte"), "did you mean 'net'"),
+        (("./.trtbuild", "net"), "no index.json"),
+        (("broken", "net"), "not JSON"),
+        (("strange", "net"), "another format"),
+    ],
+)
+def test_trouble_exits_with_2(trtbuild: CommandLine, sides: tuple[str, str], said: str) -> None:
+    for name, text in (("broken", "{"), ("strange", '{"schema": "trtbuild.package/9"}')):
+        (trtbuild.project / name).mkdir(exist_ok=True)
+        (trtbuild.project / name / "index.json").write_text(text)
+    done = trtbuild.run("diff", *sides)
+    assert done.returncode == 2
+    assert said in done.stderr

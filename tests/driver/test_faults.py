@@ -1,0 +1,224 @@
+"""Full disks, read-only places, a newer format: what works without them works, the rest says what to do, nothing breaks.
+
+The faults are the kernel's own: small file systems in memory, and read-only mounts. Where none can be mounted, the tests
+are skipped.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine, ran
+from tests.faults.kills import MODEL, write_weights
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 640], opt: [4, 640], max: [8, 640]}}}
+models:
+  net:
+    source: {python: "net:build"}
+    weights: net.safetensors
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+"""
+
+
+@dataclass(frozen=True)
+class Built:
+    project: Path
+    cache: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A project that was built once, for copies."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "project").mkdir()
+    command_line = CommandLine(folder / "project", folder / "cache")
+    (command_line.project / "net.py").write_text(MODEL)
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    write_weights(command_line.project / "net.safetensors", 0)
+    command_line("build")
+    return Built(command_line.project, command_line.cache)
+
+
+@pytest.fixture
+def copied(built: Built, command_line: CommandLine) -> CommandLine:
+    """A copy of the project and its cache, with other weights: an engine has to be built, and the outputs differ."""
+    shutil.copytree(built.project, command_line.project, dirs_exist_ok=True)
+    shutil.copytree(built.cache, command_line.cache)
+    write_weights(command_line.project / "net.safetensors", 1)
+    return command_line
+
+
+class Mounts:
+    """Mounts that are taken down when the test ends."""
+
+    def __init__(self) -> None:
+        self._places: list[Path] = []
+
+    def full(self, place: Path, size_kib: int) -> None:
+        """Put a file system of that size in the place of a directory; what is there is copied as far as it has to fit."""
+        aside = place.with_name(f"{place.name}-aside")
+        place.mkdir(exist_ok=True)
+        shutil.copytree(place, aside)
+        self._mount("-t", "tmpfs", "-o", f"size={size_kib}k", "none", str(place))
+        self._places.append(place)
+        shutil.copytree(aside, place, dirs_exist_ok=True)
+
+    def grow(self, place: Path) -> None:
+        """Make room."""
+        self._mount("-o", "remount,size=256m", str(place))
+
+    def read_only(self, place: Path) -> None:
+        """Let nobody write below `place`, root included."""
+        self._mount("--bind", str(place), str(place))
+        self._places.append(place)
+        self._mount("-o", "remount,ro,bind", str(place))
+
+    def take_down(self) -> None:
+        for place in reversed(self._places):
+            subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
+
+    def _mount(self, *arguments: str) -> None:
+        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"this machine cannot mount: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def mounts() -> Iterator[Mounts]:
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount")
+    held = Mounts()
+    yield held
+    held.take_down()
+
+
+def is_full(place: Path) -> bool:
+    """Whether 64 KiB can no longer be written there."""
+    probe = place / "probe"
+    try:
+        probe.write_bytes(os.urandom(64 << 10))
+        return False
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def used_kib(folder: Path) -> int:
+    """What a tmpfs needs for a tree: whole pages."""
+    return sum(-(-path.stat().st_size // 4096) * 4 if path.is_file() else 4 for path in folder.rglob("*"))
+
+
+def failed(done: subprocess.CompletedProcess[str], code: int) -> Any:
+    """The one error of a build that ended with `code`."""
+    assert done.returncode == code, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert document["ok"] is False
+    (error,) = document["errors"]
+    assert "Traceback" not in error["text"], error["text"]
+    return error
+
+
+@pytest.mark.parametrize("room_kib", [8, 300, 1500])
+def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
+    mounts.full(copied.cache, used_kib(copied.cache) + room_kib)
+    error = failed(copied.run("build", "--json"), 1)
+    assert error["type"] == "StoreUnavailable"
+    assert "cannot be used: No space left on device" in error["text"]
+    assert error["file"] == str(copied.cache)
+    assert "trtbuild cache gc" in error["hint"]
+    assert copied("cache", "verify")["damage"] == []
+    mounts.grow(copied.cache)
+    assert ran(copied("build"))["engine"] == 1
+    assert copied("cache", "verify")["damage"] == []
+
+
+def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> None:
+    before = (copied.project / "dist" / "net" / "index.json").read_bytes()
+    mounts.full(copied.project / "dist", used_kib(copied.project / "dist") + 16)
+    assert is_full(copied.project / "dist")
+    error = failed(copied.run("build", "--json"), 1)
+    assert "the outputs of model 'net' cannot be written" in error["text"]
+    assert "No space left on device" in error["text"]
+    assert error["hint"] == "free some space; then build again: what was built is in the cache"
+    assert (copied.project / "dist" / "net" / "index.json").read_bytes() == before, "the old package is untouched"
+    assert not list((copied.project / "dist").rglob("*.tmp"))
+    mounts.grow(copied.project / "dist")
+    assert ran(copied("build")) == {}
+    assert (copied.project / "dist" / "net" / "index.json").read_bytes() != before
+
+
+def test_a_full_disk_under_the_projects_state_fails_nothing(copied: CommandLine, mounts: Mounts) -> None:
+    state = copied.project / ".trtbuild"
+    shutil.rmtree(state)
+    mounts.full(state, 4)
+    assert is_full(state)
+    assert ran(copied("build")) == {"engine": 1, "package": 1}
+    assert ran(copied("build")) == {}
+
+
+def test_a_read_only_project_state_fails_nothing(copied: CommandLine, mounts: Mounts) -> None:
+    mounts.read_only(copied.project / ".trtbuild")
+    assert ran(copied("build")) == {"engine": 1, "package": 1}
+    assert ran(copied("build")) == {}
+
+
+def test_a_read_only_cache_gives_what_it_has(copied: CommandLine, mounts: Mounts) -> None:
+    write_weights(copied.project / "net.safetensors", 0)
+    shutil.rmtree(copied.project / "dist")
+    mounts.read_only(copied.cache)
+    document = copied("build")
+    assert ran(document) == {}
+    assert (copied.project / "dist" / "net" / "index.json").exists()
+    assert copied("plan")["ok"]
+
+
+def test_a_read_only_cache_that_lacks_something_says_where_to_put_another(copied: CommandLine, mounts: Mounts) -> None:
+    mounts.read_only(copied.cache)
+    error = failed(copied.run("build", "--json"), 1)
+    assert error["type"] == "StoreUnavailable"
+    assert "cannot be used: Read-only file system" in error["text"]
+    assert error["file"] == str(copied.cache)
+    assert "TRTBUILD_CACHE_DIR" in error["hint"]
+
+
+def test_a_read_only_output_directory_says_so(copied: CommandLine, mounts: Mounts) -> None:
+    mounts.read_only(copied.project / "dist")
+    error = failed(copied.run("build", "--json"), 1)
+    assert "the outputs of model 'net' cannot be written (dist/net/" in error["text"]
+    assert "choose other `outputs`" in error["hint"]
+
+
+@pytest.mark.parametrize("command", ["build", "plan"])
+def test_a_cache_of_a_newer_format_is_not_touched(copied: CommandLine, command: str) -> None:
+    (copied.cache / "format").chmod(0o644)
+    (copied.cache / "format").write_text("trtbuild.store/2\n")
+    before = sorted(path for path in copied.cache.rglob("*"))
+    error = failed(copied.run(command, "--json"), 1)
+    assert error["type"] == "StoreUnavailable"
+    assert "has the format 'trtbuild.store/2'; this trtbuild knows trtbuild.store/1" in error["text"]
+    assert error["hint"] == "upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
+    assert sorted(path for path in copied.cache.rglob("*")) == before
+
+
+def test_a_file_in_the_place_of_the_outputs_is_named(copied: CommandLine) -> None:
+    shutil.rmtree(copied.project / "dist" / "net")
+    (copied.project / "dist" / "net").write_text("a file")
+    error = failed(copied.run("build", "--json"), 1)
+    assert "the outputs of model 'net' cannot be written" in error["text"]
+    assert "remove it" in error["hint"]

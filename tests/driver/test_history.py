@@ -1,0 +1,98 @@
+"""What is remembered of steps: entries come back as they were noted, whatever form the file has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.recipe import Recipe
+from trtbuild.driver.history import History
+
+TRACE = Recipe("trace", 1, (("kwargs", {"width": 0.5, "$odd": [True, None, "\n"]}), ("file:net.py", "ab")))
+LOWER = Recipe("lower", 1, (("graph", "cd"),))
+RAN = {"reason": {"code": "new", "text": "a\nb", "changed": []}, "duration_s": 1.5}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / ".trtbuild"
+
+
+def test_what_was_noted_comes_back(state: Path) -> None:
+    history = History(state)
+    history.note("net/trace", TRACE, RAN, "it reads the clock")
+    history.note("net/lower", LOWER)
+    history.save()
+    again = History(state)
+    recipe = again.recipe("net/trace")
+    assert recipe is not None
+    assert recipe.same_as(TRACE)
+    assert again.last_run("net/trace") == RAN
+    assert again.uncacheable("net/trace") == "it reads the clock"
+    assert again.last_run("net/lower") is None
+    assert again.uncacheable("net/lower") is None
+    assert again.recipe("net/package") is None
+
+
+def test_the_file_is_json_by_step(state: Path) -> None:
+    history = History(state)
+    history.note("net/trace", TRACE, RAN)
+    history.save()
+    assert json.loads((state / "history.json").read_bytes()) == {"net/trace": {"recipe": TRACE.to_json(), "ran": RAN}}
+
+
+def test_a_hit_keeps_what_is_known_of_the_last_run(state: Path) -> None:
+    history = History(state)
+    history.note("net/trace", TRACE, RAN, "it reads the clock")
+    history.save()
+    history = History(state)
+    history.note("net/trace", TRACE)
+    history.save()
+    assert History(state).last_run("net/trace") == RAN
+    assert History(state).uncacheable("net/trace") is None
+
+
+def test_nothing_is_written_where_nothing_has_changed(state: Path) -> None:
+    history = History(state)
+    history.note("net/trace", TRACE, RAN)
+    history.save()
+    before = (state / "history.json").stat()
+    history = History(state)
+    history.note("net/trace", TRACE)
+    history.save()
+    after = (state / "history.json").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_two_builds_merge_their_entries(state: Path) -> None:
+    one, other = History(state), History(state)
+    one.note("a/trace", TRACE)
+    other.note("b/lower", LOWER)
+    one.save()
+    other.save()
+    assert History(state).recipe("a/trace") is not None
+    assert History(state).recipe("b/lower") is not None
+
+
+def test_another_form_of_the_file_is_read_too(state: Path) -> None:
+    state.mkdir()
+    document = {"net/trace": {"recipe": TRACE.to_json(), "ran": RAN}, 'odd"\\name': {"recipe": LOWER.to_json()}}
+    for text in (json.dumps(document), json.dumps(document, indent=1), json.dumps(document, separators=(",", ":"))):
+        (state / "history.json").write_text(text)
+        assert History(state).last_run("net/trace") == RAN
+        assert History(state).recipe('odd"\\name') is not None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{\n}", '{\n"a":{\n}', '{\n"a":{"recipe":\n}', '{"a": 1}', "\udcff"])
+def test_a_file_that_cannot_be_read_is_no_history(state: Path, text: str) -> None:
+    state.mkdir()
+    (state / "history.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    history = History(state)
+    assert history.recipe("a") is None
+    assert history.last_run("a") is None
+    assert history.uncacheable("a") is None
+    history.note("net/lower", LOWER)
+    history.save()
+    assert History(state).recipe("net/lower") is not None

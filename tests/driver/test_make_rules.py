@@ -1,0 +1,126 @@
+"""What make makes of the rules, said by make itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trtbuild.driver.make_rules import ALWAYS, can_be_said, escaped, rules
+
+MAKEFILE = "all: out\nout:\n\t@echo ran >> log; touch out\n-include out.d\n"
+LETTERS = "ab #$:%*?[]~\\\\\\!@&,'\"{}é"
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs GNU make")
+
+
+class Make:
+    """A directory with a makefile that has one target, ``out``, and includes its depfile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "Makefile").write_text(MAKEFILE)
+
+    def write(self, names: list[str], *, always: bool = False) -> None:
+        (self.folder / "out.d").write_text(rules(["out"], names, always=always))
+
+    def runs(self) -> int:
+        """How often the recipe has run, after make was called once more."""
+        done = subprocess.run(["make", "-rR"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{(self.folder / 'out.d').read_text()}\n{done.stderr}"
+        assert not done.stderr
+        log = self.folder / "log"
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    return Make(tmp_path)
+
+
+def old(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.utime(path, (1000, 1000))
+
+
+def nasty_names() -> list[str]:
+    seeded = random.Random(4)
+    drawn = {"".join(seeded.choices(LETTERS, k=seeded.randint(1, 8))) for _ in range(300)}
+    single = {shape.replace("_", letter) for letter in LETTERS for shape in ("a_b.py", "_b.py", "a.py_", "a__b", "_")}
+    return sorted(name for name in drawn | single if name not in (".", "..") and can_be_said(name))
+
+
+def test_a_file_of_any_name_that_can_be_said_is_seen_when_it_is_newer_and_when_it_is_gone(make: Make) -> None:
+    names = nasty_names()
+    assert len(names) > 200
+    for name in names:
+        old(make.folder / "src" / name)
+    make.write([f"src/{name}" for name in names])
+    expected = 1
+    assert make.runs() == expected
+    assert make.runs() == expected
+    # make runs are milliseconds, but there are many names: some are tried each alone, the rest in one go
+    for name in names[:: len(names) // 40]:
+        path = make.folder / "src" / name
+        os.utime(path)
+        os.utime(make.folder / "out", (2000, 2000))
+        expected += 1
+        assert make.runs() == expected, f"{name!r} is newer, and was not seen"
+        old(path)
+        assert make.runs() == expected, f"{name!r} is older"
+        path.unlink()
+        expected += 1
+        assert make.runs() == expected, f"{name!r} is gone"
+        old(path)
+    shutil.rmtree(make.folder / "src")
+    assert make.runs() == expected + 1
+
+
+@pytest.mark.parametrize("name", nasty_names()[::7])
+def test_a_name_at_the_top_of_the_project_alone(make: Make, name: str) -> None:
+    old(make.folder / name)
+    make.write([name])
+    assert make.runs() == 1
+    assert make.runs() == 1
+    os.utime(make.folder / "out", (500, 500))
+    assert make.runs() == 2
+    (make.folder / name).unlink()
+    assert make.runs() == 3
+    assert sorted(path.name for path in make.folder.iterdir()) == ["Makefile", "log", "out", "out.d"]
+
+
+@pytest.mark.parametrize("name", ["a=b", "a;b", "a|b", "lib(x)", "a\tb", "a\nb", "ab&", "ab ", "a\\ b", "ab\\"])
+def test_what_depends_on_a_name_that_cannot_be_said_is_looked_at_each_time(make: Make, name: str) -> None:
+    assert not can_be_said(name)
+    old(make.folder / name)
+    make.write([name, "other"])
+    assert [make.runs(), make.runs()] == [1, 2]
+
+
+def test_always_is_out_of_date_each_time(make: Make) -> None:
+    make.write([], always=True)
+    assert [make.runs(), make.runs()] == [1, 2]
+    assert ALWAYS in (make.folder / "out.d").read_text()
+
+
+def test_several_targets_with_nasty_names_have_the_same_prerequisites(tmp_path: Path) -> None:
+    targets = ["out put/in dex.json", "50%", "a#b", "c:d", "e$f", "back\\slash"]
+    for target in [*targets, "src"]:
+        old(tmp_path / target)
+    (tmp_path / "Makefile").write_text(
+        "all: " + " ".join(escaped(target, "prerequisite") for target in targets) + " ; @true\n"
+        "%: ; @echo ran >> log\n" + rules(targets, ["src"])
+    )
+    os.utime(tmp_path / "src", (2000, 2000))
+    subprocess.run(["make", "-rR"], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    assert len((tmp_path / "log").read_text().splitlines()) == len(targets)
+
+
+def test_rejects_a_target_that_cannot_be_said() -> None:
+    with pytest.raises(ValueError, match="a=b"):
+        rules(["a=b"], [])

@@ -1,0 +1,127 @@
+"""`--trace` writes Chrome's trace events: complete, one thing at a time in a lane, whatever ended the build."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtbuild.core.graph import Reason, Stage, Step
+from trtbuild.core.recipe import Change, Recipe
+from trtbuild.core.record import Record
+from trtbuild.driver.steps import Ran
+from trtbuild.driver.timeline import BUILD, WORKERS, Timeline
+from trtbuild.errors import ToolchainError, UsageError
+
+
+def fail(complaint: str) -> None:
+    raise AssertionError(complaint)
+
+
+def a_step(name: str, stage: Stage = "engine") -> Step:
+    reason = Reason("changed", "changed: onnx", (Change("onnx", "a", "b"),))
+    return Step(f"m/{stage}/{name}", "m", stage, "run", reason, "ada", Recipe(stage, 1, (("name", name),)))
+
+
+def done(step: Step) -> Ran:
+    assert step.recipe is not None
+    return Ran(Record(step.recipe, {}, {"statistics": {"layers": 3}}), 0.1, peak_rss_bytes=2**20)
+
+
+def checked(document: Any) -> dict[str, Any]:
+    """The complete events by name, after a look at the whole document as a viewer would take it."""
+    assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
+    named, lanes, events = set(), defaultdict(list), {}
+    for event in document["traceEvents"]:
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+            named.add((event["name"], event["pid"], event["tid"]))
+            continue
+        assert event["ph"] == "X"
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+        assert isinstance(event["args"], dict)
+        lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        events[event["name"]] = event
+    for (process, lane), spans in lanes.items():
+        assert ("thread_name", process, lane) in named
+        assert ("process_name", process, 0) in named
+        assert all(end <= start + 0.2 for (_, end), (start, _) in pairwise(spans)), "they overlap"
+    return events
+
+
+def test_steps_that_run_together_have_lanes_of_their_own_and_lanes_are_used_again(tmp_path: Path) -> None:
+    one, two, three = a_step("one"), a_step("two"), a_step("three")
+    with Timeline(tmp_path / "t.json", fail) as timeline:
+        with timeline.phase("plan"):
+            pass
+        timeline.started(one)
+        timeline.started(two)
+        timeline.finished(one, done(one))
+        timeline.started(three)
+        timeline.failed(two, ToolchainError("refused"))
+        timeline.finished(three, done(three))
+    events = checked(json.loads((tmp_path / "t.json").read_text()))
+    assert [events[step.id]["tid"] for step in (one, two, three)] == [0, 1, 0]
+    assert events["plan"]["pid"] == BUILD
+    assert events[one.id]["pid"] == WORKERS
+    assert events[one.id]["cat"] == "engine"
+    said = events[one.id]["args"]
+    assert said["verdict"] == "run"
+    assert said["key"] == one.key
+    assert said["reason"]["code"] == "changed"
+    assert said["changed"] == [{"part": "onnx", "was": "a", "now": "b"}]
+    assert said["peak_rss_bytes"] == 2**20
+    assert said["statistics"] == {"layers": 3}
+    assert events[two.id]["args"]["verdict"] == "failed"
+    assert events[two.id]["args"]["text"] == "refused"
+
+
+def test_what_ran_when_the_build_was_interrupted_is_in_it(tmp_path: Path) -> None:
+    step = a_step("one")
+    with pytest.raises(KeyboardInterrupt), Timeline(tmp_path / "t.json", fail) as timeline:
+        timeline.started(step)
+        raise KeyboardInterrupt
+    assert checked(json.loads((tmp_path / "t.json").read_text()))[step.id]["args"]["verdict"] == "interrupted"
+
+
+def test_phases_in_several_threads_do_not_share_a_lane(tmp_path: Path) -> None:
+    with Timeline(tmp_path / "t.json", fail) as timeline, timeline.phase("write a"), timeline.phase("write b"):
+        pass
+    events = checked(json.loads((tmp_path / "t.json").read_text()))
+    assert {event["tid"] for event in events.values()} == {0, 1}
+
+
+def test_the_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("old")
+    with Timeline(path, fail):
+        assert path.read_text() == "old"
+    checked(json.loads(path.read_text()))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    with Timeline("/dev/null", fail):
+        pass
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("path", [".", "nowhere/t.json"])
+def test_a_place_where_no_file_can_be_is_an_error_before_any_work(tmp_path: Path, path: str) -> None:
+    with pytest.raises(UsageError, match="--trace"):
+        Timeline(tmp_path / path, fail)
+
+
+def test_a_disk_that_is_full_at_the_end_does_not_fail_the_build() -> None:
+    said: list[str] = []
+    with Timeline("/dev/full", said.append):
+        pass
+    assert said == ["the timeline could not be written to /dev/full: No space left on device"]

@@ -1,0 +1,328 @@
+"""kill -9 at random moments of real builds, and what is left after each.
+
+After every kill the cache must verify and the outputs must hold nothing but whole files of known builds; after a few, the
+build is let run through and its outputs must be those of a reference build that nobody disturbed.
+
+A kill counts as *unfinished* if it left a file with bytes in it that had not got its name yet: in the store's ``tmp/``,
+or ``.<name>.<random>.tmp`` beside an output. So it fell between a first write and its rename.
+
+Half of the kills come when the clock says so, at a moment that is uniformly random over a build. The others are aimed:
+they wait for a random moment too, and then for a file that is being written, in the cache or among the outputs. So the
+hundred are not a matter of luck.
+
+The project is traced once. Each round has other weights and other builder settings, so what is killed are the phases that
+write: weights put into the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs it by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.processes import descendants, kill, wait_until_gone
+from trtbuild.store.check import verify
+from trtbuild.store.local import LocalStore
+
+MODEL = """\
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(640, 640), torch.nn.ReLU(), torch.nn.Linear(640, 640)).eval()
+"""
+
+MANIFEST = """\
+version: 1
+targets: {{ada: {{sm: 89}}, ampere: {{sm: 86}}}}
+profiles: {{rows: {{x: {{min: [1, 640], opt: [4, 640], max: [8, 640]}}}}}}
+models:
+  net:
+    source: {{python: "net:build"}}
+    weights: net.safetensors
+    inputs: {{x: {{}}}}
+    profiles: [rows]
+    targets: [ada, ampere]
+    builder: {{optimization_level: {level}}}
+    outputs: {{package: dist/net, plans: dist/plans}}
+"""
+
+#: Whom a kill hits: the driver alone (its children have to die with it), all processes at once, or one worker alone.
+VICTIMS = ("driver", "all", "worker")
+
+LONGEST_BUILD_S = 300.0
+
+
+@dataclass
+class Tally:
+    """What was delivered and what was seen."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    #: Of these, the ones that waited for a file that was being written; the others came when the clock said so.
+    aimed: int = 0
+    unfinished: int = 0
+    unfinished_aimed: int = 0
+    unfinished_outputs: int = 0
+    too_late: int = 0
+    completed: int = 0
+    #: How many entries the cache held then: kills fell into all phases.
+    entries: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        return sum(self.kills.values())
+
+    def __str__(self) -> str:
+        victims = ", ".join(f"{self.kills[name]} {name}" for name in VICTIMS)
+        return (
+            f"{self.total} kills ({victims}; {self.aimed} aimed at a file that was being written);"
+            f" {self.unfinished} between a first write and its rename ({self.unfinished_aimed} of them aimed,"
+            f" {self.unfinished_outputs} of an output); {self.completed} builds right afterwards;"
+            f" {self.too_late} came too late; entries in the cache at a kill: {dict(sorted(self.entries.items()))}"
+        )
+
+
+class KillTest:
+    """One project below `folder`, with reference outputs for `variants` of its settings and weights."""
+
+    def __init__(self, folder: Path, seed: int, variants: int = 6) -> None:
+        self.random = random.Random(seed)
+        self.tally = Tally()
+        self.project, self.cache, self.base = folder / "project", folder / "cache", folder / "base"
+        self._folder = folder
+        self._variants = list(range(variants))
+        self._current = 0
+        self._seen: set[Path] = set()
+        self.project.mkdir(parents=True)
+        (self.project / "net.py").write_text(MODEL)
+        self._builder = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.builder"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), "PYTHONPATH": str(Path(__file__).parents[2])},
+            cwd=self.project,
+            text=True,
+        )
+        self.references = [self._reference(variant) for variant in self._variants]
+        self._known = {digest for files in self.references for digest in files.values()}
+        self.duration_s = 1.0
+
+    def close(self) -> None:
+        """End the process that forks builds."""
+        if self._builder.stdin is not None and self._builder.stdout is not None:
+            self._builder.stdin.close()
+            self._builder.wait(timeout=60)
+            self._builder.stdout.close()
+
+    def round(self, kills: int) -> int:
+        """Kill builds of another variant up to that often, then let one run through. Returns how many kills there were."""
+        self._current = self.random.choice([variant for variant in self._variants if variant != self._current])
+        self._choose(self._current)
+        self._reset_cache()
+        done = 0
+        while done < kills:
+            aim = self.random.choice([None, None, self.cache, self.project])
+            if not self._kill_once(aim):
+                break
+            done += 1
+            aimed = aim is not None
+            self.tally.aimed += aimed
+            unfinished = self._check_leavings()
+            self.tally.unfinished += bool(unfinished)
+            self.tally.unfinished_aimed += bool(unfinished) and aimed
+            self.tally.unfinished_outputs += any(self.project in path.parents for path in unfinished)
+        self._run_through()
+        self._check_leavings()
+        found = digests(self.project / "dist")
+        assert found == self.references[self._current], (
+            "the build after the kills left other outputs than the reference"
+        )
+        self.tally.completed += 1
+        return done
+
+    # -- a build
+
+    def _start(self) -> int:
+        assert self._builder.stdin is not None
+        order = {"arguments": ["build", "--json", "-j", str(self.random.choice([1, 2]))]}
+        paths = {"out": str(self._folder / "out"), "err": str(self._folder / "err")}
+        self._builder.stdin.write(json.dumps({**order, **paths}) + "\n")
+        self._builder.stdin.flush()
+        started, pid = self._answer(60)
+        assert started == "started"
+        return int(pid)
+
+    def _answer(self, timeout_s: float) -> Any:
+        """The next line of the builder, or None after that time. It never has two lines to give at once."""
+        assert self._builder.stdout is not None
+        ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
+        return json.loads(self._builder.stdout.readline()) if ready else None
+
+    def _run_through(self) -> None:
+        began = time.monotonic()
+        self._start()
+        ended = self._answer(LONGEST_BUILD_S)
+        assert ended is not None, "the build after the kills hangs"
+        err = (self._folder / "err").read_text()
+        assert ended[2] == 0, f"the build after the kills failed: {err[-4000:]}"
+        out = (self._folder / "out").read_text()
+        assert out, f"the build after the kills said nothing: {err[-4000:]}"
+        document = json.loads(out)
+        assert document["ok"] and not document["errors"]
+        self.duration_s = 0.9 * self.duration_s + 0.1 * (time.monotonic() - began)
+
+    def _kill_once(self, aim: Path | None) -> bool:
+        """Start a build and kill it, or some of it, at a random moment. False: it was done before."""
+        victim = self.random.choice(VICTIMS)
+        moment = self.random.uniform(0.02, 1.0) * self.duration_s
+        pid = self._start()
+        ended = self._answer(moment)
+        while aim is not None and ended is None and not any(aim in path.parents for path in self._fresh()):
+            ended = self._answer(0.0005)
+        workers: list[int] = []
+        while ended is None:
+            workers = descendants(pid)
+            if victim != "worker" or workers:
+                break
+            ended = self._answer(
+                self.random.uniform(0.0, 0.2) * self.duration_s
+            )  # no worker yet: later, at random again
+        if ended is not None:
+            assert ended[2] == 0, (self._folder / "err").read_text()[-4000:]
+            self.tally.too_late += 1
+            return False
+        if victim == "driver":
+            kill([pid])
+        elif victim == "all":
+            kill([pid, *workers])
+        else:
+            kill([self.random.choice(workers)])
+        ended = self._answer(LONGEST_BUILD_S)
+        assert ended is not None, f"after a kill of {victim} the build hangs"
+        if ended[2] == 0:  # it was done just then, or nobody missed that worker
+            self.tally.too_late += 1
+            return False
+        if victim != "worker":
+            assert os.WIFSIGNALED(ended[2]) and os.WTERMSIG(ended[2]) == 9, "the kill was delivered"
+        wait_until_gone(workers)
+        self.tally.kills[victim] += 1
+        return True
+
+    # -- what is left
+
+    def _check_leavings(self) -> list[Path]:
+        """Fail unless cache and outputs are right. Returns the unfinished files that were not there before."""
+        unfinished = self._fresh()
+        self._seen.update(unfinished)
+        report = verify(LocalStore(self.cache), quarantine=False)
+        assert report.damage == (), f"the cache has wrong entries: {report.damage}"
+        assert not any((self.cache / "quarantine").iterdir()), "something wrong was met and put aside"
+        self.tally.entries[len(list(self.cache.glob("ac/*/*")))] += 1
+        for path, digest in digests(self.project / "dist").items():
+            assert digest in self._known, f"{path} is no file of any build"
+        return unfinished
+
+    def _fresh(self) -> list[Path]:
+        """Files that have bytes and not their name yet, of this build or of one that was killed just now."""
+        found = []
+        for path in [*(self.cache / "tmp").glob("*"), *(self.project / "dist").rglob(".*.tmp")]:
+            with contextlib.suppress(FileNotFoundError):
+                if path not in self._seen and path.stat().st_size > 0:
+                    found.append(path)
+        return found
+
+    # -- variants
+
+    def _choose(self, variant: int) -> None:
+        text = MANIFEST.format(level=variant % 3)
+        (self.project / "trtbuild.yaml").write_text(text)
+        weights = self._folder / f"weights{variant}.safetensors"
+        if not weights.exists():
+            write_weights(weights, variant)
+        shutil.copyfile(weights, self.project / "net.safetensors")
+
+    def _reference(self, variant: int) -> dict[str, str]:
+        self._choose(variant)
+        if self.base.exists():
+            self._reset_cache()
+        self.duration_s = 1.0
+        self._run_through()
+        if not self.base.exists():
+            self._make_base()
+        return digests(self.project / "dist")
+
+    def _make_base(self) -> None:
+        """A cache that has all but what follows from weights and builder settings: engines and packages are left out."""
+        shutil.copytree(self.cache, self.base)
+        store, named = LocalStore(self.cache), set()
+        for entry in self.base.glob("ac/*/*"):
+            action = store.get_action(entry.name)
+            record = store.get_record(entry.name) if action is not None and action.document is not None else None
+            if action is None or record is None or record.recipe.stage in ("engine", "package", "weights"):
+                entry.unlink()
+            else:
+                named |= {part.sha256 for part in (action.document, *(part for _, part in action.files)) if part}
+        for blob in self.base.glob("cas/*/*"):
+            if blob.name not in named:
+                blob.unlink()
+
+    def _reset_cache(self) -> None:
+        shutil.rmtree(self.cache)
+        shutil.copytree(self.base, self.cache)
+        self._seen = set((self.project / "dist").rglob(".*.tmp"))
+
+
+def write_weights(path: Path, seed: int) -> None:
+    """Random weights under the model's names."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    random_state = np.random.default_rng(seed)
+    shapes = {"0.weight": (640, 640), "0.bias": (640,), "2.weight": (640, 640), "2.bias": (640,)}
+    save_file({name: random_state.standard_normal(shape, np.float32) for name, shape in shapes.items()}, path)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file that has its name, by path below `folder`."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith(".tmp")
+    }
+
+
+def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
+    """At least `kills` kills, and up to five times as many until each kind of victim was hit, and one of them while it
+    wrote. Progress goes to standard error."""
+    test = KillTest(folder, seed, variants)
+    try:
+        told = 0
+        for _ in range(10 * kills):
+            delivered = test.tally.unfinished > 0 and set(test.tally.kills) == set(VICTIMS)
+            if test.tally.total >= (kills if delivered else 5 * kills):
+                break
+            test.round(test.random.randint(2, 6))
+            if test.tally.total // every > told:
+                told = test.tally.total // every
+                print(test.tally, file=sys.stderr, flush=True)
+        return test.tally
+    finally:
+        test.close()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="trtbuild-kills-", dir=os.environ.get("TRTBUILD_KILLS_DIR")) as scratch:
+        print(run(Path(scratch), int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))

@@ -1,0 +1,57 @@
+"""Looking at processes: who descends from whom, who still lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def state(pid: int) -> tuple[str, int] | None:
+    """The state letter and the parent of a process; None when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0], int(fields[1])
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    found = state(pid)
+    return found is not None and found[0] not in "ZX"
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below `root` that run, parents before their children."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        found = state(int(entry.name)) if entry.name.isdigit() else None
+        if found is not None and found[0] not in "ZX":
+            children.setdefault(found[1], []).append(int(entry.name))
+    below: list[int] = []
+    layer = [root]
+    while layer:
+        layer = [child for parent in layer for child in children.get(parent, [])]
+        below += layer
+    return below
+
+
+def kill(pids: Iterable[int], sent: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to processes; those that are gone already do not matter."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sent)
+
+
+def wait_until_gone(pids: Iterable[int], within_s: float = 20.0) -> None:
+    """Fail unless all of `pids` end within that time."""
+    deadline = time.monotonic() + within_s
+    left = list(pids)
+    while left := [pid for pid in left if alive(pid)]:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still there after {within_s} s: {left}")
+        time.sleep(0.005)

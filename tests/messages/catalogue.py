@@ -1,0 +1,123 @@
+"""The catalogue of messages: text files of bad projects, each with all that its user sees.
+
+A file holds cases; a case holds files, and what is said about them::
+
+    === the name of the case
+    --- trtbuild.yaml
+    version: 1
+    --- trtbuild build
+    exit 2 ManifestError
+    error: trtbuild.yaml:1:1: …
+
+``--- edit`` stands for `MANIFEST` with some words replaced, one ``old ⇒ new`` a line (``\\n`` is a line break). A file
+whose name ends in ``(escaped)`` is written as the bytes that its escapes mean. With ``TRTBUILD_WRITE_MESSAGES=1`` the
+tests write what is said into the catalogue instead of comparing: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CASES = Path(__file__).parent / "cases"
+WRITE = bool(os.environ.get("TRTBUILD_WRITE_MESSAGES"))
+
+MANIFEST = """\
+version: 1
+targets:
+  ada: {sm: 89}
+profiles:
+  rows:
+    x: {min: [1, 8], opt: [4, 8], max: [8, 8]}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+"""
+
+
+@dataclass
+class Case:
+    """`files` by path, `said` is the last section: its title and its lines."""
+
+    name: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    title: str = ""
+    said: str = ""
+
+    @property
+    def verdict(self) -> list[str]:
+        """The words of the first line of what is said: ``exit 2 ManifestError`` or ``trace SourceError``."""
+        return self.said.partition("\n")[0].split()
+
+    @property
+    def message(self) -> str:
+        return self.said.partition("\n")[2]
+
+
+def read(name: str) -> list[Case]:
+    """The cases of ``cases/<name>.txt``."""
+    cases = []
+    for block in _text(name).split("\n=== ")[1:]:
+        title, *sections = re.split(r"^--- ", block, flags=re.MULTILINE)
+        case = Case(title.strip())
+        for section in sections:
+            heading, _, content = section.partition("\n")
+            if section is sections[-1]:
+                case.title, case.said = heading, content.rstrip("\n")
+            elif heading == "edit":
+                case.files["trtbuild.yaml"] = _edited(content).encode()
+            elif heading.endswith(" (escaped)"):
+                escaped = content.rstrip("\n").encode().decode("unicode_escape").encode("latin-1")
+                case.files[heading.removesuffix(" (escaped)")] = escaped
+            else:
+                case.files[heading] = content.encode()
+        cases.append(case)
+    return cases
+
+
+def settle(name: str, case: Case, said: str) -> None:
+    """Fail where `said` is not what the catalogue has; or write it there, when that is asked for."""
+    if not WRITE:
+        assert said == case.said
+        return
+    blocks = _text(name).split("\n=== ")
+    for number, block in enumerate(blocks):
+        if number and block.partition("\n")[0].strip() == case.name:
+            head, mark, _ = block.rpartition(f"--- {case.title}\n")
+            blocks[number] = f"{head}{mark}{said}\n" + ("\n" if number < len(blocks) - 1 else "")
+    (CASES / f"{name}.txt").write_text("\n=== ".join(block.rstrip("\n") + "\n" for block in blocks))
+
+
+def normalized(text: str, project: Path) -> str:
+    """Paths and versions of this machine by name."""
+    text = text.replace(str(project), "PROJECT").replace(sys.executable, "PYTHON")
+    text = re.sub(r"[^\s(]*/site-packages/", "SITE/", text)
+    text = re.sub(r"\([0-9]+ times\)", "(N times)", text)
+    return re.sub(r"this torch \([^)]*\)", "this torch (TORCH)", text)
+
+
+def shown(error: Any) -> str:
+    """An error of a ``--json`` document as it is shown to a person."""
+    place = ":".join(str(error[part]) for part in ("file", "line", "column") if error.get(part) is not None)
+    text = f"{place}: {error['text']}" if place else error["text"]
+    return f"{text}\n  → {error['hint']}" if error["hint"] else text
+
+
+def _text(name: str) -> str:
+    return (CASES / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def _edited(edits: str) -> str:
+    text = MANIFEST
+    for line in filter(None, edits.splitlines()):
+        old, arrow, new = (part.replace("\\n", "\n") for part in line.partition(" ⇒ "))
+        assert arrow and text.count(old) == 1, f"no edit of the manifest: {line}"
+        text = text.replace(old, new)
+    return text

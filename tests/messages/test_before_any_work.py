@@ -1,0 +1,53 @@
+"""Every mistake that is found before any work: the whole text, the exit code, and the same in the ``--json`` document."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.messages.catalogue import Case, normalized, read, settle, shown
+from trtbuild.cli.main import run
+
+Said = Callable[..., tuple[int, str, str]]
+FILES = ("yaml", "names", "shapes", "values", "files", "outputs", "targets", "command_line")
+CASES = [pytest.param(file, case, id=f"{file}: {case.name}") for file in FILES for case in read(file)]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    return folder
+
+
+def write(project: Path, case: Case) -> None:
+    for name, content in case.files.items():
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("file", "case"), CASES)
+def test_says(file: str, case: Case, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(project, case)
+    program, *arguments = shlex.split(case.title)
+    assert program == "trtbuild"
+    code = run(arguments)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert run(["--json", *arguments]) == code
+    out, again = capfd.readouterr()
+    assert again == err, "--json changes what a person is told"
+    document = json.loads(out)
+    assert (not document["ok"] and document["steps"] == []) or case.title.startswith("trtbuild plan")
+    assert "".join(f"error: {shown(error)}\n" for error in document["errors"]) == err
+    kinds = list(dict.fromkeys(error["type"] for error in document["errors"]))
+    settle(file, case, normalized(f"exit {code} {' '.join(kinds)}\n{err}", project).rstrip("\n"))
+    assert code == 2
+    assert not (project / "dist").exists()

@@ -1,0 +1,106 @@
+"""What this machine lacks: a toolchain or torch that is not installed, a cache that can be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import trtbuild
+from tests.messages.catalogue import MANIFEST, normalized
+from trtbuild.cli.main import run
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "trtbuild.yaml").write_text(MANIFEST)
+    (folder / "net.py").write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    return folder
+
+
+def without(tmp_path: Path, *distributions: str) -> dict[str, str]:
+    """The environment of a Python in which these distributions are not installed, and all others are."""
+    farm = tmp_path / "site-packages"
+    farm.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.replace("_", "-").startswith(tuple(f"{name}-" for name in distributions)):
+            (farm / entry.name).symlink_to(entry)
+    return {"PYTHONPATH": f"{farm}{os.pathsep}{Path(trtbuild.__file__).parents[1]}"}
+
+
+def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+    """As `said`, of a build in another process that has only what `environment` names."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "trtbuild.cli.main", "build", "--json"],
+        cwd=project,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    (error,) = json.loads(done.stdout)["errors"]
+    return done.returncode, done.stderr, error["type"]
+
+
+def said(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, message and the type of the one error of the ``--json`` document."""
+    code = run([*arguments, "--json"])
+    out, err = capfd.readouterr()
+    (error,) = json.loads(out)["errors"]
+    return code, normalized(err, project).replace(str(project.parent / "cache"), "CACHE"), error["type"]
+
+
+def test_torch_is_not_installed(project: Path, tmp_path: Path) -> None:
+    assert build(project, without(tmp_path, "torch", "onnxscript")) == (
+        2,
+        "error: model 'net' has to be traced or converted, but torch and onnxscript are not installed\n"
+        "  → pip install 'trtbuild[torch]'\n",
+        "ToolchainMissing",
+    )
+
+
+def test_the_toolchain_is_not_installed(project: Path, tmp_path: Path) -> None:
+    assert build(project, without(tmp_path, "tensorrt-rtx")) == (
+        2,
+        "error: trtbuild.yaml:3: target 'ada' needs tensorrt-rtx, which is not installed\n"
+        "  → pip install 'tensorrt-rtx', or pin the target's version to use engines from the cache\n",
+        "ToolchainMissing",
+    )
+
+
+def test_a_file_is_where_the_cache_should_be(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (project.parent / "cache").write_text("")
+    code, text, kind = said(["build"], project, capfd)
+    assert text == (
+        "error: CACHE: the cache cannot be used: Not a directory\n"
+        "  → a file is in its way: remove it, or set TRTBUILD_CACHE_DIR to another directory\n"
+    )
+    assert (code, kind) == (1, "StoreUnavailable")
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("trtbuild.store/2", "upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"),
+        ("restic 1", "this is no cache of trtbuild's: set TRTBUILD_CACHE_DIR to another directory"),
+    ],
+    ids=["newer", "foreign"],
+)
+def test_a_cache_of_another_format(project: Path, capfd: pytest.CaptureFixture[str], written: str, hint: str) -> None:
+    (project.parent / "cache").mkdir()
+    (project.parent / "cache/format").write_text(f"{written}\n")
+    code, text, kind = said(["build"], project, capfd)
+    assert text == (
+        f"error: CACHE/format: the cache has the format {written!r}; this trtbuild knows trtbuild.store/1\n  → {hint}\n"
+    )
+    assert (code, kind) == (1, "StoreUnavailable")
+    assert list((project.parent / "cache").iterdir()) == [project.parent / "cache/format"]

@@ -1,0 +1,118 @@
+"""Every mistake in a model: a real project with one bad model for each, built once with ``--keep-going``.
+
+What a person sees, the ``--json`` document's error and the step that failed are the catalogue's; and what is no mistake
+is built.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from tests.conftest import CommandLine
+from tests.messages.catalogue import Case, normalized, read, settle, shown
+
+FILES = ("sources", "graphs")
+CASES = [pytest.param(file, case, id=f"{file}: {case.name}") for file in FILES for case in read(file)]
+
+SHARED = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles:
+  rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
+  both: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}, y: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
+defaults: {targets: [ada]}
+"""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of the build of all bad models."""
+
+    project: Path
+    exit_code: int
+    document: Any
+    printed: str
+
+    def error(self, model: str) -> Any:
+        """The error of a model's failed step, or None."""
+        return next((error for error in self.document["errors"] if error["step"].startswith(f"{model}/")), None)
+
+
+def manifest(case: Case) -> str:
+    fields = {"source": f'source: {{python: "zoo.{case.name}:build"}}', "inputs": "inputs: {x: {}}"}
+    fields["profiles"] = "profiles: [rows]"
+    for line in case.files.get("model", b"").decode().splitlines():
+        fields[line.partition(":")[0]] = line
+    lines = ["version: 1", "include: [shared/all.yaml]", "models:", f"  {case.name}:"]
+    return "\n".join([*lines, *(f"    {line}" for line in fields.values())]) + "\n"
+
+
+def write_project(project: Path) -> None:
+    (project / "manifests/shared").mkdir(parents=True)
+    (project / "manifests/shared/all.yaml").write_text(SHARED)
+    (project / "manifests/zoo").mkdir()
+    for file in FILES:
+        for case in read(file):
+            (project / f"manifests/{case.name}.yaml").write_text(manifest(case))
+            for name, content in case.files.items():
+                if name != "model":
+                    (project / "manifests/zoo" / name).write_bytes(content)
+    weights = {"lin.weight": torch.zeros(8, 16), "lin.bias": torch.zeros(8, dtype=torch.float16)}
+    safetensors.torch.save_file(weights, project / "manifests/shapes.safetensors")
+    names = {"lin.weigth": torch.zeros(8, 8), "lin.bias": torch.zeros(8)}
+    safetensors.torch.save_file(names, project / "manifests/names.safetensors")
+    (project / "manifests/text.pt2").write_text("an exported program\n")
+    static = torch.export.export(nn.Linear(8, 8).eval(), (torch.zeros(4, 8),))
+    torch.export.save(static, project / "manifests/static.pt2")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """All bad models, built once per test run, whatever the number of its processes."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    project, kept = base / "bad-models", base / "bad-models.json"
+    with open(base / "bad-models.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            write_project(project)
+            done: subprocess.CompletedProcess[str] = CommandLine(project, base / "bad-models-cache").run(
+                "build", "--keep-going", "--json", "-j", "2", timeout_s=1500
+            )
+            kept.write_text(json.dumps([done.returncode, json.loads(done.stdout), done.stderr]))
+    return Built(project, *json.loads(kept.read_text()))
+
+
+@pytest.mark.parametrize(("file", "case"), CASES)
+def test_says(file: str, case: Case, built: Built) -> None:
+    error = built.error(case.name)
+    if error is None:
+        said = "built"
+        assert (built.project / "dist" / case.name / "index.json").exists()
+    else:
+        said = f"{error['step']} {error['type']}\n{shown(error)}"
+        failed = next(step for step in built.document["steps"] if step["id"] == error["step"])
+        assert failed["verdict"] == "failed"
+        assert failed["error"] | error == error, "the step and the list of errors tell two stories"
+        lines = iter(built.printed.splitlines())
+        missing = [line for line in shown(error).splitlines() if not any(line.strip() in printed for printed in lines)]
+        assert not missing, f"not shown to a person: {missing}"
+        assert "trtbuild/stages/" not in error["text"], "our own frames"
+    settle(file, case, normalized(said, built.project))
+
+
+def test_the_build_went_on_and_says_that_it_failed(built: Built) -> None:
+    assert built.exit_code == 1
+    assert not built.document["ok"]
+    assert "Traceback" not in built.printed

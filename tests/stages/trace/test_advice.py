@@ -1,0 +1,69 @@
+"""What to do about an exception of the user's code: one line for each kind, and none where there is nothing to say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+
+from trtbuild.core.spec import Input
+from trtbuild.stages.trace.advice import advice, misspelt_module, shape_advice
+
+INPUTS = (Input("x", "float16"),)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ModuleNotFoundError("No module named 'timmm'", name="timmm"), f"{sys.executable} -m pip install timmm"),
+        (ModuleNotFoundError("No module named 'json.nothing'", name="json.nothing"), "json is installed, but has no"),
+        (FileNotFoundError(2, "No such file or directory", "weights/none.pt"), "relative paths start at the project"),
+        (SystemExit(3), "__main__"),
+        (AssertionError("Torch not compiled with CUDA enabled"), "traced on the CPU"),
+        (RuntimeError("No CUDA GPUs are available"), "traced on the CPU"),
+        (URLError("refused"), "should not depend on the network"),
+        (ConnectionResetError(), "should not depend on the network"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_advice(error: BaseException, words: str) -> None:
+    assert words in (advice(error) or "")
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("depth"), FileNotFoundError(2, "", "/abs"), OSError()])
+def test_no_advice_where_the_error_says_it_all(error: BaseException) -> None:
+    assert advice(error) is None
+
+
+def test_a_module_beside_the_failing_file_is_not_to_be_installed(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").touch()
+    error = ModuleNotFoundError("No module named 'helper'", name="helper")
+    assert "lies beside that file" in (advice(error, str(tmp_path / "net.py")) or "")
+    assert "pip install helper" in (advice(error, str(tmp_path / "other/net.py")) or "")
+
+
+def test_the_nearest_module_is_looked_for_where_the_package_lies(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/training.py").touch()
+    assert misspelt_module("models.trainign", [tmp_path]) == "models.training"
+    assert misspelt_module("modles", [tmp_path]) == "models"
+    assert misspelt_module("nowhere.at_all", [tmp_path]) is None
+
+
+def test_what_torch_says_about_dtypes_leads_to_the_manifests() -> None:
+    def raised(call: object) -> Exception:
+        with pytest.raises(RuntimeError) as caught:
+            call()  # type: ignore[operator]
+        return caught.value
+
+    half = raised(lambda: torch.nn.Linear(8, 8)(torch.zeros(2, 8, dtype=torch.float16)))
+    assert "declares x: float16: write the dtype" in (shape_advice(half, INPUTS, "shapes") or "")
+    index = raised(lambda: torch.nn.Embedding(8, 8)(torch.zeros(2)))
+    assert "x: {dtype: int64}" in (shape_advice(index, INPUTS, "shapes") or "")
+    width = raised(lambda: torch.nn.Linear(16, 8)(torch.zeros(2, 8)))
+    assert shape_advice(width, INPUTS, "shapes") == "shapes"
+    assert shape_advice(NotImplementedError(), INPUTS, "shapes") is None
+    assert shape_advice(AttributeError("head"), INPUTS, "shapes") is None

@@ -1,0 +1,48 @@
+"""A look aside leaves nothing here, and its end is no error."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import time
+
+from trtbuild.stages.trace.aside import Aside
+
+
+def test_the_answer_comes_from_another_process_and_nothing_stays_here() -> None:
+    left: list[int] = []
+
+    def look() -> int:
+        left.append(1)
+        return os.getpid()
+
+    with Aside(look) as aside:
+        assert aside.answer() not in (None, os.getpid())
+    assert left == []
+
+
+def test_what_dies_raises_or_hangs_has_no_answer() -> None:
+    def dies() -> None:
+        faulthandler.disable()  # pytest's would write a page into the test's log
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def fails() -> None:
+        raise ValueError("no")
+
+    for look in (dies, fails):
+        with Aside(look) as aside:
+            assert aside.answer() is None
+    with Aside(lambda: time.sleep(60), patience_s=0.2) as aside:
+        assert aside.answer() is None
+
+
+def test_it_is_ended_with_the_block() -> None:
+    with Aside(lambda: time.sleep(60)) as aside:
+        child = aside._child
+    assert child is not None
+    try:
+        os.kill(child, 0)
+    except ProcessLookupError:
+        return
+    raise AssertionError("the copy is still there")

@@ -1,0 +1,138 @@
+"""Equal flows are equal results; what a flow cannot stand for is not followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trtbuild.stages.trace.dataflow import CannotFollow, Flows
+
+WEIGHT = torch.ones(4, 4)
+OTHER = torch.ones(4, 4)
+X = torch.empty(3, 4)
+
+
+def leaf(tensor: torch.Tensor) -> str | None:
+    return {id(WEIGHT): "0", id(OTHER): "1"}.get(id(tensor))
+
+
+def flow(flows: Flows, function: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> Any:
+    with torch.no_grad():
+        return flows.results(lambda values: function(*values), inputs, leaf)
+
+
+def are_equal(one: Callable[..., Any], other: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> bool:
+    flows = Flows()
+    return bool(flow(flows, one, inputs) == flow(flows, other, inputs))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: F.linear(x, WEIGHT), lambda x: x @ WEIGHT.t()),
+        (lambda x: x.clone() + 1, lambda x: x + 1),
+        (lambda x: x.reshape(12).view(4, 3), lambda x: x.reshape(4, 3)),
+        (lambda x: F.relu(x + 1, inplace=True), lambda x: F.relu(x + 1)),
+        (lambda x: (x + 1).mul_(2), lambda x: (x + 1) * 2),
+        (lambda x: F.dropout(x, training=False), lambda x: x),
+        (lambda x: x + torch.arange(4).float(), lambda x: x + torch.tensor([0.0, 1.0, 2.0, 3.0])),
+    ],
+)
+def test_what_is_written_in_another_way_is_equal(one: Any, other: Any) -> None:
+    assert are_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: x * 2, lambda x: x * 3),
+        (lambda x: x * 2, lambda x: x * 2.0),
+        (lambda x: x - 1, lambda x: 1 - x),
+        (
+            lambda x: F.linear(x, WEIGHT),
+            lambda x: F.linear(x, OTHER),
+        ),  # their numbers are equal now; they need not stay it
+        (lambda x: x.softmax(0), lambda x: x.softmax(1)),
+        (lambda x: x + torch.arange(4), lambda x: x + torch.arange(1, 5)),
+        (lambda x: x.double(), lambda x: x),
+        (lambda x: (x, x + 1), lambda x: (x + 1, x)),
+        (lambda x: x.view(4, 3), lambda x: x.t()),
+        (lambda x: x[:2], lambda x: x[1:]),
+    ],
+)
+def test_what_computes_something_else_is_not_equal(one: Any, other: Any) -> None:
+    assert not are_equal(one, other)
+
+
+def test_inputs_are_told_apart() -> None:
+    assert not are_equal(lambda a, b: a - b, lambda a, b: b - a, (X, X))
+
+
+def test_an_attention_mask_of_zeros_is_none() -> None:
+    q = torch.empty(1, 2, 5, 8)
+    zeros, ones = torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 5, dtype=torch.bool).tril()
+    attend = F.scaled_dot_product_attention
+    assert are_equal(lambda q: attend(q, q, q, attn_mask=zeros), lambda q: attend(q, q, q), (q,))
+    assert not are_equal(lambda q: attend(q, q, q, attn_mask=ones), lambda q: attend(q, q, q), (q,))
+
+
+def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    y[0].zero_()
+    return y
+
+
+def written_below_a_view(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    z = y.view(-1)
+    y.add_(1)
+    return z
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x if x.sum() > 0 else -x,
+        lambda x: x * float(x.sum().item()),
+        lambda x: x + torch.from_numpy(x.numpy()),
+        lambda x: x * len(x.tolist()),
+        lambda x: x.add_(1),
+        lambda x: x + WEIGHT.t().add_(1)[:3],
+        lambda x: x.nonzero(),
+        lambda x: x + torch.rand(4),
+        lambda x: F.dropout(x, 0.5),
+        lambda x: x.as_strided((2, 2), (1, 1)),
+        lambda x: torch.view_as_complex(x.view(3, 2, 2)).conj().real,
+        written_through_a_view,
+        written_below_a_view,
+    ],
+)
+def test_what_a_flow_cannot_stand_for_is_not_followed(function: Any) -> None:
+    with pytest.raises((CannotFollow, RuntimeError)):
+        flow(Flows(), function)
+    assert bool((WEIGHT == 1).all())
+
+
+def test_the_model_sees_ordinary_tensors() -> None:
+    seen = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        seen.append((type(x), type(x + 1), torch.compiler.is_compiling()))
+        return x
+
+    flow(Flows(), model)
+    assert seen == [(torch.Tensor, torch.Tensor, False)]
+
+
+def test_a_branch_on_a_size_is_another_flow() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[0] == 3 else x * 3
+
+    assert are_equal(Branch(), lambda x: x * 2)
+    assert not are_equal(Branch(), lambda x: x * 2, (torch.empty(4, 4),))

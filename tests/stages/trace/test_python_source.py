@@ -1,0 +1,82 @@
+"""`python:` sources that are wrong: told at the callable where that is mended, else in the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from trtbuild.core.spec import Source
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.frames import Frames
+from trtbuild.stages.trace.places import Places
+from trtbuild.stages.trace.python_source import load_python
+
+MODULE = """\
+from torch import nn
+from torch.nn import Linear
+
+
+def build(depth, width=4):
+    return nn.Linear(width, width).eval()
+
+
+def anything(**kwargs):
+    return nn.Linear(4, 4).eval()
+
+
+def pair():
+    return nn.Linear(4, 4), 3
+
+
+def training():
+    return nn.Linear(4, 4)
+"""
+MANIFEST = ("trtbuild.yaml", 3)
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Any]) -> Callable[..., SourceError]:
+    (tmp_path / "wrong_source.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "wrong_source", raising=False)
+
+    def refused(target: str, **kwargs: Any) -> SourceError:
+        job = job_of({"x": (4, 4)}, source=Source("python", target, kwargs))
+        with pytest.raises(SourceError) as caught:
+            load_python(job, tmp_path, Frames(Places(), tmp_path))
+        return caught.value
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("target", "kwargs", "text", "hint", "place"),
+    [
+        ("wrong_souce:build", {}, "no module 'wrong_souce'", "did you mean 'wrong_source'?", MANIFEST),
+        ("wrong_source.py:build", {}, "no module 'wrong_source.py'", 'write "wrong_source:build"', MANIFEST),
+        ("wrong_source:biuld", {}, "has no 'biuld'", "did you mean 'build'? it has: anything, build, pair", MANIFEST),
+        ("wrong_source:build.make", {}, "has no 'build.make'", "has no function or class of its own", MANIFEST),
+        ("wrong_source:build", {}, "needs a value for 'depth'", "kwargs: {depth: …}", MANIFEST),
+        ("wrong_source:build", {"dept": 1}, "takes no argument 'dept'", "did you mean 'depth'?", MANIFEST),
+        ("wrong_source:pair", {}, "returned a value of type tuple", "return the module alone", ("wrong_source.py", 13)),
+        ("wrong_source:training", {}, "is in training mode", ".eval()", ("wrong_source.py", 17)),
+    ],
+)
+def test_refused(
+    refused: Callable[..., SourceError], target: str, kwargs: Any, text: str, hint: str, place: tuple[str, int]
+) -> None:
+    error = refused(target, **kwargs)
+    assert text in error.text
+    assert hint in (error.hint or "")
+    assert (error.file, error.line) == place
+
+
+def test_a_callable_that_takes_anything_is_called(
+    refused: Callable[..., SourceError], tmp_path: Path, job_of: Callable[..., Any]
+) -> None:
+    job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything", {"depth": 1}))
+    assert isinstance(load_python(job, tmp_path, Frames(Places(), tmp_path)), nn.Linear)

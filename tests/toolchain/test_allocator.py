@@ -1,0 +1,42 @@
+"""An engine worker that waits holds no memory of the engine before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CHILD = """
+import sys
+from pathlib import Path
+from trtbuild.toolchain import allocator
+
+def resident_mib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS:"))
+
+if sys.argv[1] == "tuned":
+    allocator.keep_no_large_buffers()
+before = resident_mib()
+for _ in range(3):  # what grows glibc's own threshold, with small blocks between that hold what is freed below them
+    large, small = [], []
+    for number in range(40):
+        large.append(bytearray(b"x") * (4 << 20))
+        small.append(bytearray(b"x") * 50_000)
+    del large
+held = resident_mib() - before
+del small
+if sys.argv[1] == "tuned":
+    allocator.give_back()
+print(held, resident_mib() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_large_buffers_go_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, "tuned"], capture_output=True, text=True, timeout=60, check=True
+    )
+    held, left = map(int, done.stdout.split())
+    assert held < 20 and left < 10

@@ -1,0 +1,62 @@
+"""Versions are those that `importlib.metadata` gives, for what is ordinary and for what is not."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from trtbuild.toolchain.distributions import installed_version
+
+
+def install(folder: Path, name: str, version: str, *, header: str | None = None) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\n{header or f'Version: {version}'}\n\nVersion: 9\n"
+    )
+
+
+def test_every_installed_distribution_has_the_version_that_the_library_gives() -> None:
+    names = {found.name for found in metadata.distributions()}
+    assert len(names) > 10
+    assert {name: installed_version(name) for name in names} == {name: metadata.version(name) for name in names}
+
+
+def test_what_is_not_installed_has_none() -> None:
+    assert installed_version("trtbuild-does-not-need-this") is None
+
+
+def test_names_are_compared_as_pip_compares_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "Some_Odd.name", "1.5+cpu")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed_version("some-odd-name") == "1.5+cpu" == metadata.version("some-odd-name")
+
+
+def test_the_header_counts_and_not_the_name_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "odd", "1.0", header="Version: 2.0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed_version("odd") == "2.0" == metadata.version("odd")
+
+
+def test_the_first_place_of_the_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "one", "odd", "1.0")
+    install(tmp_path / "two", "odd", "2.0")
+    monkeypatch.syspath_prepend(str(tmp_path / "one"))
+    monkeypatch.syspath_prepend(str(tmp_path / "two"))
+    assert installed_version("odd") == "2.0" == metadata.version("odd")
+
+
+def test_two_of_one_name_in_one_place_are_left_to_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "odd", "1.0")
+    install(tmp_path, "odd", "2.0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed_version("odd") == metadata.version("odd")
+
+
+def test_an_installation_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed_version("odd") is None
+    install(tmp_path, "odd", "1.0")
+    assert installed_version("odd") == "1.0"

@@ -1,0 +1,24 @@
+"""The console script, and ``python -m trtbuild``: the null build first, then the whole program."""
+
+from __future__ import annotations
+
+import sys
+
+from trtbuild import null_build
+
+
+def main() -> None:
+    """Exit codes: DESIGN section 9."""
+    try:
+        status = null_build.answer(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if status is None:
+        from trtbuild.cli.main import main as whole_program
+
+        whole_program()
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

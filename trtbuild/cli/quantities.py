@@ -1,0 +1,60 @@
+"""Numbers as a person reads them: durations, sizes, counts; and rows that line up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def duration(seconds: float) -> str:
+    """``0.3 s``, ``42.0 s``, ``2 min 05 s``, ``1 h 02 min``."""
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def size(size_bytes: float) -> str:
+    """``512 B``, ``34.1 KiB``, ``1.2 GiB``."""
+    for unit in _UNITS:
+        if size_bytes < 1000 or unit == _UNITS[-1]:
+            break
+        size_bytes /= 1024
+    return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:,.1f} {unit}"
+
+
+def count(number: int, word: str) -> str:
+    """``1 step``, ``3 steps``, ``2 entries``."""
+    if number == 1:
+        return f"{number:,} {word}"
+    return f"{number:,} {word[:-1]}ies" if word.endswith("ry") else f"{number:,} {word}s"
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first of several names: ``a, b, c and 9 more``."""
+    if len(names) <= most + 1:  # "and 1 more" is no shorter than the name
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def aligned(rows: Iterable[Sequence[str]], right: Sequence[int] = (), gap: str = "  ") -> list[str]:
+    """Rows as lines, with columns that line up; those numbered in `right` to the right. Cells may have colour."""
+    cells = [list(row) for row in rows]
+    widths: dict[int, int] = {}
+    for row in cells:
+        for column, cell in enumerate(row):
+            widths[column] = max(widths.get(column, 0), len(click.unstyle(cell)))
+    lines = []
+    for row in cells:
+        padded = [
+            padding + cell if column in right else cell + padding
+            for column, cell in enumerate(row)
+            for padding in (" " * (widths[column] - len(click.unstyle(cell))),)
+        ]
+        lines.append(gap.join(padded).rstrip())
+    return lines

@@ -1,0 +1,33 @@
+"""The list of commands in ``trtbuild --help``: by what one wants to do, in the order in which one does it."""
+
+from __future__ import annotations
+
+import click
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Begin": ("init", "doctor", "completion", "schema"),
+    "Build": ("build", "plan", "why", "status", "graph"),
+    "Look at results": ("inspect", "diff"),
+    "Cache": ("cache",),
+}
+
+
+class Sections(click.Group):
+    """A group whose commands are listed in `SECTIONS`; what is in none of them is listed last."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        left = {name: command for name, command in self.commands.items() if not command.hidden}
+        width = max(len(name) for name in left)
+        limit = formatter.width - width - 6
+        for title, names in {**SECTIONS, "Other": tuple(left)}.items():
+            shown = [(name, left.pop(name)) for name in names if name in left]
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl(
+                        [(name.ljust(width), command.get_short_help_str(limit)) for name, command in shown]
+                    )
+
+
+def examples(*lines: str) -> str:
+    """An epilog of lines that can be typed."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

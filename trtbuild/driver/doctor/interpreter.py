@@ -1,0 +1,108 @@
+"""Python, the trtbuild that runs now, and the one that a shell would run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import trtbuild
+from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
+
+#: `requires-python` of pyproject.toml.
+OLDEST = (3, 10)
+
+
+def python() -> Finding:
+    """Its version and width."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return problem("python", f"{version}; trtbuild needs {oldest}", f"python{oldest} -m venv .venv")
+    if struct.calcsize("P") < 8:
+        return problem("python", f"{version}, 32 bits: no torch and no TensorRT", "install a 64-bit Python")
+    return ok("python", f"{version}, {sys.prefix}")
+
+
+def installations() -> list[Finding]:
+    """The trtbuild that is imported, and others that it hides or that hide it."""
+    folder = Path(trtbuild.__file__).resolve().parent
+    versions = _installed()
+    others = [path for path in _packages() if path != folder]
+    version = versions[0][1] if versions else None
+    pip = f"{sys.executable} -m pip"
+    if version is None:
+        return [
+            warning(
+                "trtbuild", f"{folder} is not installed: its version is unknown", f"{pip} install -e {folder.parent}"
+            )
+        ]
+    found = [ok("trtbuild", f"{version}, {folder}")]
+    if len(versions) > 1:
+        places = ", ".join(f"{other} in {place}" for place, other in versions)
+        found.append(problem("trtbuild", f"it is installed more than once: {places}", f"{pip} uninstall -y trtbuild"))
+    for other in others:
+        found.append(
+            problem(
+                "trtbuild",
+                f"there is a second package at {other}; {folder} is used",
+                f"{pip} uninstall -y trtbuild, or remove {other.parent} from PYTHONPATH",
+            )
+        )
+    return found
+
+
+def _installed() -> list[tuple[str, str]]:
+    """Where on ``sys.path`` a distribution says that it is trtbuild, and its version."""
+    found: dict[str, str] = {}
+    for entry in dict.fromkeys(os.path.realpath(entry or ".") for entry in sys.path):
+        for distribution in metadata.distributions(name="trtbuild", path=[entry]):
+            found.setdefault(entry, distribution.version)
+    return list(found.items())
+
+
+def _packages() -> list[Path]:
+    """Folders that ``import trtbuild`` would find, in its order."""
+    entries = dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path)
+    return [entry / "trtbuild" for entry in entries if (entry / "trtbuild" / "__init__.py").is_file()]
+
+
+def command() -> Finding:
+    """The ``trtbuild`` that a shell finds."""
+    scripts = Path(sys.executable).parent
+    found = shutil.which("trtbuild")
+    if found is None:
+        if (scripts / "trtbuild").exists():
+            return warning("command", "no `trtbuild` on PATH", f'export PATH="{scripts}:$PATH"')
+        return warning("command", "no `trtbuild` on PATH", f"{sys.executable} -m trtbuild is the same command")
+    if _is_of_this_python(Path(found)):
+        return ok("command", found)
+    return warning(
+        "command",
+        f"the first `trtbuild` on PATH, {found}, is not of this Python ({sys.executable})",
+        f'export PATH="{scripts}:$PATH"',
+    )
+
+
+def _is_of_this_python(script: Path) -> bool:
+    if script.resolve().parent == Path(sys.executable).parent.resolve() or script.parent == Path(sys.executable).parent:
+        return True
+    try:
+        first = script.read_bytes()[:4096]
+    except OSError:
+        return False
+    return os.fsencode(sys.executable) in first
+
+
+def completion() -> Finding:
+    """How a shell comes to know the commands."""
+    shell = os.path.basename(os.environ.get("SHELL", "")) or "bash"
+    lines = {
+        "bash": 'eval "$(trtbuild completion bash)"  in ~/.bashrc',
+        "zsh": 'eval "$(trtbuild completion zsh)"  in ~/.zshrc',
+        "fish": "trtbuild completion fish > ~/.config/fish/completions/trtbuild.fish",
+    }
+    return ok("completion", f"for {shell if shell in lines else 'bash'}", lines.get(shell, lines["bash"]))

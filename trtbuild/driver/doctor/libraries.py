@@ -1,0 +1,161 @@
+"""torch, onnx and the toolchains: installed, importable, and one version throughout.
+
+Each is imported in a child process that has a time limit, because a broken library ends its process, or waits for ever.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+
+from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
+from trtbuild.driver.environment import TORCH_SIDE
+from trtbuild.toolchain import table
+
+#: How long an import may take, in seconds.
+LIMIT_S = 120.0
+
+_MODULES = {"onnx-ir": "onnx_ir"}
+
+_IMPORT = """\
+import importlib, sys
+module = importlib.import_module(sys.argv[1])
+print("trtbuild-found", getattr(module, "__version__", ""), getattr(module, "__file__", None))
+"""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What came of an import: the library's own version and file, or what went wrong."""
+
+    version: str = ""
+    file: str = ""
+    error: str | None = None
+
+
+def load(module: str, limit_s: float = LIMIT_S) -> Loaded:
+    """Import `module` in a child process."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _IMPORT, module],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Loaded(error=f"importing it takes longer than {limit_s:.0f} s")
+    except OSError as error:
+        return Loaded(error=f"no process can be started: {error.strerror}")
+    found = re.search(r"^trtbuild-found (\S*) (.*)$", done.stdout, re.MULTILINE)
+    if done.returncode == 0 and found:
+        return Loaded(found[1], found[2])
+    last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
+    if done.returncode < 0:
+        return Loaded(error=f"importing it ends the process: {_signal(-done.returncode)}")
+    return Loaded(error=last[:300])
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def torch_side() -> list[Finding]:
+    """What traces and converts. None of it is needed for planning, nor for taking results from a cache (rule 4)."""
+    installed = {name: version for name in TORCH_SIDE if (version := _version(name)) is not None}
+    if not installed:
+        text = f"{', '.join(TORCH_SIDE)} are not installed: this machine plans, and takes what others have built"
+        return [ok("torch", text, "pip install 'trtbuild[torch]'  to build here")]
+    with ThreadPoolExecutor(2) as pool:
+        loaded = dict(zip(installed, pool.map(load, [_MODULES.get(name, name) for name in installed]), strict=True))
+    found = []
+    for name in TORCH_SIDE:
+        if name in installed:
+            found.append(judged(name, installed[name], loaded[name]))
+        else:
+            text = "not installed, and models cannot be traced without it"
+            found.append(problem(name, text, "pip install 'trtbuild[torch]'"))
+    return found
+
+
+def toolchains() -> list[Finding]:
+    """What compiles engines, and for which GPUs."""
+    found = []
+    for flavour in table.FLAVOURS.values():
+        version = _version(flavour.distribution)
+        if version is None:
+            continue
+        expected = flavour.library_versions.get(version, version)
+        finding = judged(flavour.distribution, version, load(flavour.module), expected)
+        if finding.status == "problem" and _is_stub(flavour.distribution):
+            why, wanted = finding.text.partition(": ")[2], f"'{flavour.distribution}=={version}'"
+            finding = problem(
+                flavour.distribution,
+                f"{version}: {why}. The distribution on PyPI is a stub: NVIDIA's own index has the libraries",
+                f"pip install --force-reinstall --extra-index-url https://pypi.nvidia.com {wanted}",
+            )
+        found.append(finding)
+        found += _mixed(flavour.distribution, version)
+    if not found:
+        text = (
+            "none is installed: engines cannot be built here, only taken from a cache, for targets that pin a version"
+        )
+        return [warning("toolchain", text, "pip install 'trtbuild[rtx]'")]
+    return found
+
+
+def judged(name: str, version: str, loaded: Loaded, expected: str | None = None) -> Finding:
+    """Whether what was imported is what is installed."""
+    again = f"pip install --force-reinstall '{name}=={version.partition('+')[0]}'"
+    if loaded.error is not None:
+        return problem(name, f"{version} is installed, and cannot be imported: {loaded.error}", again)
+    if loaded.version and loaded.version != (expected or version):
+        text = f"{version} is installed, but {loaded.file} is {loaded.version}"
+        return problem(name, text, f"pip uninstall -y {name} && {again}")
+    return ok(name, version)
+
+
+def _mixed(name: str, version: str) -> list[Finding]:
+    """The parts of a toolchain that comes in several distributions, where their versions differ."""
+    stem = re.compile(re.escape(name).replace("\\-", "[-_]") + r"[-_](?:cu\d+)(?:[-_].*)?", re.IGNORECASE)
+    parts = {entry.name: entry.version for entry in metadata.distributions() if stem.fullmatch(entry.name or "")}
+    odd = {part: other for part, other in parts.items() if other != version}
+    if not odd:
+        return []
+    named = ", ".join(f"{part} {other}" for part, other in sorted(odd.items()))
+    return [problem(name, f"{version} with parts of other versions: {named}", _reinstall([name, *odd], version))]
+
+
+def _reinstall(names: Sequence[str], version: str) -> str:
+    return f"pip uninstall -y {' '.join(names)} && pip install '{names[0]}=={version}'"
+
+
+def _is_stub(name: str) -> bool:
+    """Whether an installed distribution has no library of its own, nor a part that has."""
+    try:
+        files = metadata.distribution(name).files or []
+    except metadata.PackageNotFoundError:
+        return False
+    stem = name.replace("-", "[-_]")
+    parts = [
+        entry for entry in metadata.distributions() if re.fullmatch(stem + r"(?:[-_]cu\d+)?[-_]libs", entry.name or "")
+    ]
+    return not parts and not any(".so" in file.name or file.name.endswith(".dll") for file in files)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

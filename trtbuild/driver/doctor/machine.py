@@ -1,0 +1,86 @@
+"""The GPU, the clock and the text encoding."""
+
+from __future__ import annotations
+
+import locale
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from trtbuild.driver.doctor.finding import Finding, ok, warning
+from trtbuild.toolchain import table
+
+LIMIT_S = 30.0
+
+#: How far a file system's clock may be from the system's, in seconds: make and the null build compare the two.
+SKEW_S = 2.0
+
+
+def gpu() -> Finding:
+    """The GPUs here, and what that means for the toolchains that are installed. Asked in a child process: a driver that
+    is broken may end it."""
+    code = "from trtbuild.toolchain import devices; print('sms', *devices.device_sms())"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        )
+    except (subprocess.TimeoutExpired, OSError):
+        done = None
+    if done is None or done.returncode != 0:
+        return warning("gpu", "asking the CUDA driver fails or does not end", "nvidia-smi  says what is wrong with it")
+    words = next((line.split() for line in done.stdout.splitlines() if line.startswith("sms")), ["sms"])
+    return _judged(tuple(int(word) for word in words[1:]))
+
+
+def _judged(sms: tuple[int, ...]) -> Finding:
+    installed = [flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None]
+    anywhere = [flavour for flavour in installed if flavour.sms is not None]
+    built = "; ".join(f"{flavour.name} builds for SM {_listed(flavour.sms or ())} without one" for flavour in anywhere)
+    if not sms:
+        if installed and not anywhere:
+            return warning("gpu", "none found, and tensorrt builds on a GPU only", "pip install 'trtbuild[rtx]'")
+        return ok("gpu", f"none found{'; ' + built if built else ''}; engines cannot be run here")
+    unserved = [sm for sm in sms if not any(flavour.sms is None or sm in flavour.sms for flavour in installed)]
+    text = f"SM {_listed(sms)}"
+    if unserved and installed:
+        text += f"; no installed toolchain builds for SM {_listed(tuple(dict.fromkeys(unserved)))}"
+        return warning("gpu", text, "pip install 'trtbuild[tensorrt]'")
+    return ok("gpu", text)
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def clock(folder: Path) -> Finding:
+    """Whether the file system of `folder` has the system's time."""
+    while not folder.is_dir():
+        folder = folder.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".trtbuild-doctor-") as file:
+            file.write(b"?")
+            file.flush()
+            skew_s = os.stat(file.name).st_mtime - time.time()  # noqa: PTH116
+    except OSError as error:
+        return ok("clock", f"not looked at: {folder} cannot be written ({error.strerror})")
+    if abs(skew_s) > SKEW_S:
+        text = f"files in {folder} get times {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the system's"
+        return warning("clock", text, "set both clocks (timedatectl set-ntp true), here and on the file server")
+    return ok("clock", "files get the system's time")
+
+
+def text_encoding() -> Finding:
+    """Whether names and messages may hold any character."""
+    names, text = sys.getfilesystemencoding(), locale.getpreferredencoding(False)
+    if all(encoding.lower().replace("-", "") in ("utf8", "utf8mode") for encoding in (names, text)):
+        return ok("encoding", "UTF-8")
+    return warning("encoding", f"{text} for text, {names} for names of files", "export LANG=C.UTF-8")

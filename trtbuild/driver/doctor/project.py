@@ -1,0 +1,50 @@
+"""The manifest, and whether this machine can build what it declares."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from trtbuild import manifest
+from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
+from trtbuild.errors import ManifestErrors, TrtbuildError
+from trtbuild.toolchain import table
+from trtbuild.toolchain.devices import device_sms
+
+
+def declared(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:
+    """The manifest, then each of its targets that cannot be built here."""
+    try:
+        found = manifest.load(project, files or None)
+    except ManifestErrors as error:
+        more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+        text = f"{error.where()}: {error.text}{more}"
+        yield problem("manifest", text, error.hint or "trtbuild plan  shows every problem")
+        return
+    except TrtbuildError as error:
+        yield warning("manifest", error.text, "trtbuild init")
+        return
+    except Exception as error:  # a library that it is read with is broken
+        yield problem(
+            "manifest", f"it cannot be read: {type(error).__name__}: {error}", "pip install --force-reinstall trtbuild"
+        )
+        return
+    count = len(found.models)
+    yield ok("manifest", f"{', '.join(found.files[:3])}: {count} model{'' if count == 1 else 's'}")
+    devices: tuple[int, ...] = ()
+    with contextlib.suppress(Exception):
+        devices = device_sms()
+    seen = set()
+    for model in found.models:
+        for target in model.targets:
+            key = (target, model.builder)
+            if key in seen:
+                continue
+            seen.add(key)
+            version = table.installed_version(target.toolchain)
+            try:
+                table.check_target(target, model.builder, version, devices=devices)
+            except TrtbuildError as error:
+                fix = error.hint or "trtbuild plan"
+                yield warning("target", f"model {model.name!r}: {error.text}", fix)

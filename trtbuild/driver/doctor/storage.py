@@ -1,0 +1,152 @@
+"""The cache, the index of file digests, and the project's state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from trtbuild.driver import wiring
+from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
+from trtbuild.errors import StoreUnavailable
+from trtbuild.store.index import Index
+from trtbuild.store.layout import Layout, listed
+from trtbuild.store.leftovers import UNFINISHED_AGE_S
+
+#: Free space below which a build of ordinary engines may fail, and below which it will, in bytes.
+LITTLE = 10 << 30
+TOO_LITTLE = 1 << 30
+
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "fuse.sshfs",
+    "fuse.s3fs",
+    "fuse.gcsfuse",
+    "lustre",
+)
+
+
+def cache(project: Path) -> Iterator[Finding]:
+    """The store's directory: its format, whether it can be written, its file system and how much is free."""
+    root = wiring.store_root(project)
+    try:
+        wiring.open_store(root)
+    except StoreUnavailable as error:
+        yield problem("cache", error.text, error.hint or "set TRTBUILD_CACHE_DIR to another directory")
+        return
+    existing = _existing(root)
+    why_not = _why_not_writable(root / "tmp" if (root / "tmp").is_dir() else existing)
+    if why_not is not None:
+        yield problem(
+            "cache",
+            f"{root} cannot be written: {why_not}; what is in it is used, and nothing can be built",
+            f'chmod u+rwX "{existing}", or export TRTBUILD_CACHE_DIR to another directory',
+        )
+    else:
+        yield ok("cache", f"{root}{'' if root.is_dir() else ', made by the first build'}")
+    yield _space(existing)
+    kind = file_system(existing)
+    if kind in NETWORK:
+        text = f"{root} is on {kind}: locks and durability are those of the server, and slow"
+        yield warning("cache", text, "export TRTBUILD_CACHE_DIR to a local directory")
+    yield from _leftovers(Layout(str(root)))
+
+
+def _existing(path: Path) -> Path:
+    """The nearest directory above `path`, or itself, that is there."""
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _why_not_writable(folder: Path) -> str | None:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".trtbuild-doctor-") as file:
+            file.write(b"?")
+            file.flush()
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return None
+
+
+def _space(folder: Path) -> Finding:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return warning("space", f"the free space of {folder} is not known: {error.strerror}", f'df -h "{folder}"')
+    text = f"{free / 2**30:,.1f} GiB free for the cache"
+    if free < TOO_LITTLE:
+        return problem("space", text, "trtbuild cache gc --max-size 10GiB")
+    if free < LITTLE:
+        return warning("space", text, "trtbuild cache gc --max-size 10GiB")
+    return ok("space", text)
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """The kind of the file system that `folder` is on, as mount(8) calls it; None where that is not known."""
+    try:
+        lines = mounts.read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    path, best = os.path.realpath(folder), ("", None)
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
+            best = (point, fields[2])  # type: ignore[assignment]
+    return best[1]
+
+
+def _leftovers(layout: Layout) -> Iterator[Finding]:
+    """What was put aside because it was wrong, and what killed processes left."""
+    aside = len(listed(layout.quarantine))
+    if aside:
+        yield warning(
+            "quarantine", f"{aside} entries were wrong and are in {layout.quarantine}", "trtbuild cache verify"
+        )
+    before_s = time.time() - UNFINISHED_AGE_S
+    old = sum(_older(entry, before_s) for entry in listed(layout.tmp))
+    if old:
+        yield warning("leftovers", f"{old} unfinished files of processes that were killed", "trtbuild cache gc")
+
+
+def _older(entry: os.DirEntry[str], than_s: float) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime < than_s
+    except OSError:
+        return False
+
+
+def state(project: Path) -> Iterator[Finding]:
+    """``.trtbuild/`` and the index in it. Both can be deleted at any time."""
+    folder = project / wiring.STATE
+    why_not = _why_not_writable(_existing(folder)) if not folder.exists() or folder.is_dir() else "it is no directory"
+    if why_not is not None:
+        text = f"{folder} cannot be written: {why_not}. Builds work, and are slower: nothing is remembered"
+        yield warning("state", text, f'chmod u+rwX "{_existing(folder)}"')
+        return
+    yield ok("state", f"{folder}{'' if folder.exists() else ', made by the first build'}")
+    with tempfile.TemporaryDirectory(prefix="trtbuild-doctor-") as scratch:
+        place = folder / "index" if (folder / "index").is_dir() else Path(scratch)
+        index = Index(place)
+        index.set("doctor", 1)
+        works = index.get("doctor") == 1
+        index.forget("doctor")
+        index.close()
+    if not works:
+        text = f"the index {place} does not work: every file is hashed each time"
+        yield warning("index", text, f'rm -r "{place}"' if place.parent == folder else "pip install 'diskcache>=5.6.3'")
+    else:
+        yield ok("index", "remembers digests of files")

@@ -1,0 +1,45 @@
+"""What came of a build, as values: plans, runs, failures, and the outputs that were written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trtbuild.core.graph import ModelPlan, Reason
+from trtbuild.errors import TrtbuildError
+
+if TYPE_CHECKING:  # `Ran` is at home beside the worker calls, which a plan does not need
+    from trtbuild.driver.steps import Ran
+
+
+@dataclass(frozen=True)
+class Written:
+    """One output of one model, and whether its files were written just now."""
+
+    model: str
+    kind: str
+    path: str
+    changed: bool
+
+
+@dataclass
+class Outcome:
+    """The last plan of each model, what was run (by step id) and what failed; and by model the outputs that were
+    brought up to date, or why they could not be."""
+
+    plans: dict[str, ModelPlan]
+    ran: dict[str, tuple[Reason, Ran]] = field(default_factory=dict)
+    failed: dict[str, tuple[Reason, TrtbuildError]] = field(default_factory=dict)
+    #: Step id, or model, → how often a blob that was needed could not be read.
+    mended: dict[str, int] = field(default_factory=dict)
+    written: dict[str, list[Written]] = field(default_factory=dict)
+    unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not (self.failed or self.unwritten) and all(is_done(plan) for plan in self.plans.values())
+
+
+def is_done(plan: ModelPlan) -> bool:
+    """Whether nothing has to run for a model."""
+    return all(step.verdict == "hit" for step in plan.steps.values())

@@ -1,0 +1,101 @@
+"""Doing something in a copy of this process, so that nothing of it stays here: what it leaves in modules and globals, what
+it breaks, and its end.
+
+Rules
+1. The copy answers with one JSON value. No answer (it died, it hung, it could not be made) is None, and is no error:
+   whoever asks has another way to find out.
+2. Only the thread that asks is in the copy. So it computes in one thread, and it is ended when it takes too long: another
+   thread may have held a lock.
+3. It dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+#: A copy that has not answered after this many seconds is ended.
+PATIENCE_S = 120.0
+
+
+class Aside:
+    """``with Aside(look) as aside: …; aside.answer()``: `look` runs in the copy while this process goes on."""
+
+    def __init__(self, look: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
+        self._look = look
+        self._deadline = time.monotonic() + patience_s
+        self._child: int | None = None
+        self._answers: int | None = None
+
+    def __enter__(self) -> Aside:
+        if not hasattr(os, "fork") or sys.platform == "darwin":  # system libraries there do not survive a fork
+            return self
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent, (reading, writing) = os.getpid(), os.pipe()
+        try:
+            child = os.fork()
+        except OSError:
+            os.close(reading)
+            os.close(writing)
+            return self
+        if child == 0:
+            _answer(self._look, writing, parent)
+        os.close(writing)
+        self._child, self._answers = child, reading
+        return self
+
+    def answer(self) -> Any:
+        """What `look` returned; None where there is no answer."""
+        if self._answers is None:
+            return None
+        text = b""
+        while True:
+            left = self._deadline - time.monotonic()
+            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
+                return None
+            block = os.read(self._answers, 1 << 16)
+            if not block:
+                break
+            text += block
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._child is not None and self._answers is not None:
+            os.close(self._answers)
+            os.kill(self._child, signal.SIGKILL)  # it is a zombie at the latest until it is waited for
+            os.waitpid(self._child, 0)
+        self._child = self._answers = None
+
+
+def _answer(look: Callable[[], Any], writing: int, parent: int) -> None:
+    """The copy's whole life."""
+    try:
+        if sys.platform == "linux":
+            pr_set_pdeathsig = 1  # <linux/prctl.h>
+            ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        torch.set_num_threads(1)
+        text = json.dumps(look()).encode()
+        while text:
+            text = text[os.write(writing, text) :]
+    except BaseException:
+        os._exit(1)
+    os._exit(0)

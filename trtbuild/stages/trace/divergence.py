@@ -1,0 +1,57 @@
+"""Where two calls of a model part: the line of the user's code that only one of them runs.
+
+A branch that export froze leaves no trace in the program; the two runs of the model itself tell where it is. Both are run
+again, line by line, so this is for messages alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+Line = tuple[str, int]
+
+
+def diverging_line(
+    here: Callable[[], object], there: Callable[[], object], is_shown: Callable[[str], bool]
+) -> tuple[Line, bool] | None:
+    """The first line that only one of two calls runs (file as compiled, number), and whether that is `here`.
+
+    Of files for which `is_shown` is true. None where both run the same lines, or where one of them fails.
+    """
+    try:
+        first, second = _lines(here, is_shown), _lines(there, is_shown)
+    except Exception:
+        return None
+    for lines, others, is_here in ((first, second, True), (second, first, False)):
+        alone = next((line for line in lines if line not in others), None)
+        if alone:
+            return alone, is_here
+    return None
+
+
+def _lines(call: Callable[[], object], is_shown: Callable[[str], bool]) -> dict[Line, None]:
+    """The lines that `call` runs, in order, each once."""
+    found: dict[Line, None] = {}
+    shown: dict[str, bool] = {}
+
+    def enter(frame: FrameType, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if name not in shown:
+            shown[name] = is_shown(name)
+        return step if shown[name] else None
+
+    def step(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            found[frame.f_code.co_filename, frame.f_lineno] = None
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return found

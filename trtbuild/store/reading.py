@@ -1,0 +1,45 @@
+"""Reading a file once for several digests, each on a thread of its own: hashing runs without the GIL."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+#: Bytes that are read at once.
+BUFFER_SIZE = 1 << 20
+
+# Buffers that wait for the slowest consumer while the next ones are read.
+_AHEAD = 4
+
+Consumer = Callable[[memoryview], object]
+
+
+def read_through(descriptor: int, *consumers: Consumer) -> int:
+    """Give every consumer all bytes of an open file, from its start and in order. Returns how many there were.
+
+    What a consumer gets is valid until it returns. Raises OSError, and what a consumer raises.
+    """
+    buffers: deque[tuple[memoryview, list[Future[object]]]] = deque(
+        (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_AHEAD)
+    )
+    length = 0
+    with ExitStack() as stack:
+        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in consumers]
+        while True:
+            buffer, waiting = buffers.popleft()
+            for future in waiting:
+                future.result()
+            count = os.preadv(descriptor, [buffer], length)
+            if not count:
+                break
+            view = buffer[:count]
+            working = [thread.submit(each, view) for thread, each in zip(threads, consumers, strict=True)]
+            buffers.append((buffer, working))
+            length += count
+        for _, waiting in buffers:
+            for future in waiting:
+                future.result()
+    return length

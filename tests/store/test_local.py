@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
 from trtbuild.store import local as local_module
@@ -321,3 +322,25 @@ def test_the_rules_are_where_they_are_said_to_be() -> None:
 
 def test_sizes_in_outputs_are_those_of_the_blob(local: LocalStore) -> None:
     assert local.put_bytes(b"") == Output("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 0)
+
+
+def test_who_only_asks_touches_nothing_until_something_is_put(tmp_path: Path) -> None:
+    writer = LocalStore(tmp_path / "store")
+    output = writer.put_bytes(b"a blob")
+    record = writer.put_record(Record(Recipe("engine", 1, (("part", "a"),)), {"plan": output}))
+    entries = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.parent.name != "locks"]
+    for path in entries:
+        os.utime(path, ns=(10**18, 10**18))
+
+    def touched() -> list[Path]:
+        return [path for path in entries if path.exists() and path.stat().st_mtime_ns != 10**18]
+
+    asker = LocalStore(tmp_path / "store")
+    asker.only_asks()
+    assert asker.get_record(record.recipe.key) == record
+    assert asker.has(output.sha256)
+    assert asker.has_records([record.recipe.key]) == {record.recipe.key}
+    assert touched() == []
+    asker.put_bytes(b"a blob")
+    assert asker.has(output.sha256)
+    assert touched() != []

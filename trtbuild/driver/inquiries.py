@@ -18,10 +18,16 @@ from trtbuild.errors import UsageError
 Document = dict[str, Any]
 
 
+def _asked(request: Request) -> Workspace:
+    workspace = Workspace(request)
+    workspace.store.only_asks()
+    return workspace
+
+
 def plan(request: Request) -> Document:
     """``trtbuild.plan/1``. What this machine could not build is in `errors`; the plan is there all the same."""
     started = time.monotonic()
-    workspace = Workspace(request)
+    workspace = _asked(request)
     plans = workspace.plans()
     error = workspace.environment_error(plans)
     return report.plan_document(plans, [error] if error else [], time.monotonic() - started)
@@ -29,7 +35,7 @@ def plan(request: Request) -> Document:
 
 def why(request: Request, name: str) -> Document:
     """``trtbuild.why/1``: the reason of each step that is meant, now, and that of its last run."""
-    workspace = Workspace(request)
+    workspace = _asked(request)
     model = name if name in workspace.models else name.partition("/")[0]
     plans = {model: workspace.plan(model)} if model in workspace.models else {}
     steps = [step for plan in plans.values() for step in plan.steps.values() if name == model or _is_meant(step, name)]
@@ -58,7 +64,7 @@ def _is_meant(step: Step, name: str) -> bool:
 
 def graph(request: Request) -> Document:
     """``trtbuild.graph/1``: nodes and edges, as far as they are known."""
-    plans = Workspace(request).plans()
+    plans = _asked(request).plans()
     nodes = [
         {"id": step.id, "model": step.model, "stage": step.stage, "target": step.target, "verdict": step.verdict}
         for plan in plans.values()
@@ -70,7 +76,7 @@ def graph(request: Request) -> Document:
 
 def status(request: Request) -> Document:
     """``trtbuild.status/1``: per model, what would run, and whether its outputs are in place."""
-    workspace = Workspace(request)
+    workspace = _asked(request)
     return {
         "schema": "trtbuild.status/1",
         "models": [_model_status(workspace, plan) for plan in workspace.plans().values()],

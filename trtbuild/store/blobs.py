@@ -38,11 +38,13 @@ class LocalBlobs:
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
         """Keep `data`; atomic and durable when it returns. Raises StoreUnavailable."""
+        self.entries.asking = False
         view = memoryview(data).cast("B")
         return self._put_small(view) if len(view) <= MAX_SIZE else self._put_large(windows_of_bytes(view))
 
     def put_file(self, path: str) -> Output:
         """Keep a file's bytes, reading it once. Raises StoreUnavailable, or OSError when `path` cannot be read."""
+        self.entries.asking = False
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
@@ -77,7 +79,7 @@ class LocalBlobs:
 
     def has(self, sha256: str) -> bool:
         """Whether all parts of the blob are there; their bytes are not read. Raises StoreUnavailable."""
-        with self.entries.lock.shared():
+        with self.entries.looking():
             return self.find_parts(sha256) is not None
 
     def parts(self, sha256: str) -> tuple[Output, ...]:
@@ -85,7 +87,7 @@ class LocalBlobs:
 
         Raises BlobMissing when any is not there, StoreUnavailable.
         """
-        with self.entries.lock.shared():
+        with self.entries.looking():
             parts = self.find_parts(sha256)
         if parts is None:
             raise BlobMissing(f"blob {sha256} is not in the store {self.root}")
@@ -98,6 +100,7 @@ class LocalBlobs:
         """
         if len(chunks) < 2:
             raise ValueError("a blob has at least two chunks, or none")
+        self.entries.asking = False
         with self.entries.lock.shared():
             for chunk in chunks:
                 if self.entries.find("cas", chunk.sha256) != chunk.size:

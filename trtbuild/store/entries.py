@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import secrets
+from contextlib import AbstractContextManager, nullcontext
 
 from trtbuild.core.record import Output
 from trtbuild.errors import BlobMissing, EntryCorrupt
@@ -32,7 +33,13 @@ class Entries:
         self.lock = StoreLock(self.layout)
         self.sessions = Sessions(self.layout, self.lock)
         self._prepared = False
+        #: Whether what is found is neither touched nor kept from collection (rule 9).
+        self.asking = False
         self.layout.check_format()
+
+    def looking(self) -> AbstractContextManager[None]:
+        """Held while something is found."""
+        return nullcontext() if self.asking else self.lock.shared()
 
     def prepare(self) -> None:
         """Have the directories, before something is written. Raises StoreUnavailable."""
@@ -47,7 +54,7 @@ class Entries:
             found = os.stat(path)
             if found.st_size == 0 and name != _EMPTY:
                 return None  # never published so: a file system that lost power left it
-            if found.st_mtime_ns < self.sessions.since:
+            if not self.asking and found.st_mtime_ns < self.sessions.since:
                 os.utime(path)
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -23,6 +23,8 @@ Rules
    names. Blobs that were put outside of a session may be gone by then: BlobMissing, never a record without its blobs.
 7. Records are write-once, by ``locks/records``. One whose blobs are not all there is not in the way: nobody can use it.
 8. An entry of the right name and size is not read when the same bytes are put again; of another size, it is replaced.
+9. Who only asks (`only_asks`) touches nothing and holds no lock: the answer is of the moment, and nothing is kept for it. The
+   first thing that is put ends the asking.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class LocalStore(LocalBlobs):
 
         A corrupt one is moved to quarantine and raises EntryCorrupt; also StoreUnavailable.
         """
-        with self.entries.lock.shared():  # once for both files of the record
+        with self.entries.looking():  # once for both files of the record
             document = self._entry(key, record_document)
             found = None if document is None else self.entries.find("cas", document.sha256)
         data = None if document is None or found is None else self._document(key, document)
@@ -74,7 +76,7 @@ class LocalStore(LocalBlobs):
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` under which there is an entry, which is touched and not read. Raises StoreUnavailable."""
-        with self.entries.lock.shared():
+        with self.entries.looking():
             return {key for key in keys if self.entries.find("ac", key) is not None}
 
     def get_action(self, key: str) -> ActionResult | None:
@@ -82,7 +84,7 @@ class LocalStore(LocalBlobs):
         return self._entry(key, ActionResult.from_bytes)
 
     def _entry(self, key: str, parse: Callable[[bytes], T]) -> T | None:
-        with self.entries.lock.shared():
+        with self.entries.looking():
             found = self.entries.find("ac", key)
         data = None if found is None else self.entries.read("ac", key)
         if data is None:
@@ -109,6 +111,7 @@ class LocalStore(LocalBlobs):
         """Publish a record, after its blobs. Write-once: the winner of a race is returned, which may be another's.
         With `replace`, this one wins. Raises BlobMissing when an output is not in the store, StoreUnavailable."""
         key = record.recipe.key
+        self.entries.asking = False
         self.entries.prepare()
         own_session = nullcontext() if self.entries.sessions.active else self.session()
         with own_session, leases.publishing(self.entries.layout):
@@ -146,6 +149,10 @@ class LocalStore(LocalBlobs):
             self.entries.prepare()
         with self.entries.sessions.hold():
             yield
+
+    def only_asks(self) -> None:
+        """For a command that only says what is there: rule 9 holds from here on, until something is put."""
+        self.entries.asking = True
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild import errors
-from trtbuild.driver.worker import describe
+from trtbuild.driver.worker import FORKS, describe
 from trtbuild.driver.workers import rebuild
 
 KINDS = [
@@ -54,3 +56,67 @@ def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) 
     done = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
     os.close(reading)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+_SERVER = """
+import os, sys
+from trtbuild.driver import worker
+
+def handler(job):
+    what = job["do"]
+    if what == "exit": os._exit(0)
+    if what == "signal": os.kill(os.getpid(), 15)
+    if what == "grandchild": return {"read": grandchild()}
+    return {"pid": os.getpid(), "parent": os.getppid()}
+
+def grandchild():
+    # the child's files get the numbers of the descriptors that were closed in it; its own child must keep them
+    answer, writing = os.pipe()
+    if os.fork() == 0:
+        files = [os.open(__file__, os.O_RDONLY) for _ in range(4)]
+        if os.fork() == 0:
+            os.write(writing, b"yes" if all(os.read(file, 1) for file in files) else b"no")
+        os._exit(0)
+    os.close(writing)
+    return os.read(answer, 10).decode()
+
+replies = os.fdopen(os.dup(1), "w")
+for what in sys.argv[1:]:
+    worker._do_in_a_copy(handler, {"do": what}, replies)
+"""
+
+
+def _served(tmp_path: Path, *jobs: str) -> tuple[int, list[dict[str, object]]]:
+    script = tmp_path / "server.py"
+    script.write_text(_SERVER)
+    done = subprocess.run([sys.executable, str(script), *jobs], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+needs_fork = pytest.mark.skipif(not FORKS, reason="jobs are done in copies where a process can be copied")
+
+
+@needs_fork
+def test_each_job_has_a_copy_of_its_own_of_one_server(tmp_path: Path) -> None:
+    code, replies = _served(tmp_path, "tell", "tell", "tell")
+    assert code == 0
+    assert [reply["ok"] for reply in replies] == [True] * 3
+    assert len({reply["pid"] for reply in replies}) == 3
+    assert len({reply["parent"] for reply in replies}) == 1
+
+
+@needs_fork
+@pytest.mark.parametrize(("job", "status"), [("exit", 0), ("signal", -signal.SIGTERM)])
+def test_a_copy_that_ends_without_a_reply_ends_the_server_in_the_same_way(
+    tmp_path: Path, job: str, status: int
+) -> None:
+    code, replies = _served(tmp_path, "tell", job, "tell")
+    assert code == status
+    assert len(replies) == 1
+
+
+@needs_fork
+def test_the_files_of_what_user_code_forks_are_its_own(tmp_path: Path) -> None:
+    code, replies = _served(tmp_path, "grandchild")
+    assert code == 0
+    assert [reply["read"] for reply in replies] == ["yes"]

@@ -44,11 +44,19 @@ def prepare_torch() -> None:
 def trace_handler(store: Store, project: Path) -> Callable[[Job], dict[str, Any]]:
     """Runs user code; used for one job only, in one process."""
 
+    def keep(weights: list[tuple[int, Any]]) -> list[Any]:
+        """Put weights into the store: slot number, dtype, shape and output of each."""
+        kept = []
+        for slot, tensor in weights:
+            dtype, shape, data = _tensor_bytes(tensor)
+            kept.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
+        return kept
+
     def handle(job: Job) -> dict[str, Any]:
         from trtbuild.stages.trace.job import TraceJob
         from trtbuild.stages.trace.run import trace
 
-        traced = trace(TraceJob.from_json(job["trace"]), project)
+        traced = trace(TraceJob.from_json(job["trace"]), project, keep)
         outputs = {
             "program": store.put_bytes(traced.program),
             "graph": store.put_bytes(traced.graph.encode()),
@@ -56,11 +64,10 @@ def trace_handler(store: Store, project: Path) -> Callable[[Job], dict[str, Any]
             "interface": store.put_bytes(json.dumps(traced.interface).encode()),
         }
         table: dict[str, Weight] = {}
-        for slot, tensor in traced.weights:
-            dtype, shape, data = _tensor_bytes(tensor)
-            output = store.put_bytes(data)
+        for slot, dtype, shape, kept in keep(traced.weights) if traced.kept is None else traced.kept:
+            output = Output(kept["sha256"], kept["size"])
             outputs[f"weight:{slot}"] = output
-            table[str(slot)] = Weight(dtype, shape, output.sha256)
+            table[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
         outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(table)).encode())
         return {
             "outputs": _json(outputs),

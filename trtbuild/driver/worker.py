@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import functools
 import json
 import os
 import resource
@@ -25,7 +24,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -101,9 +100,8 @@ def _copys_life(handler: Handler, job: Job, replies: TextIO, writing: int, paren
     _die_with_parent()
     if os.getppid() != parent:
         return 1
-    for descriptor in (replies.fileno(), writing):
-        # a child that user code forks must not answer, nor keep the answer from ending
-        os.register_at_fork(after_in_child=functools.partial(_close, descriptor))
+    # a child that user code forks must not answer, nor keep the answer from ending
+    os.register_at_fork(after_in_child=_Held((replies.fileno(), writing)).close)
     code = 0
     try:
         replies.write(json.dumps(_answer(handler, job)) + "\n")
@@ -190,9 +188,24 @@ def _is_left(jobs: TextIO) -> bool:
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in watch.poll(0))
 
 
-def _close(descriptor: int) -> None:
-    with contextlib.suppress(OSError):
-        os.close(descriptor)
+class _Held:
+    """Descriptors of this process, to be closed in the children that it forks, and there only once: a child may give their
+    numbers to files of its own, which its own children then inherit."""
+
+    def __init__(self, descriptors: Iterable[int]) -> None:
+        self._held = [(descriptor, _file(descriptor)) for descriptor in descriptors]
+
+    def close(self) -> None:
+        while self._held:
+            descriptor, file = self._held.pop()
+            with contextlib.suppress(OSError):
+                if _file(descriptor) == file:  # user code may have closed it, and its number be another file's
+                    os.close(descriptor)
+
+
+def _file(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def _die_with_parent() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,9 @@ from torch import nn
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.trace.frames import Frames
+from trtbuild.stages.trace.places import Places
+from trtbuild.stages.trace.run import trace_module
 
 SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 
@@ -174,3 +179,29 @@ def test_unset_weights_that_a_file_will_fill_do_not_blind_the_proof(
     with pytest.raises(SourceError) as caught:
         traced(Branch(), job_of(SHAPES, weights=heads(Branch())))
     assert caught.value.code == "frozen-branch"
+
+
+def test_weights_are_kept_in_a_copy_of_the_process(job_of) -> None:
+    here: list[int] = []
+
+    def keep(weights):
+        here.append(1)
+        return [os.getpid(), [[slot, list(value.shape)] for slot, value in weights]]
+
+    model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
+    with torch.no_grad():
+        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[3]), keep=keep)
+    process, kept = traced.kept
+    assert process != os.getpid() and here == []
+    assert kept == [[slot, list(value.shape)] for slot, value in traced.weights]
+
+
+def test_weights_that_could_not_be_kept_are_left_to_the_caller(job_of) -> None:
+    def keep(weights):
+        raise OSError("the disk is full")
+
+    model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
+    with torch.no_grad():
+        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[3]), keep=keep)
+    assert traced.kept is None
+    assert len(traced.weights) == 2

@@ -4,13 +4,14 @@ it breaks, and its end.
 Rules
 1. The copy answers with one JSON value. No answer (it died, it hung, it could not be made) is None, and is no error:
    whoever asks has another way to find out.
-2. Only the thread that asks is in the copy. So it computes in one thread, and it is ended when it takes too long: another
-   thread may have held a lock.
+2. Only the thread that asks is in the copy. So torch computes in one thread there, and the copy is ended when it takes
+   too long: another thread may have held a lock.
 3. It dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -76,8 +77,9 @@ class Aside:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._child is not None and self._answers is not None:
             os.close(self._answers)
-            os.kill(self._child, signal.SIGKILL)  # it is a zombie at the latest until it is waited for
-            os.waitpid(self._child, 0)
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # user code may wait for any child
+                os.kill(self._child, signal.SIGKILL)  # it is a zombie at the latest until it is waited for
+                os.waitpid(self._child, 0)
         self._child = self._answers = None
 
 

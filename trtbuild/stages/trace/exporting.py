@@ -3,8 +3,8 @@
 Rules
 1. Named Dims only, over the union of the profiles' ranges; ``Dim.AUTO`` drops guards. A ``multiple_of`` is a derived dim.
 2. A symbol that stands at several axes is one Dim.
-3. The result is functionalized (``run_decompositions({})``): before that, in-place writes to views are still in the
-   graph and mutated buffers do not show.
+3. The result is functionalized (``run_decompositions({})``, or `decomposing`): before that, in-place writes to views are
+   still in the graph and mutated buffers do not show.
 4. The guards that export took and kept to itself are handed on (`Exported.guards`): derived dims, relations between dims
    and size-1 assumptions are not reported as violations, so `proof` tries the sizes that break them.
 """
@@ -25,6 +25,7 @@ from trtbuild.core.shapes import ShapePlan, SymbolAxis
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.advice import shape_advice
 from trtbuild.stages.trace.constraints import torch_name, violations
+from trtbuild.stages.trace.decomposing import decomposed
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
@@ -63,7 +64,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
     guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
-        program = raw.run_decompositions({})
+        program = decomposed(raw) or raw.run_decompositions({})
     except Exception as error:
         frames.raise_from(
             error, "torch cannot functionalize the traced model", code="export", fallback=job.place("source")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -28,8 +29,9 @@ class Traced:
 
     `program` are the bytes of a functional `Program`, `graph` is its canonical text, `modules` the module path and
     operator of each of its calls. `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors:
-    all of them, or with a ``weights:`` file those that no file can hold. `observations` are in the order of first use.
-    `uncacheable` says why the result must not be kept, None where it may be.
+    all of them, or with a ``weights:`` file those that no file can hold; `kept` is what the caller's `Keep` answered for
+    them, None where it did not. `observations` are in the order of first use. `uncacheable` says why the result must
+    not be kept, None where it may be.
     """
 
     program: bytes
@@ -37,8 +39,16 @@ class Traced:
     modules: list[tuple[str, str, str]]
     interface: dict[str, Any]
     weights: list[tuple[int, torch.Tensor]]
+    kept: Any
     observations: tuple[Observation, ...]
     uncacheable: str | None
+
+
+#: Keeps weights (slot number, value), in a copy of this process and beside the proof; its answer is a JSON value.
+Keep = Callable[["list[tuple[int, torch.Tensor]]"], Any]
+
+#: Weights that are not kept after this many seconds are left to the caller.
+_KEEPING_S = 3600.0
 
 
 @functools.cache
@@ -62,8 +72,11 @@ def prepare() -> frozenset[str]:
     return loaded
 
 
-def trace(job: TraceJob, project: Path) -> Traced:
-    """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError."""
+def trace(job: TraceJob, project: Path, keep: Keep | None = None) -> Traced:
+    """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError.
+
+    `keep` may have kept weights when an error is raised; nothing names them then.
+    """
     loaded = prepare()
     import torch
 
@@ -79,7 +92,7 @@ def trace(job: TraceJob, project: Path) -> Traced:
     with torch.no_grad():
         with discovery.recording():
             module = load(job, project, frames)
-            traced = trace_module(module, job, frames, discovery.implementation, discovery.seen)
+            traced = trace_module(module, job, frames, discovery.implementation, discovery.seen, keep)
         traced.interface["operators"] = discovery.operators
         traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
@@ -92,12 +105,14 @@ def trace_module(
     frames: Frames,
     implementation: Callable[[str], str] | None = None,
     seen: Callable[[], object] = lambda: None,
+    keep: Keep | None = None,
 ) -> Traced:
     """Trace a module that is loaded already. `implementation` gives the digests of custom operators; `seen` tells what user
     code was seen to depend on. Raises SourceError."""
     from trtbuild.stages.program.text import module_paths, program_text
-    from trtbuild.stages.trace import checks
+    from trtbuild.stages.trace import checks, hooks
     from trtbuild.stages.trace.arranging import arrange
+    from trtbuild.stages.trace.aside import Aside
     from trtbuild.stages.trace.exporting import export
     from trtbuild.stages.trace.guards import arguments_by_number, guesses
     from trtbuild.stages.trace.interface import interface
@@ -115,18 +130,28 @@ def trace_module(
     arranged = arrange(exported.program, weights, job)
     numbered = arguments_by_number(inspect.signature(module.forward), job.inputs)
     guessed = guesses(exported.guards, numbered, job.shapes, job.inputs, job.points)
-    program = arranged.program
-    with Proof(module, arranged, guessed, job, frames, seen) as proof:
+    program, values = arranged.program, _values(arranged, job)
+
+    def kept() -> Any:
+        hooks.activate(None)  # the store's files are no dependencies
+        return None if keep is None else keep(values)
+
+    with (
+        Aside(kept, _KEEPING_S) if keep is not None and values else contextlib.nullcontext() as keeping,
+        Proof(module, arranged, guessed, job, frames, seen) as proof,
+    ):
         traced = Traced(
             program=program.to_bytes(),
             graph=program_text(program, implementation),
             modules=module_paths(program),
             interface=interface(exported.program, arranged, weights, job),
-            weights=_values(arranged, job),
+            weights=values,
+            kept=None,
             observations=(),
             uncacheable=None,
         )
         proof.finish()
+        traced.kept = keeping.answer() if keeping is not None else None
     return traced
 
 

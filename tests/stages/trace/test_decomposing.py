@@ -1,0 +1,146 @@
+"""What a retrace would make of a program is made without one, and where that cannot be told there is a retrace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._export import utils
+
+from trtbuild.stages.trace import exporting
+from trtbuild.stages.trace.decomposing import decomposed
+
+ROWS = {"x": ((1, 4, 8), (3, 4, 8), (8, 4, 8))}
+TWO = {"height": ((4, 6, 8), (4, 10, 8), (4, 16, 8))}
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm, self.dropout = nn.LayerNorm(8), nn.Dropout(0.1)
+        self.register_buffer("scale", torch.arange(8.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found, _ = self.attention(x, x, x, need_weights=False)
+        return self.norm(x + self.dropout(found)) * self.scale
+
+
+CASES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "reshape": (lambda x: x.reshape(-1, 8) + 1, ROWS),
+    "reshape of what is not contiguous": (lambda x: x.transpose(1, 2).reshape(x.shape[0], 32) + 1, ROWS),
+    "flatten": (lambda x: x.flatten(1) * 2, ROWS),
+    "unflatten": (lambda x: x.unflatten(2, (2, 4)) * 2, ROWS),
+    "contiguous": (lambda x: x.transpose(1, 2).contiguous() + x.contiguous().transpose(1, 2), ROWS),
+    "to": (lambda x: x.to(torch.float16).to(torch.float32) + x.to(torch.float32), ROWS),
+    "half": (lambda x: x.half().float().type_as(x) + 1, ROWS),
+    "chunk": (lambda x: torch.cat(x.chunk(2, dim=2)[::-1], dim=2), ROWS),
+    "split": (lambda x: x.split([3, 5], dim=2)[1] * 2, ROWS),
+    "tensor_split": (lambda x: x.tensor_split(3, dim=2)[1] * 2, ROWS),
+    "narrow": (lambda x: x.narrow(2, 1, 3) * 2, ROWS),
+    "expand_as": (lambda x: x[:, :1].expand_as(x) + x, ROWS),
+    "matmul": (lambda x: x @ x.mT, ROWS),
+    "squeeze": (lambda x: x.unsqueeze(1).squeeze(1) * 2, ROWS),
+    "einsum": (lambda x: torch.einsum("bij,bkj->bik", x, x), ROWS),
+    "dead code": (lambda x: (x * 3, x.reshape(-1) + 1)[1], ROWS),
+    "two outputs": (lambda x: {"a": x.reshape(-1, 4) + 1, "b": x.flatten(1).relu()}, ROWS),
+    "a view is returned": (lambda x: x.reshape(-1, 8), ROWS),
+    "sizes": (lambda x: x.reshape(x.shape[1] * 4, -1) * x.shape[1], TWO),
+    "a layer": (Layer(), ROWS),
+    "a model in float16": (lambda x: nn.functional.softmax(x.half(), dim=-1, dtype=torch.float32).reshape(-1, 8), ROWS),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_program_is_that_of_a_retrace(name: str, traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shapes = CASES[name]
+    if isinstance(model, nn.Module):
+        model = model.eval()
+    job = job_of(shapes)
+    made = []
+    monkeypatch.setattr(exporting, "decomposed", lambda raw: made.append(decomposed(raw)) or made[-1])
+    got = traced(model, job)
+    assert made[0] is not None
+    monkeypatch.setattr(exporting, "decomposed", lambda raw: None)
+    want = traced(model, job)
+    assert got.graph == want.graph
+    assert got.modules == want.modules
+    assert got.interface == want.interface
+    assert [slot for slot, _ in got.weights] == [slot for slot, _ in want.weights]
+
+
+def _writes(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[:, 0].add_(1)
+    return y
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x + self.count
+
+
+DOUBTS: dict[str, Callable[..., Any]] = {
+    "a write to a view": _writes,
+    "a buffer": Counts().eval(),
+    "a branch": lambda x: torch.cond(x.shape[0] > 2, lambda x: x + 1, lambda x: x - 1, (x,)),
+    "detach": lambda x: x.detach() + 1,
+    "a new constant": lambda x: x + torch.tensor(2.0),
+    "an input is returned": lambda x: (x, x + 1),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_what_may_be_otherwise_is_retraced(name: str) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return model(x)
+
+    model = DOUBTS[name]
+    whole = model if isinstance(model, nn.Module) else Model().eval()
+    dynamic = ({0: torch.export.Dim("rows", min=1, max=8)},)
+    raw = torch.export.export(whole, (torch.zeros(4, 4, 8),), dynamic_shapes=dynamic, strict=False)
+    before = raw.graph_module.code
+    assert decomposed(raw) is None
+    assert raw.graph_module.code == before
+
+
+def test_strides_that_export_left_open_are_retraced(traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(x, (8,)).view(-1, 8) @ torch.ones(8, 8)
+
+    made = []
+    monkeypatch.setattr(exporting, "decomposed", lambda raw: made.append(decomposed(raw)) or made[-1])
+    got = traced(rows, job_of({"x": ((1, 2, 8), (3, 5, 8), (8, 9, 8))}))
+    assert made == [None]
+    assert '"min"' not in got.graph
+
+
+def test_the_program_that_is_handed_in_stays_as_it_is() -> None:
+    raw = torch.export.export(Layer().eval(), (torch.zeros(3, 4, 8),), strict=False)
+    before = raw.graph_module.code, str(raw.graph_signature)
+    found = decomposed(raw)
+    assert found is not None and found.graph is not raw.graph
+    assert (raw.graph_module.code, str(raw.graph_signature)) == before
+
+
+def test_torch_still_has_what_tells_a_composite_operator() -> None:
+    """`stages.trace.decomposing` and `stages.lower.functionalize` use these two, which torch keeps to itself."""
+    aten = torch.ops.aten
+    assert [utils._is_cia_op(op) for op in (aten.reshape.default, aten.linear.default, aten.add.Tensor)] == [
+        True,
+        True,
+        False,
+    ]
+    kept = [
+        utils._is_preservable_cia_op(op) for op in (aten.reshape.default, aten.dropout.default, aten.matmul.default)
+    ]
+    assert kept == [False, False, True]

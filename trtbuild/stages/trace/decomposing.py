@@ -1,0 +1,274 @@
+"""What ``run_decompositions({})`` makes of a program that writes nothing, without retracing it (1 s and more).
+
+Export leaves few operators that retracing changes: those that are made of others and may return what they were given
+(reshape, flatten, dropout, to, chunk). Each is replaced, by itself, with the operators that torch itself makes of it.
+
+Rules
+1. In doubt the program is retraced: where anything writes or may (an operator's schema tells), where there is a nested
+   graph, an operator that copies or hands on for autograd's sake, an assertion of values, a size that no node computes,
+   or a stride that export left open.
+2. What an operator is made of is asked of torch (``OpOverload.decompose``), with the shapes at this place of the graph.
+3. The program that is handed in is not changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._export.utils import _is_cia_op, _is_preservable_cia_op
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    OutputKind,
+    TensorArgument,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._sympy.functions import Max, Min
+
+_aten = torch.ops.aten
+#: Retracing changes these in its own way.
+_RETRACED = frozenset(
+    {_aten.alias, _aten.detach, _aten.lift, _aten.lift_fresh, _aten.lift_fresh_copy, _aten.native_batch_norm}
+)
+_INPUTS = frozenset({InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
+#: The module that a retrace gives to a size of an input.
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+_SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class _Doubt(Exception):
+    """The program has to be retraced."""
+
+
+def decomposed(raw: ExportedProgram) -> ExportedProgram | None:
+    """`raw` functionalized, as a program of its own; None where only a retrace can tell."""
+    with contextlib.suppress(Exception):  # a retrace says what is wrong
+        return _Copy(raw).program()
+    return None
+
+
+def is_composite(target: Any) -> bool:
+    """Whether a retrace replaces the operator with others, whatever the decompositions."""
+    return isinstance(target, torch._ops.OpOverload) and _is_cia_op(target) and not _is_preservable_cia_op(target)
+
+
+class _Copy:
+    """A copy of a graph under construction."""
+
+    def __init__(self, raw: ExportedProgram) -> None:
+        self._raw = raw
+        self._graph = torch.fx.Graph()
+        #: Node of the old graph → what stands for it: a node, or a list of them.
+        self._made: dict[torch.fx.Node, Any] = {}
+        #: Expression of a size → the node that computes it.
+        self._sizes: dict[Any, torch.fx.Node] = {}
+
+    def program(self) -> ExportedProgram:
+        raw = self._raw
+        signature = raw.graph_signature
+        if any(spec.kind not in _INPUTS for spec in signature.input_specs):
+            raise _Doubt
+        if any(spec.kind != OutputKind.USER_OUTPUT for spec in signature.output_specs):
+            raise _Doubt
+        for node in raw.graph.nodes:
+            if node.op == "placeholder":
+                self._add(node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                self._graph.output(self._mapped(node.args[0]))
+            else:
+                raise _Doubt
+        self._graph.eliminate_dead_code()
+        names = {
+            node.name: TensorArgument(name=made.name) for node, made in self._made.items() if node.op == "placeholder"
+        }
+        inputs = [
+            spec if isinstance(spec.arg, ConstantArgument) else replace(spec, arg=names[spec.arg.name])
+            for spec in signature.input_specs
+        ]
+        returned = pytree.tree_leaves(self._graph.output_node().args[0])
+        outputs = []
+        for spec, value in zip(signature.output_specs, returned, strict=True):
+            if isinstance(spec.arg, TensorArgument):
+                if not isinstance(value, torch.fx.Node) or value.op == "placeholder":
+                    raise _Doubt
+                spec = replace(spec, arg=TensorArgument(name=value.name))
+            elif isinstance(value, torch.fx.Node):
+                raise _Doubt
+            outputs.append(spec)
+        module = torch.fx.GraphModule({}, self._graph)
+        return ExportedProgram(
+            root=module,
+            graph=module.graph,
+            graph_signature=ExportGraphSignature(inputs, outputs),
+            state_dict=raw.state_dict,
+            range_constraints=raw.range_constraints,
+            module_call_graph=raw.module_call_graph,
+            example_inputs=None,
+            constants=raw.constants,
+        )
+
+    def _mapped(self, value: Any) -> Any:
+        return torch.fx.node.map_arg(value, lambda node: self._made[node])
+
+    def _add(self, node: torch.fx.Node) -> None:
+        if isinstance(node.meta.get("val"), torch.Tensor) and _has_odd_strides(node.meta["val"]):
+            raise _Doubt
+        copy = self._made[node] = self._graph.node_copy(node, lambda old: self._made[old])
+        self._know(copy)
+
+    def _know(self, node: torch.fx.Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, _SCALARS):
+            self._sizes.setdefault(value.node.expr, node)
+
+    def _call(self, node: torch.fx.Node) -> None:
+        target = node.target
+        if target is operator.getitem and isinstance(self._made[node.args[0]], list | tuple):
+            self._made[node] = self._made[node.args[0]][node.args[1]]
+            return
+        if target is _aten._assert_tensor_metadata.default:
+            self._assertion(node)
+            return
+        if isinstance(target, torch._ops.OperatorBase):
+            _refuse_effects(target)
+        if "val" not in node.meta:
+            raise _Doubt
+        if is_composite(target):
+            self._made[node] = self._pieces(node)
+        else:
+            self._add(node)
+
+    def _assertion(self, node: torch.fx.Node) -> None:
+        """What is asserted of a tensor, by name only where it must be, as a retrace writes it."""
+        told = {**dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)), **node.kwargs}
+        by_place = [a.name for a in node.target._schema.arguments if not a.kwarg_only]
+        while told.get(by_place[-1]) is None:
+            by_place.pop()
+        args = tuple(self._mapped(told.pop(name, None)) for name in by_place)
+        kwargs = {name: self._mapped(value) for name, value in told.items() if value is not None}
+        self._made[node] = made = self._graph.call_function(node.target, args, kwargs)
+        made.meta = dict(node.meta)
+
+    def _pieces(self, node: torch.fx.Node) -> Any:
+        """What stands for the result of a composite operator (rule 2)."""
+        tensors: dict[int, torch.fx.Node] = {}
+
+        def value_of(argument: torch.fx.Node) -> Any:
+            value = argument.meta["val"]
+            if (
+                isinstance(value, torch.Tensor)
+                and tensors.setdefault(id(value), self._made[argument]) is not self._made[argument]
+            ):
+                raise _Doubt
+            return value
+
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
+        calls = _Calls()
+        with calls, torch.no_grad():
+            result = node.target.decompose(*args, **kwargs)
+        if result is NotImplemented:
+            raise _Doubt
+        for function, call_args, call_kwargs, found in calls.seen:
+            mapped = pytree.tree_map(lambda leaf: self._operand(leaf, tensors), (call_args, call_kwargs))
+            call = self._new(function, mapped[0], mapped[1], node, found)
+            if isinstance(found, torch.Tensor):
+                tensors[id(found)] = call
+                continue
+            for number, part in enumerate(found):
+                tensors[id(part)] = self._new(operator.getitem, (call, number), {}, node, part)
+        return pytree.tree_map(lambda leaf: self._operand(leaf, tensors), result)
+
+    def _operand(self, leaf: Any, tensors: Mapping[int, torch.fx.Node]) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) not in tensors:
+                raise _Doubt
+            return tensors[id(leaf)]
+        if isinstance(leaf, _SCALARS):
+            return self._size(leaf)
+        return leaf
+
+    def _size(self, size: Any) -> torch.fx.Node:
+        """The node that computes a size; a new one where it is an axis of an input."""
+        expression = size.node.expr
+        if expression not in self._sizes:
+            axes = (
+                (node, axis, length)
+                for node in self._graph.find_nodes(op="placeholder")
+                for axis, length in enumerate(getattr(node.meta["val"], "shape", ()))
+            )
+            for node, axis, length in axes:
+                if isinstance(length, torch.SymInt) and length.node.expr == expression:
+                    with self._graph.inserting_after(self._last_input()):
+                        made = self._graph.call_function(_aten.sym_size.int, (node, axis))
+                    made.meta = {"val": length, "nn_module_stack": {_NO_MODULE: (_NO_MODULE, _NO_MODULE)}}
+                    self._know(made)
+                    break
+            else:
+                raise _Doubt
+        return self._sizes[expression]
+
+    def _last_input(self) -> torch.fx.Node:
+        """The last of the inputs and of their sizes, which come first in a retrace."""
+        nodes = itertools.takewhile(_is_input, self._graph.nodes)
+        return deque(nodes, maxlen=1).pop()
+
+    def _new(
+        self, target: Callable[..., Any], args: Any, kwargs: Any, origin: torch.fx.Node, value: Any
+    ) -> torch.fx.Node:
+        made = self._graph.call_function(target, args, kwargs)
+        made.meta = {**origin.meta, "val": value}
+        return made
+
+
+class _Calls(TorchDispatchMode):
+    """The calls of operators that are not made of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function.namespace == "prim":  # where a tensor is
+            return function(*args, **kwargs)
+        if is_composite(function):
+            with self:
+                result = function.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        _refuse_effects(function)
+        result = function(*args, **kwargs)
+        leaves = [result] if isinstance(result, torch.Tensor) else result
+        if not isinstance(leaves, list | tuple) or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            raise _Doubt
+        self.seen.append((function, args, kwargs, result))
+        return result
+
+
+def _has_odd_strides(tensor: torch.Tensor) -> bool:
+    """Whether a stride is the lesser or larger of two: export does not see what a retrace sees, that it is one of them."""
+    return any(isinstance(stride, torch.SymInt) and stride.node.expr.has(Min, Max) for stride in tensor.stride())
+
+
+def _is_input(node: torch.fx.Node) -> bool:
+    return node.op == "placeholder" or node.target is _aten.sym_size.int
+
+
+def _refuse_effects(target: Any) -> None:
+    """Raise `_Doubt` for what writes or may, or is there for its effect (rule 1)."""
+    if not isinstance(target, torch._ops.OpOverload):
+        raise _Doubt
+    if target._schema.is_mutable or not target._schema.returns or target.overloadpacket in _RETRACED:
+        raise _Doubt

@@ -32,7 +32,9 @@ def prepare_trace() -> None:
 
 
 def prepare_torch() -> None:
-    """Load torch, the stages, and the exporter's translations."""
+    """Load torch, the stages, the exporter's translations, and what reads and writes programs."""
+    import torch.export.pt2_archive  # noqa: F401 (torch loads it when it is first used)
+
     from trtbuild.stages.convert import conversion  # noqa: F401
     from trtbuild.stages.lower import run  # noqa: F401
     from trtbuild.stages.partition import run as partition  # noqa: F401

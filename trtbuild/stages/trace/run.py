@@ -69,6 +69,7 @@ def prepare() -> frozenset[str]:
         "sources",
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
+    importlib.import_module("torch.export.pt2_archive")  # what writes programs: torch loads it when it is first used
     return loaded
 
 

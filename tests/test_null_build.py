@@ -252,3 +252,61 @@ def test_a_torn_answer_is_none(project: Project) -> None:
 def test_a_build_that_is_forced_is_not_remembered(project: Project) -> None:
     assert not project.is_null("--force")
     assert not project.is_null("--force")
+
+
+def test_a_manifest_that_is_a_link_to_nothing_is_seen(project: Project, tmp_path: Path) -> None:
+    """As the whole program sees it: an error, and no reason to look in ``manifests/``."""
+    root = tmp_path / "moved"
+    shutil.copytree(project.root, root, ignore=shutil.ignore_patterns(".trtbuild"))
+    (root / "manifests").mkdir()
+    text = (root / "trtbuild.yaml").read_text().replace("weights: ", "weights: ../")
+    (root / "manifests" / "net.yaml").write_text(text)
+    (root / "trtbuild.yaml").unlink()
+    elsewhere = Project(root, project.environment)
+    elsewhere.settle()
+    (root / "trtbuild.yaml").symlink_to("nowhere")
+    with pytest.raises(AssertionError, match="it is a link to nothing"):
+        elsewhere.build()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_an_answer_that_cannot_be_written_is_an_error_with_words(project: Project) -> None:
+    project.settle()
+    with open("/dev/full", "w") as full:
+        said = said_with(project, full.fileno())
+    assert "standard output cannot be written" in said
+    assert "Traceback" not in said
+
+
+def test_a_reader_that_has_enough_is_no_error_with_a_traceback(project: Project) -> None:
+    project.settle()
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert "Traceback" not in said_with(project, writing)
+    finally:
+        os.close(writing)
+
+
+def said_with(project: Project, output: int) -> str:
+    """What a build that fails says on standard error, with `output` as its standard output."""
+    script = Path(sys.executable).parent / "trtbuild"
+    done = subprocess.run(
+        [script, "build"],
+        cwd=project.root,
+        env=project.environment,
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_another_encoding_is_another_answer(project: Project) -> None:
+    project.settle()
+    assert not project.is_null(PYTHONIOENCODING="latin-1")
+    assert project.is_null(PYTHONIOENCODING="latin-1")
+    assert project.is_null()

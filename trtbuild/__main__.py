@@ -8,7 +8,7 @@ from trtbuild import null_build
 
 
 def main() -> None:
-    """Exit codes: DESIGN section 9."""
+    """Exit codes: docs/terminal.md."""
     try:
         status = null_build.answer(sys.argv[1:])
     except KeyboardInterrupt:

@@ -27,6 +27,16 @@ def test_examples_stand_below_the_help(command_line: CommandLine) -> None:
     assert "--depfile-target" in command_line.run("build", "--help").stdout.partition("Examples:")[2]
 
 
+def test_a_command_shows_the_flags_that_do_something_there(command_line: CommandLine) -> None:
+    assert all(flag in command_line.run("build", "--help").stdout for flag in ("--frozen", "--trace", "-j", "-C"))
+    shown = command_line.run("status", "--help").stdout
+    assert "--target" in shown and "--frozen" not in shown and "--depfile" not in shown
+    shown = command_line.run("cache", "--help").stdout
+    assert "--target" not in shown
+    assert "..." not in shown.partition("Commands:")[2], shown
+    assert "stats" in shown.partition("Commands:")[2], shown
+
+
 def test_the_version_and_with_json_those_of_the_parts(command_line: CommandLine) -> None:
     done = command_line.run("--version")
     assert done.returncode == 0

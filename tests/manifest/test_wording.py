@@ -83,9 +83,9 @@ def test_wrong_fields_of_a_model(files: Files, more: str, words: str) -> None:
         (
             "profiles: [batch]",
             "profiles: «batch",
-            "a list of names such as [photo], not the text 'batch'\n  → write [batch]",
+            "a list of names such as [a, b], not the text 'batch'\n  → write [batch]",
         ),
-        ("profiles: [batch]", "profiles: «[]", "a list of names such as [photo], not an empty list"),
+        ("profiles: [batch]", "profiles: «[]", "a list of names such as [a, b], not an empty list"),
         (
             "targets: [ada]",
             "targets: [ada, «1]",

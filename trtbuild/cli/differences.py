@@ -45,13 +45,22 @@ def _entry(entry: Document) -> list[str]:
         return [f"{head} has to run: {entry['was'] or entry['now']}"]
     if entry["change"] != "changed":
         side = entry["now"] if entry["change"] == "added" else entry["was"]
-        return [f"{head}: {_short(side)}{targets}"]
+        return [f"{head}: {_named(side)}{targets}"]
     if not entry.get("parts"):
         return [f"{head}: {_short(entry['was'])} → {_short(entry['now'])}{targets}"]
     return [
         f"{head}: {_short(entry['was'])} → {_short(entry['now'])}{targets}",
         *(f"      {part['part']}: {_short(part['was'])} → {_short(part['now'])}" for part in entry["parts"]),
     ]
+
+
+def _named(value: Any) -> str:
+    """What only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as ``tensorrt  d023e05b4668``."""
+    if isinstance(value, dict) and value.keys() >= {"dtype", "shape", "sha256"}:
+        return f"{value['dtype']} {json.dumps(list(value['shape']))}  {_short(value['sha256'])}"
+    if isinstance(value, dict) and value.keys() == {"kind", "graph"}:
+        return f"{value['kind']}  {_short(value['graph'])}"
+    return _short(value)
 
 
 def _short(value: Any) -> str:

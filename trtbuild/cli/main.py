@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from trtbuild.cli import completing, show, terminal
+from trtbuild.cli.cache_commands import cache
 from trtbuild.cli.options import common, depfile, request
 from trtbuild.cli.sections import Sections, examples
 from trtbuild.errors import InternalError, TrtbuildError
@@ -214,52 +215,11 @@ def schema(flags: Flags) -> int:
     return 0
 
 
-@cli.group()
-@common
-def cache(flags: Flags) -> None:
-    """Look at the cache, check it, collect what is not used."""
-
-
-@cache.command("stats")
-@common
-def cache_stats(flags: Flags) -> int:
-    """How many records and blobs there are, by stage, and what chunking saves."""
-    from trtbuild.cli import caches
-    from trtbuild.driver import housekeeping
-
-    show.document(flags, housekeeping.stats(request(flags)), caches.stats)
-    return 0
-
-
-@cache.command("verify")
-@common
-def cache_verify(flags: Flags) -> int:
-    """Read everything; what is not what its name says goes to quarantine."""
-    from trtbuild.cli import caches
-    from trtbuild.driver import housekeeping
-
-    document = housekeeping.verify(request(flags))
-    show.document(flags, document, caches.verified)
-    return 0 if document["ok"] else 1
-
-
-@cache.command("gc")
-@click.option("--max-size", metavar="SIZE", help="Keep at most this much, such as 50GiB.")
-@click.option("--max-age", metavar="AGE", help="Remove what was not used for this long, such as 30d or 12h.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@common
-def cache_gc(max_size: str | None, max_age: str | None, dry_run: bool, flags: Flags) -> int:
-    """Remove the least recently used, never what a running build uses."""
-    from trtbuild.cli import caches
-    from trtbuild.driver import housekeeping
-
-    document = housekeeping.collect(request(flags), max_size, max_age, dry_run=dry_run)
-    show.document(flags, document, caches.collected)
-    return 0
+cli.add_command(cache)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The console script. Exit codes: DESIGN section 9."""
+    """The console script. Exit codes: docs/terminal.md."""
     gc.disable()  # a plan is many small values and no cycles: looking for them costs a fifth of it
     sys.exit(run(arguments))
 

@@ -1,4 +1,7 @@
-"""The common flags. They are accepted before and after every command; what is said later wins."""
+"""The common flags. They are accepted before and after every command; what is said later wins.
+
+The help of a command shows those that do something there, that of `trtbuild` all.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,25 @@ from trtbuild.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+#: Commands that read manifests, that look steps up, and that run steps.
+_READS = ("build", "plan", "why", "status", "graph", "inspect", "diff")
+_LOOKS_UP = ("build", "plan", "why", "status", "graph", "diff")
+_RUNS = ("build",)
+
+
+class _Flag(click.Option):
+    """A common flag; where it does nothing, the help is silent about it."""
+
+    def __init__(self, *args: Any, commands: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._commands = commands
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if self._commands and ctx.parent is not None and ctx.command.name not in self._commands:
+            return None
+        return super().get_help_record(ctx)
+
+
 _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("-C", "directory"),
@@ -26,42 +48,77 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "FILE",
             "multiple": True,
+            "commands": _READS,
             "help": "A manifest. Default: trtbuild.yaml, else manifests/*.yaml.",
             "shell_complete": completing.file,
         },
     ),
     (
         ("--target", "targets"),
-        {"metavar": "NAME", "multiple": True, "help": "Only this target.", "shell_complete": completing.targets},
+        {
+            "metavar": "NAME",
+            "multiple": True,
+            "commands": _LOOKS_UP,
+            "help": "Only this target.",
+            "shell_complete": completing.targets,
+        },
     ),
     (
         ("-j", "--jobs", "jobs"),
-        {"type": click.IntRange(min=1), "metavar": "N", "help": "Steps at once. Default: the number of cores."},
+        {
+            "type": click.IntRange(min=1),
+            "metavar": "N",
+            "commands": _RUNS,
+            "help": "Steps at once. Default: the number of cores.",
+        },
     ),
     (
         ("--keep-going", "keep_going"),
-        {"is_flag": True, "default": None, "help": "After a failure, build what does not depend on it."},
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _RUNS,
+            "help": "After a failure, build what does not depend on it.",
+        },
     ),
-    (("--force", "force"), {"is_flag": True, "default": None, "help": "Run every step, whatever the cache holds."}),
+    (
+        ("--force", "force"),
+        {"is_flag": True, "default": None, "commands": _LOOKS_UP, "help": "Run every step, whatever the cache holds."},
+    ),
     (
         ("--frozen", "frozen"),
-        {"is_flag": True, "default": None, "help": "Exit with status 3 if anything would have to be built."},
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _RUNS,
+            "help": "Exit with status 3 if anything would have to be built.",
+        },
     ),
     (
         ("--depfile", "depfile"),
         {
             "metavar": "FILE",
+            "commands": _RUNS,
             "help": "After a build: write what it depends on to FILE, for make and ninja.",
             "shell_complete": completing.file,
         },
     ),
     (
         ("--depfile-target", "depfile_targets"),
-        {"metavar": "NAME", "multiple": True, "help": "What depends on it there. Default: the outputs."},
+        {
+            "metavar": "NAME",
+            "multiple": True,
+            "commands": _RUNS,
+            "help": "What depends on it there. Default: the outputs.",
+        },
     ),
     (
         ("--trace", "trace_file"),
-        {"metavar": "FILE", "help": "Write when each step ran to FILE, for ui.perfetto.dev and chrome://tracing."},
+        {
+            "metavar": "FILE",
+            "commands": _RUNS,
+            "help": "Write when each step ran to FILE, for ui.perfetto.dev and chrome://tracing.",
+        },
     ),
     (("--json", "as_json"), {"is_flag": True, "default": None, "help": "One JSON document on standard output."}),
     (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Only errors."}),
@@ -82,7 +139,7 @@ def common(command: Command) -> Command:
 
     wrapped: Any = wrapper
     for names, settings in reversed(_OPTIONS):
-        wrapped = click.option(*names, **settings)(wrapped)
+        wrapped = click.option(*names, cls=_Flag, **settings)(wrapped)
     return wrapped  # type: ignore[no-any-return]
 
 

@@ -23,6 +23,9 @@ MOST_ROWS = 40
 #: Columns for the steps of a row: reasons line up behind them, but for longer ones.
 MOST_STEPS = 36
 
+#: Columns for the names of changed parts.
+MOST_PARTS = 48
+
 Row = tuple[str, str, str]
 
 
@@ -134,7 +137,7 @@ def _since(reason: Document) -> str:
 
 def _changes(changed: Sequence[Document]) -> list[str]:
     parts = [shortened(change.get("name") or change["part"]) for change in changed]
-    width = min(max(map(len, parts), default=0), MOST_STEPS)
+    width = min(max(map(len, parts), default=0), MOST_PARTS)
     return [
         f"    {part:{width}}  {shortened(change['was'])} → {shortened(change['now'])}"
         for part, change in zip(parts, changed, strict=True)

@@ -1,4 +1,4 @@
-"""The list of commands in ``trtbuild --help``: by what one wants to do, in the order in which one does it."""
+"""The list of commands in a help text: by what one wants to do, in the order in which one does it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Sections(click.Group):
-    """A group whose commands are listed in `SECTIONS`; what is in none of them is listed last."""
+    """A group whose commands are listed in `SECTIONS`; what is in none of them is listed last, or alone."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = {name: command for name, command in self.commands.items() if not command.hidden}
         width = max(len(name) for name in left)
         limit = formatter.width - width - 6
-        for title, names in {**SECTIONS, "Other": tuple(left)}.items():
+        rest = "Other" if any(name in left for names in SECTIONS.values() for name in names) else "Commands"
+        for title, names in {**SECTIONS, rest: tuple(left)}.items():
             shown = [(name, left.pop(name)) for name in names if name in left]
             if shown:
                 with formatter.section(title):

@@ -1,6 +1,7 @@
 """How a command answers: its result on standard output, what went wrong and what goes on on standard error.
 
-What each document looks like to a person stands beside it: `builds`, `plans`, `graphs`, `packages`, `caches`.
+What each document looks like to a person stands beside it: `builds`, `plans`, `graphs`, `packages`, `differences`,
+`diagnoses`, `projects`, `caches`.
 """
 
 from __future__ import annotations

@@ -1,25 +1,23 @@
 """What each kind of worker does with a job: read blobs, run the stage, keep what it leaves.
 
 Each function returns ``{"outputs": {name: {"sha256", "size"}}, …}``. The driver publishes the record; a worker only
-puts blobs, but for conversions that the partition step makes on the way (see `Conversions`).
+puts blobs, but for conversions that the partition step makes on the way (driver/judge.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core import keys
 from trtbuild.core.binding import weights_to_json
 from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.ports import Store
-from trtbuild.core.record import Output, Record
+from trtbuild.core.record import Output
 from trtbuild.core.spec import PartitionSettings
-from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt
+from trtbuild.driver.judge import Judge, conversion_outputs
+from trtbuild.errors import ConversionRefused
 
 Job = Mapping[str, Any]
 
@@ -137,69 +135,12 @@ def _partition(job: Job, store: Store) -> dict[str, Any]:
     return {"outputs": _json(outputs), "conversions": judge.made}
 
 
-class Judge:
-    """Converts candidates (looking in the store first, keeping what it makes there) and asks the parser."""
-
-    def __init__(self, store: Store, job: Job) -> None:
-        from trtbuild.toolchain.parsing import Parser
-
-        self._store = store
-        self._opset: int = job["opset"]
-        self._versions: dict[str, str] = job["versions"]
-        self._parser = Parser(job["toolchain"], job["toolchain_version"])
-        #: Key of each conversion made here → seconds.
-        self.made: dict[str, float] = {}
-
-    def untranslatable(self, program: Any) -> dict[int, str]:
-        from trtbuild.stages.convert.conversion import untranslatable
-
-        return {index: f"{name} has no ONNX translation" for index, name in untranslatable(program)}
-
-    def refusal(self, program: Any, text: str) -> Any:
-        from trtbuild.stages.partition.run import Refusal
-
-        try:
-            model, origins = self._converted(program, text)
-        except ConversionRefused as refused:
-            return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
-        answer = self._parser.refused(model)
-        if answer is None:
-            return None
-        calls = dict(origins)
-        said = "; ".join(answer.messages) or "the parser does not take it"
-        return Refusal(said, {calls[node]: said for node in answer.nodes if node in calls})
-
-    def _converted(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
-        import hashlib
-
-        from trtbuild.stages.convert.conversion import convert
-
-        recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
-        with contextlib.suppress(BlobMissing, EntryCorrupt, KeyError, ValueError):  # else it is made, and kept, again
-            record = self._store.get_record(recipe.key)
-            if record is not None and record.recipe.same_as(recipe):
-                origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
-                return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
-        started = time.monotonic()
-        converted = convert(program, self._opset)
-        outputs = _conversion_outputs(converted, self._store)
-        duration = time.monotonic() - started
-        self._store.put_record(Record(recipe, outputs, {"duration_s": duration}), replace=True)
-        self.made[recipe.key] = duration
-        return converted.model, list(converted.origins)
-
-
 def _convert(job: Job, store: Store) -> dict[str, Any]:
     from trtbuild.stages.convert.conversion import convert
     from trtbuild.stages.program.functional import Program
 
     converted = convert(Program.from_bytes(store.get_bytes(job["program"])), job["opset"])
-    return {"outputs": _json(_conversion_outputs(converted, store))}
-
-
-def _conversion_outputs(converted: Any, store: Store) -> dict[str, Output]:
-    origins = json.dumps([[name, call] for name, call in converted.origins]).encode()
-    return {"onnx": store.put_bytes(converted.model), "origins": store.put_bytes(origins)}
+    return {"outputs": _json(conversion_outputs(converted, store))}
 
 
 def engine_handler(store: Store) -> Callable[[Job], dict[str, Any]]:

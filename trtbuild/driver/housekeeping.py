@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from trtbuild.driver import wiring
-from trtbuild.driver.build import Request
+from trtbuild.driver.workspace import Request
 from trtbuild.errors import UsageError
 from trtbuild.store import check
 from trtbuild.store.collect import collect as run_collection

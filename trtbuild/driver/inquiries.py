@@ -40,8 +40,9 @@ def why(request: Request, name: str) -> Document:
     plans = {model: workspace.plan(model)} if model in workspace.models else {}
     steps = [step for plan in plans.values() for step in plan.steps.values() if name == model or _is_meant(step, name)]
     if not steps:
-        known = [*workspace.models, *(step.id for plan in plans.values() for step in plan.steps.values())]
-        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, known, "steps"))
+        steps_of_it = [step.id for plan in plans.values() for step in plan.steps.values()]
+        known, what = ([model, *steps_of_it], "steps") if steps_of_it else (list(workspace.models), "models")
+        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, known, what))
     return {
         "schema": "trtbuild.why/1",
         "steps": [

@@ -1,4 +1,4 @@
-"""What a command tells when it is done: the documents of ``--json`` (DESIGN section 9), and the numbers for people."""
+"""What a command tells when it is done: the documents of ``--json``, and the numbers for people."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Where any of this does not hold there is no standing, and the next build makes t
 """
 
 # Paths are strings here: they come by the thousand, and are looked at again in the spelling that is written.
-# ruff: noqa: PTH100, PTH110, PTH115, PTH116
+# ruff: noqa: PTH100, PTH115, PTH116
 
 from __future__ import annotations
 
@@ -36,9 +36,6 @@ from trtbuild.driver.report import BuildResult
 from trtbuild.driver.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt
 from trtbuild.store.fingerprint import FileDigests
-
-#: When this process began to read what it goes by, in ns.
-_STARTED_NS = time.time_ns() - time.process_time_ns()
 
 #: The clocks of file systems: a tick of the kernel (10 ms at most), or where time stamps are coarser than that, FAT's.
 _FINE_NS = 20_000_000
@@ -141,7 +138,7 @@ class _Rows:
     def _program(self) -> None:
         for path in _sources(os.path.dirname(trtbuild.__file__)):
             found = os.stat(path)
-            _need(_settled(found, _STARTED_NS))
+            _need(_settled(found, null_build.STARTED_NS))
             self.files[path] = null_build.identity(found)
         for entry in null_build.interpreter()[2:]:
             path = os.path.abspath(entry)
@@ -150,7 +147,7 @@ class _Rows:
             except FileNotFoundError:
                 self.absent.add(path)
                 continue
-            _need(_settled(found, _STARTED_NS))
+            _need(_settled(found, null_build.STARTED_NS))
             if stat.S_ISDIR(found.st_mode):
                 self.listings[path] = null_build.directory_identity(found)
             else:
@@ -164,7 +161,7 @@ class _Rows:
         if "trtbuild.yaml" not in self._workspace.manifests:
             self.absent.add("trtbuild.yaml")
             found = os.stat(self._path("manifests"))
-            _need(_settled(found, _STARTED_NS))
+            _need(_settled(found, null_build.STARTED_NS))
             self.listings["manifests"] = null_build.directory_identity(found)
 
     def _model(self, plan: ModelPlan) -> None:
@@ -188,7 +185,7 @@ class _Rows:
             self._link(dependency, seen)
         elif seen == ABSENT and kind != "distribution":
             self.absent.add(name)
-            _need(not os.path.exists(self._path(name)))
+            _need(not os.path.lexists(self._path(name)))
         elif kind == "listing":
             self._listing(dependency, seen)
         elif kind == "file" and seen == DIRECTORY:

@@ -212,7 +212,7 @@ class OutputFields(Fields):
     pt2: PathText | None = Field(None, description="A `.pt2` file. Not supported in this version.")
 
 
-_Names = Annotated[list[str], Field(min_length=1), Allowed("a list of names such as [photo]")]
+_Names = Annotated[list[str], Field(min_length=1), Allowed("a list of names such as [a, b]")]
 
 
 class DefaultsFields(Fields):

@@ -23,7 +23,7 @@ Rules
    names. Blobs that were put outside of a session may be gone by then: BlobMissing, never a record without its blobs.
 7. Records are write-once, by ``locks/records``. One whose blobs are not all there is not in the way: nobody can use it.
 8. An entry of the right name and size is not read when the same bytes are put again; of another size, it is replaced.
-9. Who only asks (`only_asks`) touches nothing and holds no lock: the answer is of the moment, and nothing is kept for it. The
+9. Who only asks (`only_asks`) touches nothing and holds no lock: the answer is of the moment, nothing is kept for it. The
    first thing that is put ends the asking.
 """
 

@@ -136,3 +136,48 @@ def test_a_branch_on_a_size_is_another_flow() -> None:
 
     assert are_equal(Branch(), lambda x: x * 2)
     assert not are_equal(Branch(), lambda x: x * 2, (torch.empty(4, 4),))
+
+
+def test_a_constant_index_beyond_its_table_fails_as_the_model_does() -> None:
+    """A position embedding of 4 rows, at 5 positions: model and program are the same, and both fail."""
+    with pytest.raises(IndexError):
+        flow(Flows(), lambda x: x + F.embedding(torch.arange(5), WEIGHT), (torch.empty(5, 4),))
+    with pytest.raises((IndexError, RuntimeError)):
+        flow(Flows(), lambda x: x.gather(0, torch.full((3, 4), 3)))
+
+
+def test_indices_that_sizes_could_make_larger_are_not_followed() -> None:
+    """Positions that are counted from a mask, as RoBERTa does it."""
+    mask = torch.empty(9, dtype=torch.int64)
+    with pytest.raises(CannotFollow):
+        flow(Flows(), lambda mask: F.embedding(mask.cumsum(0), WEIGHT), (mask,))
+    with pytest.raises(CannotFollow):
+        flow(Flows(), lambda x: (x + 1).scatter_(0, torch.zeros(1, 4, dtype=torch.int64), 1.0))
+
+
+def test_indices_that_are_inputs_are_followed() -> None:
+    ids = torch.empty(2, 9, dtype=torch.int32)
+    assert are_equal(
+        lambda ids: F.embedding(ids.long().view(-1)[:6], WEIGHT),
+        lambda ids: F.embedding(ids.long().view(18)[:6], WEIGHT),
+        (ids,),
+    )
+    assert are_equal(
+        lambda x: x[:, :3].index_select(1, torch.tensor([2, 0])),
+        lambda x: x[:, :3].index_select(1, torch.tensor([2, 0])),
+    )
+
+
+def test_what_a_model_keeps_of_an_earlier_call_is_no_constant() -> None:
+    class Keeps(torch.nn.Module):
+        kept: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.kept is None:
+                self.kept = x * 0
+            return x + self.kept[:1]
+
+    module, flows = Keeps(), Flows()
+    flows.results(lambda inputs: module(*inputs), [torch.ones(2, 3)], lambda tensor: None)
+    with pytest.raises(CannotFollow, match="earlier call"):
+        flows.results(lambda inputs: module(*inputs), [torch.ones(4, 3)], lambda tensor: None)

@@ -22,7 +22,7 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Pass:
-    """One row: `why` is printed by ``inspect`` and read by the next person."""
+    """One row: `why` is for the next person who reads the table."""
 
     name: str
     function: Callable[[Program, Request], Program]

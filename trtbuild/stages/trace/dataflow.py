@@ -17,7 +17,10 @@ Rules
 5. Weights are told apart by what they are to the program (`Leaves`), constants by their bytes; what is made of
    constants alone (masks, positions) is computed and is a constant too. An attention mask of zeros is none: libraries
    build one where they are traced, and leave it out where they are not.
-6. The process is of no use afterwards: modules may have kept tensors that hold nothing (`aside` is where it runs).
+6. An index beyond its table is an error that no flow shows: a call that has one may be equal to a program that has it
+   too. So indices are looked at where they are constants; followed where they are elements of the inputs, which the
+   sizes do not make larger; and else the call cannot be followed.
+7. The process is of no use afterwards: modules may have kept tensors that hold nothing (`aside` is where it runs).
 """
 
 from __future__ import annotations
@@ -51,6 +54,15 @@ _NOT_VALUES = frozenset({"memory_format", "pin_memory", "non_blocking"})
 _LOOKS = ("numpy", "tolist", "__array__", "__dlpack__")
 #: Operators whose result does not depend on the numbers that they are given.
 _FILLS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
+#: Operators that fail by the numbers of an argument with one of the names `_INDICES`.
+_INDEXING = frozenset(
+    {"embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather", "take"}
+    | {"take_along_dim", "put", "index", "index_put", "index_add", "index_copy", "index_fill", "index_reduce"}
+    | {"scatter", "scatter_add", "scatter_reduce", "one_hot", "nll_loss_forward", "nll_loss2d_forward"}
+)
+_INDICES = frozenset({"index", "indices", "offsets", "target"})
+#: Operators that hand elements on as they are.
+_MOVES = _SAME | _RESHAPES | {"slice", "select", "transpose", "permute", "t", "flip", "_to_copy"}
 _UNWRITTEN = frozenset({"empty", "empty_strided", "empty_permuted"})
 #: Constants larger than this, in bytes, are not computed, and not followed where they come from the model.
 _LARGEST_CONSTANT = 1 << 26
@@ -70,6 +82,8 @@ class Flows:
         self._numbers: dict[Any, int] = {}
         #: Number of a reshaped value → the value that was reshaped, and its shape.
         self._origins: dict[int, tuple[int, tuple[int, ...]]] = {}
+        #: Memory that nobody wrote, by storage: kept, so that what a module has kept of it is known for what it is.
+        self.unwritten: dict[int, torch.Tensor] = {}
 
     def number(self, *made_of: Any) -> int:
         """Equal for equal (hashable) descriptions."""
@@ -92,8 +106,11 @@ class Flows:
         follower = _Follower(self, leaves)
         for position, value in enumerate(values):
             follower.give(value, self.number("input", position, value.dtype, tuple(value.shape)))
-        with _nothing_is_looked_at(), follower:
-            returned = call(values)
+        try:
+            with _nothing_is_looked_at(), follower:
+                returned = call(values)
+        finally:
+            self.unwritten.update({value.untyped_storage()._cdata: value for value in values} | follower.made())
         tensors = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
         return [(follower.value(tensor).number, tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
 
@@ -124,10 +141,17 @@ class _Follower(TorchDispatchMode):
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self._leaves = leaves
         self._memory: dict[int, _Memory] = {}
+        #: Numbers of values that consist of elements of one input.
+        self._of_inputs: set[int] = set()
+
+    def made(self) -> dict[int, torch.Tensor]:
+        """The memory that was made while the call was followed, by storage."""
+        return {address: memory.kept for address, memory in self._memory.items() if memory.own}
 
     def give(self, tensor: torch.Tensor, number: int) -> None:
         """Say what a tensor that the call is handed is."""
         self._keep(tensor, _Value(number, self._fakes.from_tensor(tensor)), own=False)
+        self._of_inputs.add(number)
 
     def value(self, tensor: torch.Tensor) -> _Value:
         """What a tensor is that the call takes or returns. Raises CannotFollow."""
@@ -153,6 +177,8 @@ class _Follower(TorchDispatchMode):
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
         if known and not written and (given or not is_view):
             return self._compute(func, args, kwargs, is_view)
+        if name.removesuffix("_") in _INDEXING:
+            self._check_indices(func, name, args, kwargs)
         fakes = pytree.tree_map_only(torch.Tensor, lambda t: self.value(t).fake, (args, kwargs))
         if written:
             return self._write(func, name, written, described, args, fakes)
@@ -168,7 +194,19 @@ class _Follower(TorchDispatchMode):
             if isinstance(fake, torch.Tensor):
                 number = self._number(func, name, described, args, position, fake, len(pairs))
                 self._keep(result, _Value(number, fake), own=not is_view)
+                if name in _MOVES and self.value(args[0]).number in self._of_inputs:
+                    self._of_inputs.add(number)
         return results
+
+    def _check_indices(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        """Rule 6. Raises CannotFollow, and what the operator raises for constant indices that are out of range."""
+        named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        given = pytree.tree_leaves([value for key, value in named.items() if key in _INDICES])
+        indices = [self.value(index) for index in given if isinstance(index, torch.Tensor)]
+        if name.endswith("_") or not all(index.constant or index.number in self._of_inputs for index in indices):
+            raise CannotFollow(f"{func} has indices that could be out of range")
+        if indices and all(index.constant for index in indices):
+            func(*args, **kwargs)
 
     def _compute(self, func: Any, args: Any, kwargs: Any, is_view: bool) -> Any:
         """Rule 5: what is made of constants."""
@@ -220,6 +258,8 @@ class _Follower(TorchDispatchMode):
 
     def _leaf(self, tensor: torch.Tensor) -> _Value:
         """A weight or a constant. Its memory is nobody's to write to."""
+        if _where(tensor)[0] in self._flows.unwritten:
+            raise CannotFollow("a tensor that the model has kept of an earlier call")
         leaf = self._leaves(tensor)
         made_of = ("leaf", leaf) if leaf is not None else ("constant", _digest(tensor))
         fake = self._fakes.from_tensor(tensor)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from trtbuild.core import chain, keys
 from trtbuild.core.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.graph import Reason, Step
 from trtbuild.core.record import Record
 from trtbuild.driver import trail as trails
 from trtbuild.driver.history import History
@@ -141,6 +143,23 @@ def test_a_trail_that_lies_leads_to_no_record(world: World, store: Counting) -> 
         seen = world.look()
         led = chain.follow(DECLARED, seen.read_link, seen.observe)
         assert led == first or store.get_record(keys.trace(DECLARED, led).key) is None
+
+
+def test_a_trace_that_only_the_links_lead_to_is_found_before_it_is_run(world: World) -> None:
+    first = world.follow()
+    path = world.state / "trail.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "names": ["file:other.py"] * 60}))
+    look = world.look()
+    led = keys.trace(DECLARED, chain.follow(DECLARED, look.read_link, look.observe))
+    assert look.record(led.key) is None
+    plan = SimpleNamespace(declared=DECLARED)
+    step = Step("net/trace", "net", "trace", "run", Reason("evicted", "no longer in the cache"), recipe=led)
+    found = look.made_meanwhile(plan, step)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.recipe.key == keys.trace(DECLARED, first).key
+    assert chain.follow(DECLARED, look.read_link, look.observe) == first
+    look.save_trail()
+    assert world.follow() == first
 
 
 def test_the_trail_stays_within_its_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

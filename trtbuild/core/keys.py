@@ -1,6 +1,6 @@
 """The recipe of every step. This is the heart: a wrong hit is the worst bug this product can have.
 
-Rules (DESIGN section 4)
+Rules (docs/keys.md for users)
 1. A recipe holds named parts in a fixed order; `core.recipe` makes the key of them.
 2. In by default: settings enter through `fields_of`, which takes every field of a dataclass but those in `EXCLUDED`.
    A new field is in the key without anybody remembering it; leaving one out takes a line and a reason here.

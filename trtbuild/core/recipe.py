@@ -81,7 +81,7 @@ class Recipe:
         return cls(stage, version, tuple(pairs))
 
     def same_as(self, other: Recipe) -> bool:
-        """Equal in full, by canonical bytes (DESIGN: a hit compares recipes, not only keys)."""
+        """Equal in full, by canonical bytes (a hit compares recipes, not only keys)."""
         return self is other or self._encoded() == other._encoded()
 
 

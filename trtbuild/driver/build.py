@@ -8,6 +8,7 @@ import gc
 import os
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from trtbuild.core.graph import ModelPlan, Reason, Step
@@ -40,7 +41,10 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     with workspace.store.session():
         with watcher.phase("plan"):
             plans = workspace.plans()
-        to_do = [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
+        to_do = _to_do(plans)
+        if to_do and request.frozen and _was_there(workspace, plans):
+            plans = workspace.plans()
+            to_do = _to_do(plans)
         if to_do and request.frozen:
             named = [f"{step.id}: {step.reason.text}" for step in to_do[:MOST_NAMED]]
             if len(to_do) > MOST_NAMED:
@@ -62,6 +66,21 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     result.errors += outcome.unwritten.values()
     result.duration_s = time.monotonic() - started
     return result
+
+
+def _to_do(plans: Mapping[str, ModelPlan]) -> list[Step]:
+    return [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
+
+
+def _was_there(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
+    """Whether a step that was planned to run is in the store after all, as a second look shows."""
+    found = [
+        workspace.look.made_meanwhile(plan, step)
+        for plan in plans.values()
+        for step in plan.steps.values()
+        if step.verdict == "run"
+    ]
+    return any(record is not None for record in found)
 
 
 def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:

@@ -177,18 +177,27 @@ class StoreLookups:
         self._records[record.recipe.key] = record
 
     def made_meanwhile(self, plan: ModelPlan, step: Step) -> Record | None:
-        """The record of a step that was missing when it was planned, if another build has left it since."""
-        if step.recipe is None or step.reason.code not in ("new", "changed"):
+        """The record of a step that was missing when it was planned, if another build has left it since.
+
+        Of a trace also if it was missing because the trail led elsewhere than the links do: they are read for this.
+        """
+        was_missing = step.record is None and step.reason.code in ("new", "changed", "evicted")
+        if step.recipe is None or not was_missing:
             return None
         recipe = step.recipe
         if step.stage == "trace":
             missing = [key for key, record in self._records.items() if record is None]
             for key in missing:
                 del self._records[key]
-            recipe = keys.trace(plan.declared, chain.follow(plan.declared, self.read_link, self.observe))
+            recipe = keys.trace(plan.declared, chain.follow(plan.declared, self._read_link, self.observe))
         self._records.pop(recipe.key, None)
         record = self.record(recipe.key)
-        return record if record is not None and record.recipe.same_as(recipe) else None
+        if record is None or not record.recipe.same_as(recipe):
+            return None
+        if recipe.key != step.recipe.key and self._trail is not None:
+            self._links.clear()
+            self._trail.distrust()
+        return record
 
     def keep_file_weights(self, model: Model, wanted: Sequence[str]) -> None:
         """Make sure that blobs which the weights file provides are in the store. Raises SourceError when it changed."""

@@ -68,6 +68,13 @@ class Trail:
         self._places.pop(key, None)
         self._followed.pop(key, None)
 
+    def distrust(self) -> None:
+        """Forget everything: a link named something else than what stands here."""
+        self._names, self._known, self._order = [], {}, []
+        self._places.clear()
+        self._followed.clear()
+        self._changed = True
+
     def save(self) -> None:
         """Write down what was followed. A state directory that cannot be written is no reason to fail a command."""
         if not self._changed:

@@ -13,7 +13,7 @@ from trtbuild.manifest.problems import Problems, place
 
 #: Parts of the manifest's contract that a later version writes.
 LATER = ("triton", "pt2")
-#: Where the builder keeps what it knows about the project (DESIGN section 5).
+#: Where the builder keeps what it knows about the project.
 STATE_FOLDER = ".trtbuild"
 KINDS = ("package", "plans", "triton", "pt2")
 

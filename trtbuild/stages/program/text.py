@@ -1,6 +1,6 @@
 """The canonical text of a program: what is hashed, and what `why` and `diff` can show.
 
-Rules (DESIGN section 4, rule 3)
+Rules
 1. In it: every node's operator with its overload, all args and kwargs, edges by position, nested graphs, constants by
    dtype, shape, stride and bytes, dtype, shape, stride and device type of every value, the order of inputs and outputs,
    symbolic sizes with their ranges.

@@ -67,7 +67,11 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
     children = descendants(build.pid)
     assert children
     build.send_signal(sent)
-    _, err = build.communicate(timeout=20)
+    try:
+        _, err = build.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        build.kill()  # and what it runs, with it: a test that fails leaves nothing behind
+        raise
     if sent is signal.SIGKILL:
         assert build.returncode == -signal.SIGKILL
     else:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,29 +61,17 @@ class Judge(Protocol):
         """None when the candidate converts and parses. `text` is its canonical text."""
 
 
-def partition(
-    program: Program,
-    settings: PartitionSettings,
-    judge: Judge,
-    implementation: Callable[[str], str] | None = None,
-) -> Partitioned:
+def partition(program: Program, settings: PartitionSettings, judge: Judge) -> Partitioned:
     """Cut a lowered program. Raises ConversionRefused under rule 4, SourceError for a pattern of `granularity` that
     matches nothing, and what `judge` raises."""
-    return _Partitioner(program, settings, judge, implementation).run()
+    return _Partitioner(program, settings, judge).run()
 
 
 class _Partitioner:
-    def __init__(
-        self,
-        program: Program,
-        settings: PartitionSettings,
-        judge: Judge,
-        implementation: Callable[[str], str] | None,
-    ) -> None:
+    def __init__(self, program: Program, settings: PartitionSettings, judge: Judge) -> None:
         self._program = program
         self._settings = settings
         self._judge = judge
-        self._implementation = implementation
         self._symbols = Symbols(program)
         self._units = units_of(program)
         self._built: dict[object, tuple[Built, str]] = {}
@@ -116,7 +104,7 @@ class _Partitioner:
         """The piece's program and its text, made once however often the graph is cut."""
         if piece.identity not in self._built:
             built = build(self._program, piece, self._symbols)
-            self._built[piece.identity] = built, program_text(built.program, self._implementation)
+            self._built[piece.identity] = built, program_text(built.program)
         return self._built[piece.identity]
 
     def _refused(self, piece: Piece) -> dict[int, str]:

@@ -84,10 +84,6 @@ class Places:
             place = self._known[path] = self._find(path)
         return place
 
-    def is_site(self, directory: str) -> bool:
-        """Whether a directory is one that distributions are installed into."""
-        return directory in self._sites or os.path.realpath(directory) in self._sites
-
     def is_user(self, path: str) -> bool:
         return self.of(path).owner == "user"
 

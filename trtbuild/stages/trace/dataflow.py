@@ -26,18 +26,19 @@ Rules
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trtbuild.stages.trace.checks import is_switched_off
+from trtbuild.stages.trace.memory import CannotFollow, Memory, Value, digest, memory_like, where
+
+__all__ = ["CannotFollow", "Flows", "Leaves"]
 
 #: What a tensor is to the program, None where it is a constant.
 Leaves = Callable[[torch.Tensor], str | None]
@@ -64,15 +65,6 @@ _INDICES = frozenset({"index", "indices", "offsets", "target"})
 #: Operators that hand elements on as they are.
 _MOVES = _SAME | _RESHAPES | {"slice", "select", "transpose", "permute", "t", "flip", "_to_copy"}
 _UNWRITTEN = frozenset({"empty", "empty_strided", "empty_permuted"})
-#: Constants larger than this, in bytes, are not computed, and not followed where they come from the model.
-_LARGEST_CONSTANT = 1 << 26
-
-#: Storage, offset, sizes, strides and dtype: two tensors with one place are one value.
-_Place = tuple[Any, ...]
-
-
-class CannotFollow(Exception):
-    """A call does something that its flow could not stand for."""
 
 
 class Flows:
@@ -115,32 +107,13 @@ class Flows:
         return [(follower.value(tensor).number, tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
 
 
-@dataclass
-class _Value:
-    """A value's number, and the fake tensor that tells what operators make of its size and type. `constant`: its numbers
-    are there."""
-
-    number: int
-    fake: torch.Tensor
-    constant: bool = False
-
-
-@dataclass
-class _Memory:
-    """One storage. `own`: the call made it. It is kept, because its address is its own only while it lives."""
-
-    kept: torch.Tensor
-    own: bool
-    values: dict[_Place, _Value] = field(default_factory=dict)
-
-
 class _Follower(TorchDispatchMode):
     def __init__(self, flows: Flows, leaves: Leaves) -> None:
         super().__init__()
         self._flows = flows
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self._leaves = leaves
-        self._memory: dict[int, _Memory] = {}
+        self._memory: dict[int, Memory] = {}
         #: Numbers of values that consist of elements of one input.
         self._of_inputs: set[int] = set()
 
@@ -150,12 +123,12 @@ class _Follower(TorchDispatchMode):
 
     def give(self, tensor: torch.Tensor, number: int) -> None:
         """Say what a tensor that the call is handed is."""
-        self._keep(tensor, _Value(number, self._fakes.from_tensor(tensor)), own=False)
+        self._keep(tensor, Value(number, self._fakes.from_tensor(tensor)), own=False)
         self._of_inputs.add(number)
 
-    def value(self, tensor: torch.Tensor) -> _Value:
+    def value(self, tensor: torch.Tensor) -> Value:
         """What a tensor is that the call takes or returns. Raises CannotFollow."""
-        address, place = _where(tensor)
+        address, place = where(tensor)
         memory = self._memory.get(address)
         if memory is None:
             return self._leaf(tensor)
@@ -188,12 +161,12 @@ class _Follower(TorchDispatchMode):
             if made is not None and name not in _SIZES:
                 raise CannotFollow(f"{func} looks at numbers")
             return made
-        results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, _memory_like, made)
+        results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, memory_like, made)
         pairs = list(zip(pytree.tree_leaves(results), pytree.tree_leaves(made), strict=True))
         for position, (result, fake) in enumerate(pairs):
             if isinstance(fake, torch.Tensor):
                 number = self._number(func, name, described, args, position, fake, len(pairs))
-                self._keep(result, _Value(number, fake), own=not is_view)
+                self._keep(result, Value(number, fake), own=not is_view)
                 if name in _MOVES and self.value(args[0]).number in self._of_inputs:
                     self._of_inputs.add(number)
         return results
@@ -213,8 +186,8 @@ class _Follower(TorchDispatchMode):
         results = func(*args, **kwargs)
         for result in pytree.tree_leaves(results):
             if isinstance(result, torch.Tensor):
-                number = self._flows.number("constant", _digest(result))
-                self._keep(result, _Value(number, self._fakes.from_tensor(result), constant=True), own=not is_view)
+                number = self._flows.number("constant", digest(result))
+                self._keep(result, Value(number, self._fakes.from_tensor(result), constant=True), own=not is_view)
         return results
 
     def _is_no_mask(self, operator: str, key: str, value: Any) -> bool:
@@ -235,7 +208,7 @@ class _Follower(TorchDispatchMode):
         if written != [0] or not name.endswith("_") or name.startswith("_") or not isinstance(args[0], torch.Tensor):
             raise CannotFollow(f"{func} writes in a way that is not followed")
         target = args[0]
-        address, place = _where(target)
+        address, place = where(target)
         memory = self._memory.get(address)
         if memory is None or not memory.own or set(memory.values) != {place}:
             raise CannotFollow(f"{func} writes to memory that is not the call's own, or that is seen in other ways too")
@@ -248,22 +221,22 @@ class _Follower(TorchDispatchMode):
         overload = func._overloadname
         plain = f"{func.namespace}.{name[:-1]}.{overload}"
         number = self._flows.number(plain, described, 0, fake.dtype, tuple(fake.shape))
-        memory.values[place] = _Value(number, fake)
+        memory.values[place] = Value(number, fake)
         return target
 
-    def _keep(self, tensor: torch.Tensor, value: _Value, *, own: bool) -> None:
-        address, place = _where(tensor)
-        memory = self._memory.setdefault(address, _Memory(tensor, own))
+    def _keep(self, tensor: torch.Tensor, value: Value, *, own: bool) -> None:
+        address, place = where(tensor)
+        memory = self._memory.setdefault(address, Memory(tensor, own))
         memory.values[place] = value
 
-    def _leaf(self, tensor: torch.Tensor) -> _Value:
+    def _leaf(self, tensor: torch.Tensor) -> Value:
         """A weight or a constant. Its memory is nobody's to write to."""
-        if _where(tensor)[0] in self._flows.unwritten:
+        if where(tensor)[0] in self._flows.unwritten:
             raise CannotFollow("a tensor that the model has kept of an earlier call")
         leaf = self._leaves(tensor)
-        made_of = ("leaf", leaf) if leaf is not None else ("constant", _digest(tensor))
+        made_of = ("leaf", leaf) if leaf is not None else ("constant", digest(tensor))
         fake = self._fakes.from_tensor(tensor)
-        self._keep(tensor, _Value(self._flows.number(*made_of), fake, constant=leaf is None), own=False)
+        self._keep(tensor, Value(self._flows.number(*made_of), fake, constant=leaf is None), own=False)
         return self.value(tensor)
 
     def _told(self, value: Any) -> Any:
@@ -290,33 +263,6 @@ def _is_plain(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
-
-
-def _where(tensor: torch.Tensor) -> tuple[int, _Place]:
-    if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise CannotFollow(f"a {type(tensor).__name__} of layout {tensor.layout}")
-    if tensor.is_conj() or tensor.is_neg():
-        raise CannotFollow("a view that conjugates or negates")
-    place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-    return tensor.untyped_storage()._cdata, place
-
-
-def _memory_like(fake: torch.Tensor) -> torch.Tensor:
-    """A tensor of the size, strides and type of `fake`, whose memory is not touched (so most of it is never there)."""
-    with _disable_current_modes():
-        return torch.empty_strided(tuple(fake.shape), fake.stride(), dtype=fake.dtype)
-
-
-def _digest(tensor: torch.Tensor) -> tuple[Any, ...]:
-    if tensor.numel() * tensor.element_size() > _LARGEST_CONSTANT:
-        raise CannotFollow("a large constant")
-    with _disable_current_modes():
-        value = tensor.detach().cpu().contiguous()
-        raw = _numpy(value.reshape(-1).view(torch.uint8)).tobytes() if value.numel() else b""
-    return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(raw).digest()
-
-
-_numpy = torch.Tensor.numpy
 
 
 @contextlib.contextmanager

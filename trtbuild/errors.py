@@ -3,6 +3,7 @@
     TrtbuildError
     ├── UsageError               exit 2: found before any work
     │   ├── ManifestErrors       one or more problems of manifests (`problems`)
+    │   ├── ConfigurationError   the user's or CI's configuration: remotes, keys, policy
     │   └── EnvironmentFault     something that must be installed or allowed on this machine
     │       ├── ToolchainMissing    a toolchain or torch is not installed
     │       └── TargetUnsupported   no toolchain here builds for the target
@@ -14,7 +15,13 @@
     └── StoreError               exit 1, or a miss where a miss is right
         ├── BlobMissing             named, but not there
         ├── EntryCorrupt            there, but not what its name says
-        └── StoreUnavailable        the place itself cannot be used (permissions, full disk, newer format)
+        ├── RecordUntrusted         there, and nobody who is trusted vouches for it
+        ├── StoreUnavailable        the place itself cannot be used (permissions, full disk, newer format)
+        └── RemoteFault             a remote did not do what was asked; by itself never the end of a build
+            ├── RemoteRefused          credentials or permission: asking again does not help
+            ├── RemoteDown             out of reach, too slow, broken off, an error of the server
+            ├── RemoteFull             it takes nothing that large, or nothing more
+            └── RemoteLied             what it sent is not what was asked for
 
 An error says what, where (`file`, `line`, `column`), what is allowed and what to do next (`hint`).
 """
@@ -95,6 +102,10 @@ class ManifestErrors(UsageError):
         return "\n".join(str(problem) for problem in self.problems)
 
 
+class ConfigurationError(UsageError):
+    """The user's or CI's configuration (a file, or a variable of the environment) cannot be read."""
+
+
 class EnvironmentFault(UsageError):
     """This machine lacks something, or forbids something."""
 
@@ -162,6 +173,41 @@ class EntryCorrupt(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store's place cannot be used: permissions, a full disk, a newer format."""
+
+
+class RecordUntrusted(StoreError):
+    """A record is there, and no signature on it counts. The text says why not."""
+
+
+class RemoteFault(StoreError):
+    """A remote did not do what was asked of it. The text names no secret."""
+
+
+class RemoteRefused(RemoteFault):
+    """The remote refuses this user (401, 403, 405, a redirect elsewhere): asking again does not help."""
+
+
+class RemoteDown(RemoteFault):
+    """The remote is out of reach, too slow, broke off, or met an error of its own.
+
+    `may_pass` says whether asking again soon may help (a reset, 429, 5xx), as it hardly does after a time-out or where
+    there is no such host. `retry_after_s` is what the remote asked for.
+    """
+
+    def __init__(
+        self, text: str, *, may_pass: bool = False, retry_after_s: float | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(text, hint=hint)
+        self.may_pass = may_pass
+        self.retry_after_s = retry_after_s
+
+
+class RemoteFull(RemoteFault):
+    """The remote takes nothing that large (413), or nothing more (507)."""
+
+
+class RemoteLied(RemoteFault):
+    """What the remote sent has a wrong length, a wrong digest, or is nothing that was asked for (a page of HTML)."""
 
 
 class InternalError(TrtbuildError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
@@ -9,12 +10,23 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.store.remote.nginx import Nginx, running
+from trtbuild.driver import configuration
+
+# Whoever runs the tests has a configuration and keys of their own: none of it counts here, and nothing is added to it.
+_OWN = tempfile.mkdtemp(prefix="trtbuild-tests-")
+atexit.register(shutil.rmtree, _OWN, ignore_errors=True)
+os.environ.update(XDG_CONFIG_HOME=f"{_OWN}/config", XDG_STATE_HOME=f"{_OWN}/state")
+for _variable in (*configuration.VARIABLES, "TRTBUILD_CONFIG"):
+    os.environ.pop(_variable, None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background job ignores Ctrl-C, and so would the builds that tests interrupt
@@ -104,3 +116,17 @@ def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
             shutil.copytree(source, project / "manifests", ignore=shutil.ignore_patterns("__pycache__"))
         document = CommandLine(project, cache)("build", timeout_s=1200)
     return BuiltExamples(project, cache, document)
+
+
+@pytest.fixture(scope="session")
+def nginx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
+    """The real nginx with the documentation's recipe."""
+    with running(tmp_path_factory.mktemp("nginx")) as server:
+        yield server
+
+
+@pytest.fixture
+def nginx(nginx_server: Nginx) -> Nginx:
+    """The real nginx, with no entries."""
+    nginx_server.empty()
+    return nginx_server

@@ -99,7 +99,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     generator = torch.Generator().manual_seed(0)
     weights = {"0.weight": torch.randn(8, 8, generator=generator), "0.bias": torch.zeros(8)}
     save_file(weights, root / "net.safetensors")
-    environment = {**os.environ, "TRTBUILD_CACHE_DIR": str(root.parent / "store")}
+    environment = {
+        **os.environ,
+        "TRTBUILD_CACHE_DIR": str(root.parent / "store"),
+        "XDG_CONFIG_HOME": str(root.parent / "configuration"),
+    }
     made = Project(root, environment)
     made.settle()
     return made
@@ -200,6 +204,75 @@ def test_it_hands_over_after_a_change_of(project: Project, change: Callable[[Pat
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.copytree(kept, project.root, dirs_exist_ok=True)
         shutil.rmtree(kept)
+
+
+REMOTE = "[[remote]]\nname = 'team'\nurl = 'file:///nonexistent/cache'\n"
+
+
+def test_it_hands_over_after_a_change_of_the_configuration(project: Project) -> None:
+    """It says whom to believe: what a stolen key signed must not stay up to date."""
+    project.settle()
+    path = project.root.parent / "configuration" / "trtbuild" / "config.toml"
+    path.parent.mkdir(parents=True)
+    try:
+        for text in ("[cache]\nmax_size = '1GiB'\n", "[cache]\nmax_size = '2GiB'\n"):
+            path.write_text(text)
+            path.chmod(0o600)
+            assert not project.is_null()
+            project.settle()
+        path.write_text("[cache]\nmaximum = '1GiB'\n")
+        with pytest.raises(AssertionError, match="'maximum' is not known"):
+            project.build()
+    finally:
+        shutil.rmtree(path.parent.parent)
+    assert not project.is_null()
+
+
+def test_a_remote_that_is_down_is_not_asked_and_not_blamed_again(project: Project, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(REMOTE)
+    path.chmod(0o600)
+    chosen = {"TRTBUILD_CONFIG": str(path)}
+    for _ in range(3):
+        text, null = project.build("--json", **chosen)
+        if null:
+            break
+    assert null
+    assert json.loads(text)["remotes"] == []
+    assert json.loads(text)["warnings"] == []
+
+
+def test_an_answer_ends_when_a_trusted_key_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    standing = {
+        "format": null_build.FORMAT,
+        "directory": "/d",
+        "arguments": ["build"],
+        "interpreter": null_build.interpreter(),
+        "own": null_build.own_variables(),
+        "looks": null_build.looks(),
+        "variables": {},
+    }
+    for until_s, stands in ((None, True), (2000.0, True), (1000.0, False), (999.0, False)):
+        monkeypatch.setattr(null_build.time, "time", lambda: 1000.0)
+        found = null_build._is_of_this_call({**standing, "until_s": until_s}, "/d", ["build"])
+        assert found is stands
+
+
+def test_no_secret_is_left_in_the_project(project: Project) -> None:
+    """A standing compares variables; those that may hold a secret by their digests."""
+    secrets = {
+        "TRTBUILD_REMOTE_TEAM_TOKEN": "hunter2-token",
+        "TRTBUILD_REMOTE_TEAM_PASSWORD": "hunter2-password",
+        "TRTBUILD_REMOTES": "",
+        "TRTBUILD_SOMETHING_NEW": "hunter2-new",
+    }
+    project.build(**secrets)
+    if not project.is_null(**secrets):
+        assert project.is_null(**secrets)
+    assert not project.is_null(**{**secrets, "TRTBUILD_REMOTE_TEAM_TOKEN": "another"})
+    for path in (project.root / ".trtbuild").rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes()
 
 
 @pytest.mark.parametrize(

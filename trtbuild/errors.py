@@ -4,6 +4,7 @@
     ├── UsageError               exit 2: found before any work
     │   ├── ManifestErrors       one or more problems of manifests (`problems`)
     │   ├── ConfigurationError   the user's or CI's configuration: remotes, keys, policy
+    │   ├── LockFileError        trtbuild.lock cannot be read, or contradicts the manifest
     │   └── EnvironmentFault     something that must be installed or allowed on this machine
     │       ├── ToolchainMissing    a toolchain or torch is not installed
     │       └── TargetUnsupported   no toolchain here builds for the target
@@ -16,6 +17,7 @@
         ├── BlobMissing             named, but not there
         ├── EntryCorrupt            there, but not what its name says
         ├── RecordUntrusted         there, and nobody who is trusted vouches for it
+        ├── BundleRefused           a file that is to be imported is cut off, altered, or no bundle
         ├── StoreUnavailable        the place itself cannot be used (permissions, full disk, newer format)
         └── RemoteFault             a remote did not do what was asked; by itself never the end of a build
             ├── RemoteRefused          credentials or permission: asking again does not help
@@ -106,6 +108,22 @@ class ConfigurationError(UsageError):
     """The user's or CI's configuration (a file, or a variable of the environment) cannot be read."""
 
 
+class ConfigurationErrors(ConfigurationError):
+    """All problems of a configuration, at once (`problems`)."""
+
+    def __init__(self, problems: Sequence[ConfigurationError]) -> None:
+        self.problems = tuple(problems)
+        first = self.problems[0]
+        super().__init__(first.text, file=first.file, line=first.line, column=first.column, hint=first.hint)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class LockFileError(UsageError):
+    """``trtbuild.lock`` cannot be read, or says something else than the manifest."""
+
+
 class EnvironmentFault(UsageError):
     """This machine lacks something, or forbids something."""
 
@@ -177,6 +195,10 @@ class StoreUnavailable(StoreError):
 
 class RecordUntrusted(StoreError):
     """A record is there, and no signature on it counts. The text says why not."""
+
+
+class BundleRefused(StoreError):
+    """A file that is to be imported is cut off, altered, or no bundle. Nothing of it was used."""
 
 
 class RemoteFault(StoreError):

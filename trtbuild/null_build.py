@@ -10,17 +10,19 @@ Rules
 2. One standing for each command line: its name is a checksum of the working directory and the arguments, which are in it
    in full and compared. So no flag has to be understood here; what a misread ``-C`` finds is no standing of this call.
 3. Compared are: this format, the interpreter (version, prefix, ``sys.path``), the environment variables that a trace has
-   read and those that trtbuild goes by, how the answer is to look, and below the project or elsewhere
-   * by identity (size, mtime, ctime, inode): trtbuild's own sources, manifests, weights, every file that a trace has
-     read, and every file of every output;
+   read and those that trtbuild goes by, how the answer is to look, the day on which the first trusted key expires, and
+   below the project or elsewhere
+   * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration, manifests, weights, every
+     file that a trace has read, and every file of every output;
    * by times and inode: every directory that was listed, those of ``sys.path`` (an installation changes them) and the
      one where manifests are looked for;
    * links by where they point, what must not be there, what must be a directory, and that the cache is the same one.
 4. An identity is written down only for content that was looked at while the file had it, and only if the file's times
    were older than its file system's clock can tell apart: a later edit cannot have the same identity.
 5. A standing is deletable at any time, and replaced whole. One that cannot be read is none.
-6. The cache's entries are not looked at: as with make, what is in place stays in place when what it came from is
-   collected.
+6. The cache's entries are not looked at, and no remote is asked: as with make, what is in place stays in place when what
+   it came from is collected.
+7. Values of variables may be secrets (a signing key, a password in a URL): a standing holds their digests.
 """
 
 # Paths are strings here: pathlib costs more than all of this.
@@ -36,7 +38,7 @@ TYPE_CHECKING = False  # importing it from typing would cost more than a thousan
 if TYPE_CHECKING:
     from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 
 #: When this process began to read what it goes by, in ns. This is the first module of trtbuild that is read: what comes
 #: after it may wait for disks and processors for seconds.
@@ -52,6 +54,15 @@ DURATION = "\0"
 OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 OWN_PREFIX = "TRTBUILD_"
 
+#: Those of them that hold no secret: rule 7 costs the import of hashlib.
+PLAIN_VARIABLES = (
+    *OWN_VARIABLES,
+    "TRTBUILD_CACHE_DIR",
+    "TRTBUILD_CONFIG",
+    "TRTBUILD_CACHE_MAX_SIZE",
+    "TRTBUILD_DOMAIN",
+)
+
 #: Variables by which programs decide how what they print has to look.
 LOOKS = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLUMNS", "CI")
 
@@ -59,9 +70,10 @@ ABSENT = "absent"
 
 
 def answer(arguments: list[str]) -> int | None:
-    """Give the answer of the last build with these arguments, if it stands. None: ask the whole program."""
+    """Give the answer of the last build with these arguments, if it stands. None: ask the whole program, which also
+    writes the job summary of GitHub Actions."""
     started = time.perf_counter()
-    if "build" not in arguments or sys.stdout is None:
+    if "build" not in arguments or sys.stdout is None or os.environ.get("GITHUB_STEP_SUMMARY"):
         return None
     try:
         directory = os.getcwd()
@@ -93,8 +105,12 @@ def interpreter() -> list[str]:
 
 
 def own_variables() -> dict[str, str]:
-    """The environment variables that trtbuild itself goes by."""
-    return {name: value for name, value in os.environ.items() if name.startswith(OWN_PREFIX) or name in OWN_VARIABLES}
+    """The environment variables that trtbuild itself goes by; by digest where they may be secrets."""
+    return {
+        name: value if name in PLAIN_VARIABLES else variable_digest(name)
+        for name, value in os.environ.items()
+        if name.startswith(OWN_PREFIX) or name in OWN_VARIABLES
+    }
 
 
 def looks() -> dict[str, str]:
@@ -155,6 +171,7 @@ def _is_of_this_call(standing: dict[str, Any], directory: str, arguments: list[s
         and standing["arguments"] == arguments
         and standing["interpreter"] == interpreter()
         and standing["own"] == own_variables()
+        and (standing["until_s"] is None or time.time() < standing["until_s"])
         and standing["looks"] == looks()
         and all(variable_digest(name) == digest for name, digest in standing["variables"].items())
     )

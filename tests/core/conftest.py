@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +103,7 @@ class FakeWorld:
         self.ran: list[str] = []
         self.ran_keys: set[str | None] = set()
         self.observed: list[Dependency] = []
+        self.expected: list[str] = []
 
     # -- Lookups
 
@@ -147,6 +148,15 @@ class FakeWorld:
         if step in self.uncacheable:
             return Reason("uncacheable", "it reads the clock")
         return Reason("forced", "--force was given") if self.forced else None
+
+    def ahead(self, link: Recipe) -> Sequence[Dependency]:
+        return ()
+
+    def unusable(self, key: str) -> Reason | None:
+        return None
+
+    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+        self.expected += [recipe.key for recipe in recipes()]
 
     # -- planning and building
 
@@ -262,7 +272,7 @@ class FakeWorld:
         self.keep(keys.any_trace(pointer), {"record": self.put(record.to_bytes())})
         return record
 
-    def write_link(self, recipe: Recipe, named: Sequence[Dependency]) -> None:
+    def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         assert recipe.key not in self.records, "a link is written once"
         self.keep(recipe, {"next": self.put(chain.link_bytes(named))})
 

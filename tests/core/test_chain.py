@@ -34,7 +34,7 @@ class FakeTraces:
         self.looked_up += 1
         return self.links.get(recipe.key)
 
-    def write_link(self, recipe: Recipe, named: Sequence[Dependency]) -> None:
+    def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         assert recipe.key not in self.links, "a link is written once"
         self.links[recipe.key] = parse_link(link_bytes(named))
 
@@ -190,7 +190,7 @@ def test_the_trace_s_own_observation_counts_not_what_is_there_later() -> None:
 def test_the_loser_of_a_race_goes_on_from_the_winner_s_link() -> None:
     world = FakeTraces({name: f"content of {name}" for name in "abz"})
 
-    def write_second(recipe: Recipe, named: Sequence[Dependency]) -> None:
+    def write_second(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         if recipe.key not in world.links and not recipe.parts[1:]:
             world.write_link(recipe, [Dependency("file", "z")])  # another build was faster
         world.links.setdefault(recipe.key, tuple(named))
@@ -207,7 +207,7 @@ def test_a_link_that_names_nothing_new_ends_the_chain_and_is_replaced() -> None:
     world.links[damaged.key] = (Dependency("file", "a"), Dependency("file", "a"))
     assert follow(DECLARED, world.read_link, world.observe) == tuple(found_of("a"))
 
-    def replacing(recipe: Recipe, named: Sequence[Dependency]) -> None:
+    def replacing(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         world.links[recipe.key] = tuple(named)
 
     seen = extend(DECLARED, found_of("a", "b"), world.read_link, replacing, world.observe)
@@ -236,3 +236,32 @@ def test_rejects_what_is_no_link(data: bytes) -> None:
 )
 def test_a_link_survives_its_document(named: list[Dependency]) -> None:
     assert parse_link(link_bytes(named)) == tuple(named)
+
+
+def test_the_first_new_link_says_what_comes_after_it_and_all_of_that_is_asked_for_at_once() -> None:
+    names = [f"f{number}" for number in range(SINGLE + 9)]
+    links: dict[str, tuple[Dependency, ...]] = {}
+    hints: dict[str, Sequence[Dependency]] = {}
+    asked: list[str] = []
+    expected: list[str] = []
+
+    def write(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency]) -> None:
+        links[recipe.key] = tuple(named)
+        hints[recipe.key] = ahead
+
+    def read(recipe: Recipe) -> Sequence[Dependency] | None:
+        asked.append(recipe.key)
+        return links.get(recipe.key)
+
+    extend(DECLARED, found_of(*names), read, write, lambda dependency: "new")
+    assert [len(hint) for hint in hints.values() if hint] == [len(names) - 1]
+    asked.clear()
+    seen = {observation.dependency: observation.seen for observation in found_of(*names)}
+    follow(
+        DECLARED,
+        read,
+        seen.__getitem__,
+        lambda link: hints[link.key],
+        lambda likely: expected.extend(recipe.key for recipe in likely()),
+    )
+    assert asked[1:] == expected, "all but the first, the end of the chain among them"

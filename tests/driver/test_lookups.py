@@ -17,6 +17,7 @@ from trtbuild.driver.history import History
 from trtbuild.driver.lookups import StoreLookups
 from trtbuild.errors import ManifestErrors
 from trtbuild.store.fingerprint import FileDigests
+from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 
 RECIPE = Recipe("engine", 1, (("a", 1),))
@@ -31,7 +32,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 def lookups(store: LocalStore, tmp_path: Path, *, force: bool = False) -> StoreLookups:
     digests = FileDigests(None)
-    return StoreLookups(store, tmp_path, History(tmp_path / ".trtbuild"), lambda _: "seen", digests, force=force)
+    return StoreLookups(LayeredStore(store), tmp_path, History(tmp_path / ".trtbuild"), lambda _: "seen", digests, force=force)
 
 
 def entry(store: LocalStore, key: str) -> Path:
@@ -45,11 +46,12 @@ def test_a_damaged_record_is_a_miss_that_says_so(store: LocalStore, tmp_path: Pa
     path.write_bytes(path.read_bytes()[:-5])
     look = lookups(store, tmp_path)
     assert look.record(RECIPE.key) is None
-    reason = look.overruled("m/engine", RECIPE.key)
+    reason = look.unusable(RECIPE.key)
     assert reason is not None
     assert reason.code == "corrupt"
-    look.ran("m/engine", Record(RECIPE, {}))
     assert look.overruled("m/engine", RECIPE.key) is None
+    look.ran("m/engine", Record(RECIPE, {}))
+    assert look.record(RECIPE.key) is not None
 
 
 def test_a_link_is_write_once(store: LocalStore, tmp_path: Path) -> None:

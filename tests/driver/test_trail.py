@@ -17,6 +17,7 @@ from trtbuild.driver.history import History
 from trtbuild.driver.lookups import StoreLookups
 from trtbuild.driver.trail import Trail
 from trtbuild.store.fingerprint import FileDigests
+from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 
 DECLARED: chain.Declared = (("source", "net:build"),)
@@ -52,7 +53,7 @@ class World:
 
         digests = FileDigests(None)
         return StoreLookups(
-            self.store,
+            LayeredStore(self.store),
             self.state.parent,
             History(self.state),
             observe,

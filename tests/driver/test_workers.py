@@ -18,7 +18,9 @@ from trtbuild.driver.workers import rebuild
 KINDS = [
     kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, errors.TrtbuildError) and kind is not errors.ManifestErrors
+    if isinstance(kind, type)
+    and issubclass(kind, errors.TrtbuildError)
+    and kind not in (errors.ManifestErrors, errors.ConfigurationErrors)
 ]
 
 

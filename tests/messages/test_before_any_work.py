@@ -13,7 +13,7 @@ from tests.messages.catalogue import Case, normalized, read, settle, shown
 from trtbuild.cli.main import run
 
 Said = Callable[..., tuple[int, str, str]]
-FILES = ("yaml", "names", "shapes", "values", "files", "outputs", "targets", "command_line")
+FILES = ("yaml", "names", "shapes", "values", "files", "outputs", "targets", "locks", "command_line")
 CASES = [pytest.param(file, case, id=f"{file}: {case.name}") for file in FILES for case in read(file)]
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
+import socket
 import subprocess
 import sys
 import textwrap
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -102,3 +106,45 @@ def child() -> Iterator[Callable[..., Child]]:
         if each.process.poll() is None:
             each.process.kill()
         each.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[str]:
+    """The endpoint of moto's S3 server, a process of its own on loopback. It has the bucket ``cache``."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    endpoint, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        while True:
+            try:
+                direct.open(urllib.request.Request(f"{endpoint}/cache", method="PUT"), timeout=30).read()
+                break
+            except OSError:
+                assert server.poll() is None and time.monotonic() < end, "moto's server did not start"
+                time.sleep(0.05)
+        yield endpoint
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def s3(object_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty prefix of the bucket, with credentials for it in the environment."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": object_server,
+        "AWS_ACCESS_KEY_ID": "an-id",
+        "AWS_SECRET_ACCESS_KEY": "a-secret",
+        "AWS_REGION": "us-east-1",
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://cache/{secrets.token_hex(8)}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
 
 from trtbuild.core.record import Output
+from trtbuild.core.trust import Signature
 from trtbuild.store.action_result import (
+    MAX_SIGNATURES,
     ActionResult,
     list_entry,
     list_key,
@@ -111,3 +114,61 @@ def test_rejects_the_list_of_another_blob() -> None:
         listed_chunks(list_entry(C, (Output(A, 5), Output(B, 6))).to_bytes(), D)
     with pytest.raises(ValueError):
         listed_chunks(record_entry(Output(A, 1), {B: (Output(B, 1),)}).to_bytes(), B)
+
+
+SIGNED = Signature("ci", bytes(range(32)), "release", "me@here", "2026-01-02T03:04:05Z", bytes(range(64)))
+LISTED = {
+    "signer": "ci",
+    "publicKey": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "domain": "release",
+    "builder": "me@here",
+    "signedAt": "2026-01-02T03:04:05Z",
+    "signature": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+Pw==",
+}
+
+
+def test_the_form_of_signatures() -> None:
+    data = record_entry(Output(A, 10), {}, [SIGNED]).to_bytes()
+    raw = json.loads(data)["stdoutRaw"]
+    assert data == (
+        b'{"outputFiles":[{"path":"record.json","digest":{"hash":"%s","sizeBytes":"10"}}],"stdoutRaw":"%s"}'
+        % (A.encode(), raw.encode())
+    )
+    assert base64.b64decode(raw) == json.dumps([LISTED], separators=(",", ":")).encode()
+    assert ActionResult.from_bytes(data).signatures == (SIGNED,)
+    assert b"stdoutRaw" not in record_entry(Output(A, 10), {}).to_bytes()
+
+
+def signatures_in(listed: object) -> tuple[Signature, ...]:
+    raw = base64.b64encode(json.dumps(listed).encode()).decode()
+    return ActionResult.from_bytes(json.dumps({"outputFiles": [], "stdoutRaw": raw}).encode()).signatures
+
+
+def test_a_server_may_have_chosen_the_other_base64() -> None:
+    """protobuf's JSON mapping: either alphabet, with or without padding."""
+    raw = base64.urlsafe_b64encode(json.dumps([{**LISTED, "signer": "ÿ?>"}], ensure_ascii=False).encode()).decode()
+    assert "-" in raw or "_" in raw
+    text = json.dumps({"outputFiles": [], "stdoutRaw": raw.rstrip("=")})
+    assert [each.signer for each in ActionResult.from_bytes(text.encode()).signatures] == ["ÿ?>"]
+
+
+def test_what_is_no_signature_is_left_out() -> None:
+    wrong: list[object] = [None, 1, "x", {}, []]
+    wrong += [{**LISTED, name: value} for name in LISTED for value in (None, 1, [], "x" * 201)]
+    wrong += [{**LISTED, "publicKey": LISTED["signature"]}, {**LISTED, "signature": "!"}, {**LISTED, "domain": "a b"}]
+    for entry in wrong:
+        assert signatures_in([entry]) == ()
+        assert signatures_in([entry, LISTED, {**LISTED, "more": 1}]) == (SIGNED, SIGNED)
+    for whole in (None, {}, "x", LISTED):
+        assert signatures_in(whole) == ()
+
+
+def test_no_more_signatures_are_looked_at_than_can_be_meant() -> None:
+    assert len(signatures_in([LISTED] * MAX_SIGNATURES)) == MAX_SIGNATURES
+    assert signatures_in([LISTED] * (MAX_SIGNATURES + 1)) == ()
+
+
+@pytest.mark.parametrize("raw", ["", "!", "=", "aGVsbG8=", "W1tbW1tb" * 20_000, 7, None, ["x"], {}])
+def test_the_output_of_another_tool_is_no_signature_and_no_error(raw: object) -> None:
+    text = json.dumps({"outputFiles": [{"path": "x", "digest": {"hash": A}}], "stdoutRaw": raw})
+    assert ActionResult.from_bytes(text.encode()) == ActionResult((("x", Output(A, 0)),))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,45 @@ from trtbuild.core.ports import Store
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.errors import BlobMissing
+from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 from trtbuild.store.memory import MemoryStore
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.http import HttpTransport
+from trtbuild.store.remote.memory import MemoryTransport
+from trtbuild.store.remote.objects import ObjectTransport
+from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.remote.transport import Transport
 
-STORES: dict[str, Callable[[Path], Store]] = {
-    "local": lambda folder: LocalStore(folder / "store"),
-    "memory": lambda folder: MemoryStore(),
+Fixture = Callable[[str], Any]
+
+
+def remote(transport: Transport) -> RemoteStore:
+    return RemoteStore(transport, "team", connections=4)
+
+
+def directory(folder: Path) -> RemoteStore:
+    return remote(DirectoryTransport(RemoteSettings("team", f"file://{folder}")))
+
+
+def layered(folder: Path) -> LayeredStore:
+    team = directory(folder / "share")
+    return LayeredStore(LocalStore(folder / "store"), [team], [team])
+
+
+STORES: dict[str, Callable[[Path, Fixture], Store]] = {
+    "local": lambda folder, _: LocalStore(folder / "store"),
+    "memory": lambda folder, _: MemoryStore(),
+    "layered": lambda folder, _: layered(folder),
+    "remote-memory": lambda folder, _: remote(MemoryTransport()),
+    "file": lambda folder, _: directory(folder / "share"),
+    "nginx": lambda folder, fixture: remote(HttpTransport(RemoteSettings("team", fixture("nginx").url_of("writer")))),
+    "s3": lambda folder, fixture: remote(ObjectTransport(RemoteSettings("team", fixture("s3")))),
 }
+
+#: Where nothing can be replaced, whoever asks for it: the server sees to that.
+NEVER_REPLACE = ("nginx",)
 
 MIB = 1 << 20
 ABSENT = "ab" * 32
@@ -28,8 +61,17 @@ SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 3 * MIB + 17]
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return STORES[request.param](tmp_path)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = STORES[request.param](tmp_path, request.getfixturevalue)
+    yield made
+    if isinstance(made, LayeredStore | RemoteStore):
+        made.close()
+
+
+@pytest.fixture
+def replaces(request: pytest.FixtureRequest, store: Store) -> bool:
+    """Whether the store can be told to replace a record."""
+    return request.node.callspec.params["store"] not in NEVER_REPLACE
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -134,14 +176,14 @@ def test_a_record_needs_its_blobs(store: Store, record_of: Callable[..., Record]
     assert store.get_record(record.recipe.key) is None
 
 
-def test_records_are_write_once(store: Store, record_of: Callable[..., Record]) -> None:
+def test_records_are_write_once(store: Store, record_of: Callable[..., Record], replaces: bool) -> None:
     first = record_of(1, plan=store.put_bytes(b"first"), who="winner")
     second = record_of(1, plan=store.put_bytes(b"second"), who="loser")
     store.put_record(first)
     assert store.put_record(second) == first
     assert store.get_record(first.recipe.key) == first
-    assert store.put_record(second, replace=True) == second
-    assert store.get_record(first.recipe.key) == second
+    assert store.put_record(second, replace=True) == (second if replaces else first)
+    assert store.get_record(first.recipe.key) == (second if replaces else first)
 
 
 def test_one_of_many_writers_wins(store: Store, record_of: Callable[..., Record]) -> None:

@@ -69,7 +69,7 @@ def test_who_waited_for_a_removed_file_waits_again(local: LocalStore) -> None:
     """The holder unlinks the file and lets go; meanwhile another one made and took the file of that name."""
     local.put_bytes(b"x")
     path = str(local.root / "locks" / KEY)
-    held = leases._acquire(path)
+    held = leases._acquire(local.entries.layout, path)
     inside = threading.Event()
 
     def build() -> None:

@@ -21,6 +21,7 @@ def built(found: Document) -> list[str]:
     lines = _outputs(written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written, found["steps"])
     if len(written) > MOST_OUTPUTS + 1:
         lines.append(terminal.dim(f"… and {len(written) - MOST_OUTPUTS:,} more outputs"))
+    lines += aligned(_remote(report) for report in found.get("remotes", ()) if _was_used(report))
     lines += [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(found["warnings"])]
     return [*lines, _verdict(found)] if found["ok"] else lines
 
@@ -36,6 +37,17 @@ def _outputs(written: list[Document], steps: Iterable[Document]) -> list[str]:
         about = f"{count(len(engines), 'engine')}, {size(sum(engines.values()))}" if engines else ""
         rows.append((entry["kind"], terminal.bold(entry["path"]), terminal.dim(about) if about else ""))
     return aligned(rows)
+
+
+def _was_used(report: Document) -> bool:
+    return bool(report["hits"] or report["records_sent"] or report.get("bytes_down") or report.get("bytes_up"))
+
+
+def _remote(report: Document) -> tuple[str, str, str]:
+    """``remote  team  12 records, 34.1 MB down; 3 records, 1.2 MB up``."""
+    came = f"{count(report['hits'], 'record')}, {size(report.get('bytes_down', 0))} down"
+    sent = f"{count(report['records_sent'], 'record')}, {size(report.get('bytes_up', 0))} up"
+    return "remote", terminal.bold(report["name"]), terminal.dim(f"{came}; {sent}" if report["records_sent"] else came)
 
 
 def _verdict(found: Document) -> str:

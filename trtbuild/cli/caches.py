@@ -66,5 +66,21 @@ def collected(found: Document) -> list[str]:
             size(found["kept_bytes"]),
         ),
     ]
+    if found.get("blobs_condemned"):
+        rows.append(("condemned", count(found["blobs_condemned"], "blob"), size(found["condemned_bytes"])))
     because = [f"  {number:,} kept: {reason}" for reason, number in found["kept_because"].items() if number]
+    if found.get("blobs_condemned"):
+        because.append("  condemned: no record names them; the next collections remove them, an hour apart or more")
+    if found.get("blobs_restored"):
+        because.append(f"  {count(found['blobs_restored'], 'blob')} put back: a record names them again")
     return [*aligned(rows, right=(2,)), *because]
+
+
+def key_made(found: Document) -> list[str]:
+    """The public key, ready to be configured, and what to do with it."""
+    return [
+        found["public"],
+        *aligned([("private key", found["file"]), ("fingerprint", found["fingerprint"])]),
+        "→ who signs: export TRTBUILD_SIGNING_KEY_FILE, or signing_key_file of [trust], with that file",
+        "→ who trusts it: the first line in keys of [trust], or in TRTBUILD_TRUSTED_KEYS",
+    ]

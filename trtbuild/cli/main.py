@@ -114,6 +114,7 @@ def build(models: tuple[str, ...], flags: Flags) -> int:
     document = report.build_document(result)
     show.document(flags, document, builds.built)
     show.problems(builds.failures(document))
+    show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
         standing.keep(
             workspace, result, flags["arguments"], lambda found: show.text(flags, found, builds.built), beside
@@ -205,6 +206,30 @@ def diff(first: str, second: str, flags: Flags) -> int:
     return 0 if document["same"] else 1
 
 
+@cli.command(
+    epilog=examples(
+        "trtbuild build && trtbuild lock",
+        "trtbuild lock --check                  # in CI: is the lock what this commit builds?",
+        "trtbuild build --upgrade && trtbuild lock --upgrade",
+    )
+)
+@click.argument("models", nargs=-1, shell_complete=completing.models)
+@click.option("--check", is_flag=True, help="Write nothing; exit with status 1 if the lock is out of date.")
+@common
+def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
+    """Write the keys and digests of a release to trtbuild.lock.
+
+    It is for MODELS, or for all models; everything has to be built, or in a cache. What is planned from then on is planned
+    with the versions that it names, and cache gc keeps what it names.
+    """
+    from trtbuild.cli import locks
+    from trtbuild.driver import locking
+
+    document = locking.lock(request(flags, models), check=check)
+    show.document(flags, document, locks.locked)
+    return 0 if document["ok"] else 1
+
+
 @cli.command()
 @common
 def schema(flags: Flags) -> int:
@@ -254,7 +279,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _command(given: list[str]) -> str:
     names = [word for word in given if word in cli.commands]
-    return names[0] if names else "build"
+    command = names[0] if names else "build"
+    return "locked" if command == "lock" else command  # trtbuild.lock/1 is the lock file itself
 
 
 if __name__ == "__main__":

@@ -19,10 +19,14 @@ from trtbuild.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+#: Commands of ``cache`` that are about models.
+_MOVES = ("push", "pull", "export", "verify")
 #: Commands that read manifests, that look steps up, and that run steps.
-_READS = ("build", "plan", "why", "status", "graph", "inspect", "diff")
+_READS = ("build", "plan", "why", "status", "graph", "inspect", "diff", "lock", *_MOVES)
 _LOOKS_UP = ("build", "plan", "why", "status", "graph", "diff")
 _RUNS = ("build",)
+#: Those that plan with the versions of a lock file.
+_VERSIONED = ("build", "plan", "why", "status", "graph", "diff", "lock")
 
 
 class _Flag(click.Option):
@@ -58,7 +62,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "NAME",
             "multiple": True,
-            "commands": _LOOKS_UP,
+            "commands": (*_LOOKS_UP, *_MOVES),
             "help": "Only this target.",
             "shell_complete": completing.targets,
         },
@@ -92,6 +96,24 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "default": None,
             "commands": _RUNS,
             "help": "Exit with status 3 if anything would have to be built.",
+        },
+    ),
+    (
+        ("--offline", "offline"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": (*_LOOKS_UP, "doctor"),
+            "help": "Ask no remote cache: as TRTBUILD_REMOTES= does.",
+        },
+    ),
+    (
+        ("--upgrade", "upgrade"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _VERSIONED,
+            "help": "Go by the installed versions, not by those of trtbuild.lock.",
         },
     ),
     (
@@ -154,6 +176,8 @@ def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
         keep_going=bool(flags.get("keep_going")),
         force=bool(flags.get("force")),
         frozen=bool(flags.get("frozen")),
+        upgrade=bool(flags.get("upgrade")),
+        offline=bool(flags.get("offline")),
     )
 
 

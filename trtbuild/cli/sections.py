@@ -8,7 +8,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Begin": ("init", "doctor", "completion", "schema"),
     "Build": ("build", "plan", "why", "status", "graph"),
     "Look at results": ("inspect", "diff"),
-    "Cache": ("cache",),
+    "Cache": ("cache", "lock"),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtbuild.cli import terminal
-from trtbuild.errors import ManifestErrors, TrtbuildError, UsageError
+from trtbuild.errors import ConfigurationErrors, ManifestErrors, TrtbuildError, UsageError
 
 if TYPE_CHECKING:
     from trtbuild.driver.watcher import Watcher
@@ -45,14 +46,26 @@ def problems(lines: Sequence[str]) -> None:
         terminal.say(line, err=True)
 
 
+def summary(document: Document) -> None:
+    """A build's part in the job summary of GitHub Actions, where this is one of its steps."""
+    if os.environ.get("GITHUB_STEP_SUMMARY"):
+        from trtbuild.cli import job_summary
+
+        job_summary.write(os.environ, document)
+
+
 def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
     """An error that ended a command."""
-    if as_json:
+    if as_json or command == "build":
         from trtbuild.driver import report
 
+        found = report.failure_document(f"trtbuild.{command}/1", problem)
+        if command == "build":
+            summary(found)
         with contextlib.suppress(OSError):  # which is perhaps what the error is about
-            click.echo(json.dumps(report.failure_document(f"trtbuild.{command}/1", problem)))
-    for one in problem.problems if isinstance(problem, ManifestErrors) else (problem,):
+            if as_json:
+                click.echo(json.dumps(found))
+    for one in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
         terminal.say(f"{terminal.red('error')}: {one}", err=True)
 
 

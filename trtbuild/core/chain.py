@@ -11,6 +11,8 @@ Rules
    what they ask for (a superset is sound: at worst something is built again), and extends their end.
 4. A link at a place wins over a record there: the longer chain knows more. So does the link of whoever wrote first.
 5. A link that names nothing new leads nowhere: it is damaged, and taken as none.
+6. The first link that a trace adds says what came after it (`Ahead`). It is a hint: where links are far away, those that are
+   likely to be read are asked for at once, and not one after another. What they say is decided by reading them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from trtbuild.core import keys
 from trtbuild.core.dependency import Dependency, Observation
@@ -33,6 +36,14 @@ Declared = Sequence[tuple[str, Value]]
 ReadLink = Callable[[Recipe], "Sequence[Dependency] | None"]
 Observe = Callable[[Dependency], str]
 
+#: Publishes a link, with the dependencies that are known to come after those that it names.
+WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], None]
+
+#: What is said to come after a link, when asking for it at once saves time; else nothing.
+Ahead = Callable[[Recipe], "Sequence[Dependency]"]
+#: Hears of links that are likely to be read next.
+Expect = Callable[["Callable[[], Iterable[Recipe]]"], None]
+
 
 def link_recipe(declared: Declared, seen: Sequence[Observation]) -> Recipe:
     """The recipe of the link that follows after `seen`."""
@@ -40,21 +51,48 @@ def link_recipe(declared: Declared, seen: Sequence[Observation]) -> Recipe:
     return Recipe("trace-link", parts.version, parts.parts)
 
 
-def follow(declared: Declared, read_link: ReadLink, observe: Observe) -> tuple[Observation, ...]:
+def follow(
+    declared: Declared,
+    read_link: ReadLink,
+    observe: Observe,
+    ahead: Ahead = lambda link: (),
+    expect: Expect = lambda links: None,
+) -> tuple[Observation, ...]:
     """What the chain says has to be looked at, with what is there now. The trace's key is made of it."""
     seen: dict[Dependency, str] = {}
-    link = link_recipe(declared, ())
-    while named := _new(read_link(link), seen):
+    here = link_recipe(declared, ())
+    links = 0
+    while named := _new(read_link(here), seen):
+        links += 1
+        rest = ahead(here)
         seen.update((dependency, observe(dependency)) for dependency in named)
-        link = link.followed_by([(dependency.part, seen[dependency]) for dependency in named])
+        here = here.followed_by([(dependency.part, seen[dependency]) for dependency in named])
+        if rest:
+            expect(partial(_likely, here, _new(rest, seen), links, observe))
     return tuple(itertools.starmap(Observation, seen.items()))
+
+
+def _likely(here: Recipe, rest: Sequence[Dependency], links: int, observe: Observe) -> list[Recipe]:
+    """The links from `here` on, if they name `rest` as `extend` divides it up."""
+    likely = [here]
+    while rest:
+        mine = rest[: _width(links)]
+        rest, links = rest[len(mine) :], links + 1
+        here = here.followed_by([(dependency.part, observe(dependency)) for dependency in mine])
+        likely.append(here)
+    return likely
+
+
+def _width(links: int) -> int:
+    """How many dependencies the link after so many others names (rule 2)."""
+    return 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)
 
 
 def extend(
     declared: Declared,
     found: Sequence[Observation],
     read_link: ReadLink,
-    write_link: Callable[[Recipe, Sequence[Dependency]], None],
+    write_link: WriteLink,
     observe: Observe,
 ) -> tuple[Observation, ...]:
     """Make the chain lead to what a trace has `found` (in order of discovery). Returns what its key is made of.
@@ -67,14 +105,16 @@ def extend(
     seen: dict[Dependency, str] = {}
     here = link_recipe(declared, ())
     links = 0
+    told = False
     while True:
         named = _new(read_link(here), seen)
         if not named:
             missing = _new(known, seen)
             if not missing:
                 return tuple(itertools.starmap(Observation, seen.items()))
-            mine = missing[: 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)]
-            write_link(here, mine)
+            mine = missing[: _width(links)]
+            write_link(here, mine, () if told else missing[len(mine) :])
+            told = True
             named = _new(read_link(here), seen) or mine
         links += 1
         for dependency in named:

@@ -39,16 +39,16 @@ def demand(plan: ModelPlan, look: Lookups, in_place: Callable[[Model, Record], b
             wanted += _for_index(plan, contents)
     for step in list(plan.steps.values()):
         if step.verdict == "run":
-            wanted += _for_job(step)
+            wanted += inputs_of(step)
     while wanted:
         producer, sha256 = wanted.pop()
         step = plan.steps[producer]
         if step.verdict == "hit" and sha256 not in plan.file_weights and not look.has(sha256):
-            wanted += _for_job(plan.run_again(step, GONE))
+            wanted += inputs_of(plan.run_again(step, GONE))
 
 
-def _for_job(step: Step) -> Iterator[Needed]:
-    """What a step reads when it runs."""
+def inputs_of(step: Step) -> Iterator[Needed]:
+    """The blobs that a step's worker reads, with the steps that left them."""
     if step.stage in ("lower", "partition", "convert"):
         yield step.after[0], str(step.job["program"])
     if step.stage == "engine":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,13 +25,23 @@ class ToolchainFacts:
 
 
 @dataclass(frozen=True)
+class LockedTrace:
+    """What a lock file says of a model's trace: its key, and the torch-side versions that it was made with."""
+
+    key: str | None
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Facts:
-    """What this machine contributes. `versions` (torch, onnx, onnxscript, python) is None where torch is missing."""
+    """What this machine contributes to one model. `versions` (torch, onnx, onnxscript, python) is None where torch is
+    missing, and where it is not the one that the model is `locked` to: this machine cannot trace it then."""
 
     platform: str
     versions: Mapping[str, str] | None
     toolchains: Mapping[Target, ToolchainFacts]
     environment: Mapping[str, str]  # what engine workers get
+    locked: LockedTrace | None = None
 
 
 class Lookups(Protocol):
@@ -58,6 +68,9 @@ class Lookups(Protocol):
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
         """The dependencies that a link of the chain names."""
 
+    def ahead(self, link: Recipe) -> Sequence[Dependency]:
+        """The dependencies that a link which was read is said to be followed by, when that is worth knowing (`chain`)."""
+
     def last_recipe(self, step: str) -> Recipe | None:
         """The recipe that the step of this id last had, in this project."""
 
@@ -66,3 +79,9 @@ class Lookups(Protocol):
 
     def overruled(self, step: str, key: str) -> Reason | None:
         """Why the step has to run whatever the records say (``--force``, not cacheable), or None."""
+
+    def unusable(self, key: str) -> Reason | None:
+        """Why what lies under a key is no record to go by: damaged, or nobody vouches for it. None: nothing lies there."""
+
+    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+        """A hint: the records of these recipes will be asked for next. They are worked out only where that saves time."""

@@ -6,7 +6,7 @@ Rules
 2. A verdict gets its reason where it is made: in `core.verdicts`, or in `core.demand`, which goes from the outputs down
    when all verdicts are there.
 3. Neither torch nor TensorRT is needed: versions come as facts, and a machine without torch accepts a trace record
-   whose dependencies match, with the versions that it was made with (`Facts.versions` is None).
+   whose dependencies match, with the versions that it was made with (`Facts.versions` is None; `core.acceptance`).
 4. A package holds the bytes of engines, its recipe their keys. Where engines were built again its index is made again.
 """
 
@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from trtbuild.core import chain, keys
+from trtbuild.core import acceptance, chain, keys
 from trtbuild.core.binding import Interface, bind, names_of, weights_from_json
 from trtbuild.core.demand import demand
 from trtbuild.core.engine_job import EngineJob, Weight
@@ -25,12 +26,11 @@ from trtbuild.core.graph import Deferred, ModelPlan, Reason, Step, step_id
 from trtbuild.core.lookups import Facts, Lookups, ToolchainFacts
 from trtbuild.core.packaging import Contents, Cut, Engine
 from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.recipe import Change, Recipe
+from trtbuild.core.recipe import Change
 from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan
 from trtbuild.core.spec import Model, Target
 from trtbuild.core.verdicts import RECORDED, Verdicts
-from trtbuild.errors import BlobMissing, EntryCorrupt
 
 __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
 
@@ -87,21 +87,26 @@ class _Forward:
                 self._verdicts.unknown("convert", suffix=_suffix(step), after=(step.id,))
                 self._verdicts.unknown("engine", target=target.name, after=(step.id,))
                 continue
-            for part in cut.partitions.partitions:
-                if part.kind == "tensorrt":
-                    converted = self._convert(step, part, facts)
-                    engines[part.name, target.name] = self._engine(part, target, facts, converted, bound)
+            engines |= self._engines(step, cut, target, facts, bound)
         self._package(lower.record, interface, weights, cuts, engines)
 
     # -- the stages
 
     def _trace(self, table: Mapping[str, Weight] | None) -> Step:
-        plan, names = self.plan, names_of(table)
-        plan.declared = keys.trace_declared(self._model, plan.shapes, names, self._facts.platform, self._facts.versions)
-        plan.observations = chain.follow(plan.declared, self._look.read_link, self._look.observe)
-        recipe, hit = keys.trace(plan.declared, plan.observations), RECORDED
-        if self._facts.versions is None:
-            recipe, hit = self._accept_a_trace(recipe)
+        plan, names, facts, look = self.plan, names_of(table), self._facts, self._look
+        declared = partial(keys.trace_declared, self._model, plan.shapes, names, facts.platform)
+        plan.declared, elsewhere = declared(facts.versions), facts.versions is None
+        accepted = acceptance.by_lock(look, plan.declared, facts.locked) if elsewhere else None
+        if accepted is None:
+            plan.observations = chain.follow(plan.declared, look.read_link, look.observe, look.ahead, look.expect)
+            if elsewhere:
+                accepted = acceptance.by_files(look, plan.declared, plan.observations, facts.locked)
+        if accepted is not None:
+            recipe, hit, self._versions = accepted.recipe, accepted.reason, accepted.versions
+            plan.observations = accepted.observations
+        else:
+            wanted = declared(facts.locked.versions) if elsewhere and facts.locked else plan.declared
+            recipe, hit = keys.trace(wanted, plan.observations), RECORDED
         job = {"weights": None if names is None else [[name, dtype, list(shape)] for name, dtype, shape in names]}
         return self._verdicts.look_up("trace", recipe, job, hit=hit)
 
@@ -114,24 +119,6 @@ class _Forward:
             trace, "weights", lambda data: bind(interface, weights_from_json(json.loads(data)), table)
         )
         return None if weights is None else (interface, weights)
-
-    def _accept_a_trace(self, anyone: Recipe) -> tuple[Recipe, Reason]:
-        """Without torch: the recipe of a trace that was made from the same files, whatever the versions."""
-        wanted = keys.any_trace(anyone)
-        pointer = self._look.record(wanted.key)
-        if pointer is None or not pointer.recipe.same_as(wanted):
-            return anyone, RECORDED
-        try:
-            made = Record.from_bytes(self._look.blob(pointer.outputs["record"].sha256)).recipe
-        except (BlobMissing, EntryCorrupt, KeyError, ValueError):
-            return anyone, RECORDED
-        versions = dict(made.parts).get("versions")
-        if not isinstance(versions, Mapping) or not keys.may_stand_for(made, anyone):
-            return anyone, RECORDED
-        self._versions = {name: str(version) for name, version in versions.items()}
-        made_with = ", ".join(f"{name} {version}" for name, version in self._versions.items())
-        text = f"made elsewhere with {made_with}; accepted because torch is not installed here"
-        return made, Reason("recorded", text)
 
     def _lower(self, trace: Step, record: Record, interface: Interface) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
@@ -183,6 +170,23 @@ class _Forward:
         recipe = keys.convert(part.graph, facts.opset, self._versions)
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 
+    def _engines(
+        self, step: Step, cut: Cut, target: Target, facts: ToolchainFacts, bound: tuple[Interface, Sequence[Weight]]
+    ) -> dict[tuple[str, str], Step]:
+        """The engine steps for one target, by partition and target; and the convert steps before them."""
+        parts = [part for part in cut.partitions.partitions if part.kind == "tensorrt"]
+        self._look.expect(lambda: [keys.convert(part.graph, facts.opset, self._versions) for part in parts])
+        converted = [(part, self._convert(step, part, facts)) for part in parts]
+        environment = self._facts.environment
+        self._look.expect(
+            lambda: [
+                keys.engine(self._job(part, target, facts, made.record, bound), environment)
+                for part, made in converted
+                if made.record is not None
+            ]
+        )
+        return {(part.name, target.name): self._engine(part, target, facts, made, bound) for part, made in converted}
+
     def _engine(
         self,
         part: Partition,
@@ -191,20 +195,11 @@ class _Forward:
         converted: Step,
         bound: tuple[Interface, Sequence[Weight]],
     ) -> Step:
-        interface, weights = bound
+        interface, _ = bound
         after = (converted.id, step_id(self._model.name, "trace"))
         if converted.record is None:
             return self._verdicts.unknown("engine", part.name, target=target.name, after=after)
-        onnx = converted.record.outputs["onnx"].sha256
-        settings = self._model.builder
-        if settings.workspace is None:
-            settings = replace(settings, workspace=facts.workspace)
-        known = self._jobs.get(id(part))  # weights and profiles are the same for every target
-        if known is None:
-            job = engine_job(self._model, self.plan.shapes, part, onnx, weights, settings, target, facts.version)
-            self._jobs[id(part)] = job
-        else:
-            job = replace(known, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
+        job = self._job(part, target, facts, converted.record, bound)
         recipe = keys.engine(job, self._facts.environment)
         return self._verdicts.look_up(
             "engine",
@@ -215,6 +210,25 @@ class _Forward:
             after=after,
             names=lambda: {f"weights.w{k}": interface.slots[slot].name for k, slot in enumerate(part.weights)},
         )
+
+    def _job(
+        self,
+        part: Partition,
+        target: Target,
+        facts: ToolchainFacts,
+        converted: Record,
+        bound: tuple[Interface, Sequence[Weight]],
+    ) -> EngineJob:
+        onnx = converted.outputs["onnx"].sha256
+        settings = self._model.builder
+        if settings.workspace is None:
+            settings = replace(settings, workspace=facts.workspace)
+        known = self._jobs.get(id(part))  # weights and profiles are the same for every target
+        if known is not None:
+            return replace(known, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
+        job = engine_job(self._model, self.plan.shapes, part, onnx, bound[1], settings, target, facts.version)
+        self._jobs[id(part)] = job
+        return job
 
     def _package(
         self,

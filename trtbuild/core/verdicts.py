@@ -66,7 +66,7 @@ class Verdicts:
         if reason is not None:
             pass
         elif record is None:
-            reason = self._why_missing(identifier, recipe, names)
+            reason = self._look.unusable(recipe.key) or self._why_missing(identifier, recipe, names)
         elif not record.recipe.same_as(recipe):
             reason = Reason("corrupt", "the record under its key was made by another recipe")
         elif lacking := [name for name in LEAVES[stage] if name not in record.outputs]:

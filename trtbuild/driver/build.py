@@ -16,6 +16,7 @@ from trtbuild.driver import logs, wiring
 from trtbuild.driver.blame import place_in_manifest
 from trtbuild.driver.executor import Doing, execute
 from trtbuild.driver.experience import Experience
+from trtbuild.driver.locked import departures
 from trtbuild.driver.memory import MemoryRoom
 from trtbuild.driver.outcome import Outcome, Written
 from trtbuild.driver.report import BuildResult
@@ -58,12 +59,18 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         outcome = Outcome(dict(plans))
         try:
             _execute(workspace, outcome, watcher)
+            with watcher.phase("send to remotes"):
+                workspace.store.finish()
         finally:  # of an interrupted build, too
             _remember(workspace, outcome)
-    result = BuildResult(outcome)
+            workspace.store.close()
+    result = BuildResult(outcome, remotes=workspace.store.reports())
     for name in plans:
         result.written += outcome.written.get(name, [])
     result.errors += outcome.unwritten.values()
+    result.warnings += workspace.store.warnings()
+    if workspace.lock_file is not None:
+        result.warnings += departures(workspace.lock_file.lock, outcome.plans.values())
     result.duration_s = time.monotonic() - started
     return result
 
@@ -92,7 +99,10 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
     def run(step: Step, plan: ModelPlan) -> Ran:
         with workspace.store.building(step.key or step.id):
             meanwhile = workspace.look.made_meanwhile(plan, step)
-            ran = Ran(meanwhile, 0.0, source="local") if meanwhile else _run_step(step, plan, workspace, pool)
+            if meanwhile is not None:
+                ran = Ran(meanwhile, 0.0, source=workspace.look.source_of(meanwhile.recipe.key))
+            else:
+                ran = _run_step(step, plan, workspace, pool)
         workspace.look.ran(step.id, ran.record)
         return ran
 
@@ -133,7 +143,7 @@ def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPoo
 
 def _typed_run(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:
     try:
-        return run_step(step, plan, workspace.facts, workspace.look, workspace.store, pool)
+        return run_step(step, plan, workspace.facts[plan.model.name], workspace.look, workspace.store, pool)
     except TrtbuildError:
         raise
     except OSError as error:

@@ -1,8 +1,9 @@
 """``--depfile``: what a build depends on, in a file that make (or ninja) includes.
 
 Rules
-1. Prerequisites are the manifests and what they include, weights, sources that are files, and each file that a trace has
-   read and that belongs to no installed distribution: versions are not files, as with gcc's own headers and upgrades.
+1. Prerequisites are the manifests and what they include, the lock file, weights, sources that are files, and each file
+   that a trace has read and that belongs to no installed distribution: versions are not files, as with gcc's own headers
+   and upgrades.
 2. A directory that user code has listed is one: its time changes with each entry that comes or goes. So does that of
    ``manifests/`` where every manifest in it counts. What a trace has looked for and not found cannot be one; trtbuild
    itself sees it when it is called.
@@ -27,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trtbuild.core.dependency import ABSENT, DIRECTORY, Observation
+from trtbuild.core.locks import NAME
 from trtbuild.core.planning import ModelPlan
 from trtbuild.driver import make_rules
 from trtbuild.driver.report import BuildResult
@@ -97,6 +99,8 @@ def _manifests(workspace: Workspace) -> Iterator[str]:
     from trtbuild.manifest.files import DEFAULT_FILE, DEFAULT_FOLDER  # pydantic, which has been imported by now
 
     yield from workspace.manifests
+    if workspace.lock_file is not None:
+        yield NAME
     if not workspace.request.files and DEFAULT_FILE not in workspace.manifests:
         yield DEFAULT_FOLDER
 

@@ -2,6 +2,9 @@
 
 Reading a distribution's metadata costs a millisecond and needs no GPU; importing torch costs seconds. The workers check
 that what they load is what was read here.
+
+Versions are those of the lock file for the models and targets that it knows, else the pin of a target, else what is
+installed. What is planned with one version is never run with another: that is found out before any work.
 """
 
 from __future__ import annotations
@@ -9,17 +12,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from trtbuild.core.lockfile import line_of
+from trtbuild.core.locks import NAME, Lock
+from trtbuild.core.lookups import LockedTrace
 from trtbuild.core.planning import Facts, ToolchainFacts
 from trtbuild.core.spec import Model, Target
 from trtbuild.driver.blame import place_of_target
 from trtbuild.driver.workers import ENGINE_ENVIRONMENT
-from trtbuild.errors import EnvironmentFault, ToolchainMissing
+from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
 from trtbuild.toolchain import table
 from trtbuild.toolchain.devices import device_sms
 from trtbuild.toolchain.distributions import installed_version
 
 #: Whose versions are parts of trace, lower, partition and convert.
 TORCH_SIDE = ("torch", "onnx", "onnx-ir", "onnxscript")
+
+#: What to type to leave the versions of a lock file behind.
+UPGRADE = "trtbuild build --upgrade, then trtbuild lock --upgrade"
+
+_TORCH = "'trtbuild[torch]'"
 
 
 def torch_versions() -> dict[str, str] | None:
@@ -38,24 +49,56 @@ def missing_on_torch_side() -> list[str]:
     return [name for name in TORCH_SIDE if installed_version(name) is None]
 
 
-def gather(models: Sequence[Model]) -> Facts:
-    """The facts for planning `models`. Raises ToolchainMissing where a toolchain is neither pinned nor installed."""
-    toolchains: dict[Target, ToolchainFacts] = {}
+def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts]:
+    """The facts for planning each of `models`, by name.
+
+    Raises ToolchainMissing where a toolchain is neither locked, pinned nor installed, and LockFileError where a pin is
+    another than the lock's.
+    """
+    platform, here = table.host_platform(), torch_versions()
+    found: dict[str, Facts] = {}
+    toolchains: dict[tuple[Target, str | None], ToolchainFacts] = {}
     for model in models:
+        locked = lock.models.get(model.name) if lock is not None else None
+        own: dict[Target, ToolchainFacts] = {}
         for target in model.targets:
-            if target in toolchains:
-                continue
-            try:
-                toolchains[target] = toolchain_facts(target)
-            except EnvironmentFault as error:
-                place_of_target(error, model, target)
-                raise
-    return Facts(table.host_platform(), torch_versions(), toolchains, ENGINE_ENVIRONMENT)
+            version = _locked_version(model, target, lock)
+            if (target, version) not in toolchains:
+                try:
+                    toolchains[target, version] = toolchain_facts(target, version)
+                except EnvironmentFault as error:
+                    place_of_target(error, model, target)
+                    raise
+            own[target] = toolchains[target, version]
+        versions = here if locked is None or here == locked.versions else None
+        trace = LockedTrace(locked.trace, locked.versions) if locked is not None else None
+        found[model.name] = Facts(platform, versions, own, ENGINE_ENVIRONMENT, trace)
+    return found
 
 
-def toolchain_facts(target: Target) -> ToolchainFacts:
-    """The exact version (the pin, else what is installed), opset and default workspace of a target's toolchain."""
-    version = target.version or table.installed_version(target.toolchain)
+def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
+    """The version that a lock has for a target of a model; None where it does not know it (with this toolchain)."""
+    if lock is None or model.name not in lock.models:
+        return None
+    entry = lock.models[model.name].targets.get(target.name)
+    if entry is None or entry.toolchain != target.toolchain:
+        return None
+    if target.version is not None and target.version != entry.version:
+        place = f"{NAME}:{line_of(lock.text, 'models', model.name, 'targets', target.name)}"
+        error = LockFileError(
+            f"target {target.name!r} of model {model.name!r} is pinned to {target.toolchain} {target.version}, and {place} "
+            f"has {entry.version}: the lock is out of date",
+            hint=f"{UPGRADE}; or set the pin to {entry.version}",
+        )
+        place_of_target(error, model, target)
+        raise error
+    return entry.version
+
+
+def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
+    """The exact version (the locked one, else the pin, else what is installed), opset and default workspace of a target's
+    toolchain."""
+    version = locked or target.version or table.installed_version(target.toolchain)
     flavour = table.FLAVOURS[target.toolchain]
     if version is None:
         raise ToolchainMissing(
@@ -65,13 +108,53 @@ def toolchain_facts(target: Target) -> ToolchainFacts:
     return ToolchainFacts(version, table.opset(target.toolchain, version), flavour.default_workspace)
 
 
-def check_targets(models: Mapping[str, Model], wanted: Sequence[tuple[str, Target]]) -> None:
+def check_torch_side(model: str, facts: Facts) -> None:
+    """Raise before any work when `model` has to be traced or converted and cannot be, here."""
+    if facts.versions is not None:
+        return
+    locked = facts.locked.versions if facts.locked is not None else {}
+    missing = missing_on_torch_side()
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        wanted = " ".join(f"'{name}=={locked[name]}'" for name in missing if name in locked)
+        raise ToolchainMissing(
+            f"model {model!r} has to be traced or converted, but {' and '.join(missing)} {are} not installed",
+            hint=f"pip install {wanted or _TORCH}",
+        )
+    here = torch_versions() or {}
+    other = [name for name in sorted({**locked, **here}) if locked.get(name) != here.get(name)]
+    said = ", ".join(f"{name} {locked.get(name, '(none)')} (here is {here.get(name, 'none')})" for name in other)
+    install = [f"'{name}=={locked[name]}'" for name in other if name in locked and name != "python"]
+    ways = [f"use Python {locked['python']}"] if "python" in other and "python" in locked else []
+    ways += [f"pip install {' '.join(install)}"] if install else []
+    raise EnvironmentFault(
+        f"model {model!r} has to be traced or converted, and {NAME} says with {said}",
+        hint=f"{' and '.join(ways)}; or go by what is installed: {UPGRADE}",
+    )
+
+
+def check_targets(
+    models: Mapping[str, Model], wanted: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
+) -> None:
     """Raise before any work when an engine has to be built that no toolchain here can build."""
     devices = device_sms() if wanted else ()
     for model, target in wanted:
         version = table.installed_version(target.toolchain)
         try:
+            planned = facts[model].toolchains[target].version
+            if target.version is None and version != planned:
+                raise _locked_to(target, planned, version)
             table.check_target(target, models[model].builder, version, devices=devices)
         except EnvironmentFault as error:
             place_of_target(error, models[model], target)
             raise
+
+
+def _locked_to(target: Target, planned: str, version: str | None) -> ToolchainMissing:
+    here = f"{version} is" if version is not None else "none is"
+    distribution = table.FLAVOURS[target.toolchain].distribution
+    return ToolchainMissing(
+        f"an engine for target {target.name!r} has to be built, and {NAME} says with {target.toolchain} {planned}; "
+        f"{here} installed",
+        hint=f"pip install '{distribution}=={planned}'; or go by what is installed: {UPGRADE}",
+    )

@@ -1,7 +1,7 @@
 """What each kind of worker does with a job: read blobs, run the stage, keep what it leaves.
 
-Each function returns ``{"outputs": {name: {"sha256", "size"}}, …}``. The driver publishes the record; a worker only
-puts blobs, but for conversions that the partition step makes on the way (driver/judge.py).
+Each function returns ``{"outputs": {name: {"sha256", "size"}}, …}``. A worker only puts blobs.
+The driver publishes the records, those of conversions that the partition step makes on the way too (driver/judge.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from trtbuild.core.record import Output
 from trtbuild.core.spec import PartitionSettings
 from trtbuild.driver.judge import Judge, conversion_outputs
 from trtbuild.errors import ConversionRefused
+from trtbuild.store.local import LocalStore
 
 Job = Mapping[str, Any]
 
@@ -87,7 +88,7 @@ def _tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
     return str(value.dtype).removeprefix("torch."), tuple(value.shape), memoryview(raw.numpy())
 
 
-def torch_handler(store: Store) -> Callable[[Job], dict[str, Any]]:
+def torch_handler(store: LocalStore) -> Callable[[Job], dict[str, Any]]:
     """Lower, partition and convert: trtbuild's own code on programs, no user code."""
 
     def handle(job: Job) -> dict[str, Any]:
@@ -121,13 +122,14 @@ def _lower(job: Job, store: Store) -> dict[str, Any]:
     return {"outputs": _json(outputs)}
 
 
-def _partition(job: Job, store: Store) -> dict[str, Any]:
+def _partition(job: Job, store: LocalStore) -> dict[str, Any]:
     from trtbuild.stages.partition.run import partition
     from trtbuild.stages.program.functional import Program
+    from trtbuild.store.keyring import judge as trust_of
 
     program = Program.from_bytes(store.get_bytes(job["program"]))
     settings = PartitionSettings.from_json(job["settings"])
-    judge = Judge(store, job)
+    judge = Judge(store if job["trust"] is None else LocalStore(store.root, trust_of(job["trust"])), job)
     found = partition(program, settings, judge)
     outputs = {"partitions": store.put_bytes(found.document.to_bytes())}
     for graph, piece in found.programs.items():

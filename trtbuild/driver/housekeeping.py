@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from trtbuild.driver import wiring
+from trtbuild.core.ports import Store
+from trtbuild.driver import locking, wiring
 from trtbuild.driver.workspace import Request
-from trtbuild.errors import UsageError
+from trtbuild.errors import RemoteFault, StoreUnavailable, UsageError
 from trtbuild.store import check
 from trtbuild.store.collect import collect as run_collection
 from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.collection import GRACE_S, LEAST_GRACE_S, collect_directory
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.retention import CollectReport
 
 Document = dict[str, Any]
 
@@ -62,16 +70,40 @@ def verify(request: Request) -> Document:
     }
 
 
-def collect(request: Request, max_size: str | None, max_age: str | None, *, dry_run: bool) -> Document:
-    """``trtbuild.cache-gc/1``. Raises UsageError for sizes and ages that cannot be read."""
-    found = run_collection(
-        _open(request),
-        max_size=None if max_size is None else size_bytes(max_size),
-        max_age_s=None if max_age is None else age_s(max_age),
-        dry_run=dry_run,
-    )
+def collect(
+    request: Request,
+    max_size: str | None,
+    max_age: str | None,
+    *,
+    dry_run: bool,
+    directory: str | None = None,
+    grace: str | None = None,
+    locks: Sequence[str] = (),
+) -> Document:
+    """``trtbuild.cache-gc/1``: of the project's cache, or of `directory`: a shared one, or a local store elsewhere.
+
+    What the project's lock file and those at `locks` name stays. Without `max_size` the project's cache is kept within what
+    is configured. Raises UsageError for sizes and ages that cannot be read, ConfigurationError, StoreUnavailable.
+    """
+    project = request.project.absolute()
+    root = wiring.store_root(project) if directory is None else Path(directory).expanduser().absolute()
+    bounds: dict[str, Any] = {
+        "max_size": None if max_size is None else size_bytes(max_size),
+        "max_age_s": None if max_age is None else age_s(max_age),
+        "dry_run": dry_run,
+    }
+    if directory is None and max_size is None:
+        bounds["max_size"] = wiring.configuration(project).cache_max_size
+    if directory is None or (root / "format").exists():
+        if grace is not None:
+            raise UsageError(f"{root} is a local store, which has no grace", hint="--grace is for shared directories")
+        local = LocalStore(root)
+        found = run_collection(local, pinned=_pinned(project, locks, local), **bounds)
+    else:
+        found = _collect_shared(root, project, GRACE_S if grace is None else age_s(grace), locks, bounds)
     return {
         "schema": "trtbuild.cache-gc/1",
+        "cache": str(root),
         "dry_run": dry_run,
         "records_removed": len(found.records_removed),
         "blobs_removed": found.blobs_removed,
@@ -81,7 +113,34 @@ def collect(request: Request, max_size: str | None, max_age: str | None, *, dry_
         "kept_bytes": found.kept.allocated,
         "kept_because": dict(found.kept_because),
         "leftovers_removed": found.leftovers_removed,
+        "blobs_condemned": found.condemned,
+        "condemned_bytes": found.condemned_size.allocated,
+        "blobs_restored": found.restored,
     }
+
+
+def _collect_shared(
+    root: Path, project: Path, grace_s: float, locks: Sequence[str], bounds: dict[str, Any]
+) -> CollectReport:
+    if grace_s < LEAST_GRACE_S:
+        least = f"{LEAST_GRACE_S / 60:g}m"
+        raise UsageError(
+            f"a grace of less than {least} is shorter than writers may take between looking for a file and naming it",
+            hint=f"leave --grace out (1h), or write {least} or more",
+        )
+    there = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
+    try:
+        pinned = _pinned(project, locks, there)
+    except RemoteFault as fault:
+        raise StoreUnavailable(fault.text, hint=fault.hint) from fault
+    finally:
+        there.close()
+    return collect_directory(str(root), grace_s=grace_s, pinned=pinned, **bounds)
+
+
+def _pinned(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:
+    found = locking.pinned_keys(project, store=store)
+    return found.union(*(locking.pinned_keys(project, Path(path), store=store) for path in locks))
 
 
 def size_bytes(text: str) -> int:
@@ -101,4 +160,4 @@ def age_s(text: str) -> float:
 
 
 def _open(request: Request) -> LocalStore:
-    return wiring.open_store(wiring.store_root(request.project.absolute()))
+    return wiring.open_local(request.project.absolute())

@@ -30,7 +30,8 @@ def plan(request: Request) -> Document:
     workspace = _asked(request)
     plans = workspace.plans()
     error = workspace.environment_error(plans)
-    return report.plan_document(plans, [error] if error else [], time.monotonic() - started)
+    document = report.plan_document(plans, [error] if error else [], time.monotonic() - started)
+    return {**document, "warnings": workspace.store.warnings(), "remotes": workspace.store.reports()}
 
 
 def why(request: Request, name: str) -> Document:

@@ -1,4 +1,8 @@
-"""Asking the parser about a candidate: it is converted first; conversions are looked up in the store, and kept there."""
+"""Asking the parser about a candidate, which is converted first.
+
+Conversions are looked up in the store. Those that are made are kept there as blobs, and their records go to the driver,
+which signs and publishes them.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ from typing import Any
 from trtbuild.core import keys
 from trtbuild.core.ports import Store
 from trtbuild.core.record import Output, Record
-from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt
+from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt, RecordUntrusted
 
 Job = Mapping[str, Any]
 
 
 class Judge:
-    """Converts candidates (looking in the store first, keeping what it makes there) and asks the parser."""
+    """Converts candidates (looking in the store first) and asks the parser. `store` judges records by the job's policy."""
 
     def __init__(self, store: Store, job: Job) -> None:
         from trtbuild.toolchain.parsing import Parser
@@ -26,8 +30,15 @@ class Judge:
         self._opset: int = job["opset"]
         self._versions: dict[str, str] = job["versions"]
         self._parser = Parser(job["toolchain"], job["toolchain_version"])
-        #: Key of each conversion made here → seconds.
-        self.made: dict[str, float] = {}
+        self._made: dict[str, Record] = {}
+
+    @property
+    def made(self) -> dict[str, dict[str, object]]:
+        """The conversions that were made here: key → seconds, and the record's document."""
+        return {
+            key: {"duration_s": record.provenance["duration_s"], "record": record.to_bytes().decode()}
+            for key, record in self._made.items()
+        }
 
     def untranslatable(self, program: Any) -> dict[int, str]:
         from trtbuild.stages.convert.conversion import untranslatable
@@ -54,8 +65,9 @@ class Judge:
         from trtbuild.stages.convert.conversion import convert
 
         recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
-        with contextlib.suppress(BlobMissing, EntryCorrupt, KeyError, ValueError):  # else it is made, and kept, again
-            record = self._store.get_record(recipe.key)
+        unusable = (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, ValueError)
+        with contextlib.suppress(*unusable):  # else it is made again
+            record = self._made.get(recipe.key) or self._store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
                 return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
@@ -63,8 +75,7 @@ class Judge:
         converted = convert(program, self._opset)
         outputs = conversion_outputs(converted, self._store)
         duration = time.monotonic() - started
-        self._store.put_record(Record(recipe, outputs, {"duration_s": duration}), replace=True)
-        self.made[recipe.key] = duration
+        self._made[recipe.key] = Record(recipe, outputs, {"duration_s": duration})
         return converted.model, list(converted.origins)
 
 

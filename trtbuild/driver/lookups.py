@@ -6,7 +6,8 @@ file) is not read again, so all plans of a build agree with each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trtbuild.core import chain, keys
@@ -15,15 +16,16 @@ from trtbuild.core.dependency import Dependency, Observation
 from trtbuild.core.engine_job import Weight
 from trtbuild.core.graph import Reason, Step
 from trtbuild.core.planning import ModelPlan
-from trtbuild.core.ports import Store
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.spec import Model
 from trtbuild.driver.history import History
+from trtbuild.driver.locked import LockGuard
 from trtbuild.driver.trail import Trail
 from trtbuild.driver.weights_file import WeightsFile
-from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, SourceError
+from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, RecordUntrusted, SourceError
 from trtbuild.store.fingerprint import FileDigests
+from trtbuild.store.layered import LayeredStore
 
 
 class StoreLookups:
@@ -31,7 +33,7 @@ class StoreLookups:
 
     def __init__(
         self,
-        store: Store,
+        store: LayeredStore,
         project: Path,
         history: History,
         observe: Callable[[Dependency], str],
@@ -39,6 +41,7 @@ class StoreLookups:
         *,
         force: bool = False,
         trail: Trail | None = None,
+        guard: LockGuard | None = None,
     ) -> None:
         self._store = store
         self._project = project
@@ -47,6 +50,7 @@ class StoreLookups:
         self._digests = digests
         self._force = force
         self._trail = trail
+        self._guard = guard
         self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
         self._small: dict[str, bytes] = {}
@@ -57,6 +61,8 @@ class StoreLookups:
         self._ran: set[str] = set()
         #: Keys whose entry was wrong and is in quarantine now.
         self.corrupt: set[str] = set()
+        #: Keys under which there is a record that does not count, and why not.
+        self.untrusted: dict[str, str] = {}
 
     # -- what planning asks
 
@@ -69,14 +75,31 @@ class StoreLookups:
     def _record(self, key: str, wanted: Recipe | None) -> Record | None:
         if key not in self._records:
             try:
-                self._records[key] = self._store.get_record(key, wanted)
+                self._records[key] = self._locked(key, self._store.get_record(key, wanted))
             except EntryCorrupt:
                 self.corrupt.add(key)
                 self._records[key] = None
+            except RecordUntrusted as error:
+                self.untrusted[key] = error.text
+                self._records[key] = None
         return self._records[key]
 
+    def _locked(self, key: str, record: Record | None) -> Record | None:
+        """The record, unless the project's lock file names another."""
+        if record is None or self._guard is None:
+            return record
+        refused = self._guard.refusal(key, record, local=self._store.source_of(key) == "local")
+        if refused is None:
+            return record
+        self.untrusted[key] = refused
+        return None
+
     def source_of(self, key: str) -> str:
-        return "local"
+        return self._store.source_of(key)
+
+    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+        if self._store.readers:
+            self._store.expect(recipe.key for recipe in recipes())
 
     def blob(self, sha256: str) -> bytes:
         if sha256 not in self._small:
@@ -115,6 +138,20 @@ class StoreLookups:
         except (BlobMissing, EntryCorrupt, KeyError, ValueError):
             return None
 
+    def seen_records(self) -> frozenset[str]:
+        """The keys of all records that were asked for so far and are there, links of chains among them."""
+        found = {key for key, record in self._records.items() if record is not None}
+        return frozenset(found | self._links.keys())
+
+    def ahead(self, link: Recipe) -> Sequence[Dependency]:
+        record = self._records.get(link.key)
+        said = None if record is None else record.provenance.get("ahead")
+        if not isinstance(said, list) or self.source_of(link.key) == "local":
+            return ()
+        with contextlib.suppress(ValueError):  # a hint is not worth an error
+            return [Dependency.from_part(str(part)) for part in said]
+        return ()
+
     def last_recipe(self, step: str) -> Recipe | None:
         return self._history.recipe(step)
 
@@ -135,22 +172,28 @@ class StoreLookups:
             return None
         if self._force:
             return Reason("forced", "--force was given")
-        if key in self.corrupt:
-            return Reason("corrupt", "its record was damaged, and is in quarantine now")
         why = self._history.uncacheable(step)
         return Reason("uncacheable", why) if why else None
 
+    def unusable(self, key: str) -> Reason | None:
+        if key in self.corrupt:
+            return Reason("corrupt", "its record was damaged, and is in quarantine now")
+        if key in self.untrusted:
+            return Reason("untrusted", self.untrusted[key])
+        return None
+
     # -- what a build tells
 
-    def write_link(self, recipe: Recipe, named: Sequence[Dependency]) -> None:
+    def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         """Keep a link of a chain; a link that another build has put there meanwhile stays, unless it cannot be read."""
+        hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
         output = self._store.put_bytes(link_bytes(named))
         self._records.pop(recipe.key, None)
         self._links.pop(recipe.key, None)
         if self._trail is not None:
             self._trail.forget(recipe.key)
         unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
-        self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}), replace=unusable)
+        self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}, hint), replace=unusable)
         if self.read_link(recipe) is None:
             self._store.put_bytes(link_bytes(named))  # a damaged blob lay there under its name, and is put aside now
 
@@ -181,7 +224,7 @@ class StoreLookups:
 
         Of a trace also if it was missing because the trail led elsewhere than the links do: they are read for this.
         """
-        was_missing = step.record is None and step.reason.code in ("new", "changed", "evicted")
+        was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
         if step.recipe is None or not was_missing:
             return None
         recipe = step.recipe
@@ -189,7 +232,8 @@ class StoreLookups:
             missing = [key for key, record in self._records.items() if record is None]
             for key in missing:
                 del self._records[key]
-            recipe = keys.trace(plan.declared, chain.follow(plan.declared, self._read_link, self.observe))
+            seen = chain.follow(plan.declared, self._read_link, self.observe, self.ahead, self.expect)
+            recipe = keys.trace(plan.declared, seen)
         self._records.pop(recipe.key, None)
         record = self.record(recipe.key)
         if record is None or not record.recipe.same_as(recipe):
@@ -202,7 +246,7 @@ class StoreLookups:
     def keep_file_weights(self, model: Model, wanted: Sequence[str]) -> None:
         """Make sure that blobs which the weights file provides are in the store. Raises SourceError when it changed."""
         table = self.weights_table(model) if wanted else None
-        missing = [sha256 for sha256 in wanted if not self._store.has(sha256)]
+        missing = [sha256 for sha256 in wanted if not self._store.local.has(sha256)]  # nearer than any remote
         if model.weights is not None and table is not None and missing:
             WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
 

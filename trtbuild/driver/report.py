@@ -9,9 +9,12 @@ from typing import Any
 from trtbuild.core.graph import STAGES, Step
 from trtbuild.core.planning import ModelPlan
 from trtbuild.driver.outcome import Outcome, Written
-from trtbuild.errors import ManifestErrors, TrtbuildError
+from trtbuild.errors import ConfigurationErrors, ManifestErrors, TrtbuildError
 
 Document = dict[str, Any]
+
+#: No step takes longer; a record that says so is not believed.
+_LONGEST_STEP_S = 30 * 86400.0
 
 
 @dataclass
@@ -23,6 +26,8 @@ class BuildResult:
     warnings: list[str] = field(default_factory=list)
     errors: list[TrtbuildError] = field(default_factory=list)
     duration_s: float = 0.0
+    #: What each remote was used for (`LayeredStore.reports`).
+    remotes: list[Document] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -43,6 +48,7 @@ def build_document(result: BuildResult) -> Document:
         "outputs": [{"model": w.model, "kind": w.kind, "path": w.path, "written": w.changed} for w in result.written],
         "errors": errors + [describe(error) for error in result.errors],
         "warnings": list(result.warnings),
+        "remotes": result.remotes,
     }
 
 
@@ -89,7 +95,9 @@ def totals(steps: Sequence[Document], *, unknown: bool = False) -> dict[str, dic
 
 
 def describe_all(error: TrtbuildError) -> list[Document]:
-    """One entry for each problem of a manifest, or one for any other error."""
+    """One entry for each problem of a manifest or configuration, or one for any other error."""
+    if isinstance(error, ConfigurationErrors):
+        return [describe(problem) for problem in error.problems]
     if isinstance(error, ManifestErrors):
         return [
             {
@@ -133,8 +141,17 @@ def _entry(step: Step) -> Document:
         "source": step.source,
         "reason": step.reason.to_json(),
         "duration_s": 0.0,
+        "saved_s": _saved_s(step),
         "outputs": outputs if step.verdict == "hit" else {},
     }
+
+
+def _saved_s(step: Step) -> float:
+    """What a step that was found took where it ran, in seconds, as its record says; which may be another machine's."""
+    took_s = step.record.provenance.get("duration_s") if step.record is not None and step.verdict == "hit" else None
+    if isinstance(took_s, bool) or not isinstance(took_s, (int, float)) or not 0 <= took_s < _LONGEST_STEP_S:
+        return 0.0
+    return round(float(took_s), 3)
 
 
 def _built_steps(plan: ModelPlan, outcome: Outcome) -> list[Document]:
@@ -155,6 +172,7 @@ def _built_steps(plan: ModelPlan, outcome: Outcome) -> list[Document]:
                 source="built",
                 reason=reason.to_json(),
                 duration_s=round(ran.duration_s, 3),
+                saved_s=0.0,
                 outputs=outputs,
             )
         elif step.verdict != "hit":

@@ -16,6 +16,7 @@ Where any of this does not hold there is no standing, and the next build makes t
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
 import stat
@@ -28,6 +29,7 @@ from typing import Any
 
 import trtbuild
 from trtbuild import null_build
+from trtbuild.core import locks
 from trtbuild.core.dependency import ABSENT, DIRECTORY, Dependency
 from trtbuild.core.graph import ModelPlan
 from trtbuild.driver import report, wiring
@@ -43,6 +45,8 @@ _COARSE_NS = 2_000_000_000
 
 #: Stands for a duration while an answer is made: exact in binary, and with the three digits that are shown.
 _ODD_S = 987.625
+
+_EPOCH = datetime.date(1970, 1, 1)
 
 #: How many command lines of a project are remembered.
 _KEPT = 32
@@ -68,7 +72,11 @@ def keep(
     if not result.ok or kept_out or workspace.request.force:
         return False
     nothing_new = [replace(written, changed=False) for written in result.written]
-    document = report.build_document(replace(result, outcome=Outcome(plans), written=nothing_new))
+    of_remotes = workspace.store.warnings()  # which the next build does not ask
+    warnings = [text for text in result.warnings if text not in of_remotes]
+    document = report.build_document(
+        replace(result, outcome=Outcome(plans), written=nothing_new, warnings=warnings, remotes=[])
+    )
     try:
         standing = _Rows(workspace, plans, extra).standing(arguments)
         text = _with_placeholder(answer, document)
@@ -101,6 +109,7 @@ class _Rows:
         self.absent: set[str] = set()
         self.variables: dict[str, str] = {}
         self._program()
+        self._configuration()
         self._manifests()
         for plan in plans.values():
             self._model(plan)
@@ -118,6 +127,7 @@ class _Rows:
             "arguments": arguments,
             "interpreter": null_build.interpreter(),
             "own": null_build.own_variables(),
+            "until_s": self._until_s(),
             "looks": null_build.looks(),
             "variables": self.variables,
             "files": [[path, *identity] for path, identity in self.files.items()],
@@ -153,9 +163,32 @@ class _Rows:
             else:
                 self.files[path] = null_build.identity(found)
 
+    def _configuration(self) -> None:
+        """The file that remotes and trust come from: as it was read, or still not there. And the key that signs."""
+        configuration = self._workspace.configuration
+        if configuration.trust.signing_key_file is not None:
+            self._file(str(configuration.trust.signing_key_file), None)
+        if configuration.sha256 is not None:
+            self._file(str(configuration.path), configuration.sha256)
+        elif configuration.path is not None and configuration.path != os.devnull:
+            _need(not os.path.lexists(configuration.path))
+            self.absent.add(configuration.path)
+
+    def _until_s(self) -> float | None:
+        """When the first of the trusted keys that count now does not any more, in seconds since the epoch."""
+        days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
+        ends = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
+        return min((end for end in ends if end > time.time()), default=None)
+
     def _manifests(self) -> None:
         for name, digest in self._workspace.manifests.items():
             self._file(name, digest)
+        lock_file = self._workspace.lock_file
+        if lock_file is not None:
+            self._file(locks.NAME, lock_file.sha256)
+        elif not self._workspace.request.upgrade:
+            self.absent.add(locks.NAME)
+            _need(not os.path.lexists(self._path(locks.NAME)))
         if self._workspace.request.files:
             return
         if "trtbuild.yaml" not in self._workspace.manifests:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,18 +10,20 @@ from typing import Any
 
 from trtbuild.core import chain, keys
 from trtbuild.core.binding import names_of
+from trtbuild.core.demand import inputs_of
 from trtbuild.core.dependency import Dependency, Observation
 from trtbuild.core.encoding import Value
 from trtbuild.core.graph import Step
 from trtbuild.core.packaging import Contents, name_table
 from trtbuild.core.planning import Facts, ModelPlan
-from trtbuild.core.ports import Store
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
+from trtbuild.driver.builder import builder
 from trtbuild.driver.lookups import StoreLookups
 from trtbuild.driver.workers import WorkerKind, WorkerPool
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.store.layered import LayeredStore
 
 _WORKERS: Mapping[str, WorkerKind] = {
     "trace": "trace",
@@ -48,27 +48,40 @@ class Ran:
     peak_rss_bytes: int = 0
 
 
-def run_step(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: Store, pool: WorkerPool) -> Ran:
+def run_step(
+    step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool
+) -> Ran:
     """Run one step whose inputs are in the store. Raises what went wrong, typed."""
     if step.recipe is None:
         raise AssertionError("a step runs when its recipe is known")
     started = time.monotonic()
     if step.stage == "package":
-        record = _package(step.recipe, plan, store, look)
-        return Ran(store.put_record(record, replace=True), time.monotonic() - started)
+        return Ran(pack(step.recipe, plan, store, look), time.monotonic() - started)
     if step.stage == "trace":
         return _trace(step, plan, facts, look, store, pool)
     if step.stage == "engine":
         wanted = [str(weight["sha256"]) for weight in _list(step.job["weights"])]
         look.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
-    reply = pool.call(_WORKERS[step.stage], {"kind": step.stage, **step.job})
+    store.bring(sha256 for _, sha256 in inputs_of(step))
+    policy = {"trust": store.local.trust.to_json()} if step.stage == "partition" else {}
+    reply = pool.call(_WORKERS[step.stage], {"kind": step.stage, **step.job, **policy})
     record = Record(step.recipe, _outputs(reply), _provenance(reply))
-    replace = step.reason.code in ("forced", "evicted", "corrupt")
+    replace = step.reason.code in ("forced", "evicted", "corrupt", "untrusted")
+    conversions = _keep_conversions(reply, store)
     record = store.put_record(record, replace=replace)
-    conversions = {str(key): float(seconds) for key, seconds in reply.get("conversions", {}).items()}
     return Ran(
         record, time.monotonic() - started, conversions=conversions, log=reply["log"], peak_rss_bytes=_peak(reply)
     )
+
+
+def _keep_conversions(reply: Mapping[str, Any], store: LayeredStore) -> dict[str, float]:
+    """Publish the conversions that a partition step made on its way. Key → seconds."""
+    made = {}
+    for key, conversion in reply.get("conversions", {}).items():
+        record = Record.from_bytes(conversion["record"].encode())
+        store.put_record(record, replace=True)  # it was made because what there was could not be used
+        made[str(key)] = float(conversion["duration_s"])
+    return made
 
 
 def _peak(reply: Mapping[str, Any]) -> int:
@@ -88,18 +101,11 @@ def _provenance(reply: Mapping[str, Any]) -> dict[str, object]:
     made: dict[str, object] = {
         "duration_s": round(reply["duration_s"], 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "builder": f"{_user()}@{platform.node()}",
+        "builder": builder(),
     }
     if "statistics" in reply:
         made["statistics"] = reply["statistics"]
     return made
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no entry for this user id
-        return "unknown"
 
 
 def trace_job(plan: ModelPlan, weights: object) -> TraceJob:
@@ -112,7 +118,7 @@ def trace_job(plan: ModelPlan, weights: object) -> TraceJob:
     return TraceJob(model.source, model.inputs, plan.shapes, points, heads, places)
 
 
-def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: Store, pool: WorkerPool) -> Ran:
+def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool) -> Ran:
     started = time.monotonic()
     reply = pool.call("trace", {"kind": "trace", "trace": trace_job(plan, step.job["weights"]).to_json()})
     found = [Observation(Dependency.from_part(part), seen) for part, seen in reply["observations"]]
@@ -142,13 +148,13 @@ def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store:
     seen = chain.extend(plan.declared, found, look.read_link, look.write_link, look.observe)
     recipe = keys.trace(plan.declared, seen)
     record = Record(recipe, _outputs(reply), _provenance(reply))
-    record = store.put_record(record, replace=step.reason.code in ("forced", "evicted", "corrupt"))
+    record = store.put_record(record, replace=step.reason.code in ("forced", "evicted", "corrupt", "untrusted"))
     _publish_for_any_version(plan, facts, found, record, look, store)
     return Ran(record, time.monotonic() - started, observations=found, log=reply["log"], peak_rss_bytes=_peak(reply))
 
 
 def _publish_for_any_version(
-    plan: ModelPlan, facts: Facts, found: Sequence[Observation], record: Record, look: StoreLookups, store: Store
+    plan: ModelPlan, facts: Facts, found: Sequence[Observation], record: Record, look: StoreLookups, store: LayeredStore
 ) -> None:
     """Let machines without torch find this trace by its files alone (keys.any_trace)."""
     table = look.weights_table(plan.model)
@@ -162,7 +168,12 @@ def _publish_for_any_version(
     store.put_record(Record(pointer, {"record": output}), replace=True)
 
 
-def _package(recipe: Recipe, plan: ModelPlan, store: Store, look: StoreLookups) -> Record:
+def pack(recipe: Recipe, plan: ModelPlan, store: Store, look: StoreLookups) -> Record:
+    """Put a package together from what is known and in the store, and publish it. Raises BlobMissing."""
+    return store.put_record(_package(recipe, plan, store, look), replace=True)
+
+
+def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
     contents = plan.contents
     if contents is None:
         raise AssertionError("a package is put together when its contents are known")

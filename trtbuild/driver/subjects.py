@@ -31,7 +31,7 @@ from trtbuild.driver import wiring
 from trtbuild.driver.history import History
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable, UsageError
-from trtbuild.store.local import LocalStore
+from trtbuild.store.layered import LayeredStore
 from trtbuild.store.search import records_of
 
 Part = Mapping[str, Any]
@@ -98,7 +98,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
         dims=_dims(shapes),
         profiles=_profiles(model),
         targets={
-            target.name: {**fields_of(target), "version": workspace.facts.toolchains[target].version}
+            target.name: {**fields_of(target), "version": workspace.facts[model.name].toolchains[target].version}
             for target in model.targets
         },
         precision=model.precision,
@@ -216,23 +216,23 @@ def _of_index(project: Path, said: str, index: Mapping[str, Any], sha256: str) -
         },
     )
     try:
-        store, history = wiring.open_store(wiring.store_root(project)), History(project / wiring.STATE)
+        store, history = wiring.open_store(project), History(project / wiring.STATE)
         record = _record(store, history, subject.model, sha256)
         return subject if record is None else _with_records(subject, record, store, history)
     except (StoreUnavailable, BlobMissing, EntryCorrupt):
         return subject
 
 
-def _record(store: LocalStore, history: History, model: str, index: str) -> Record | None:
+def _record(store: LayeredStore, history: History, model: str, index: str) -> Record | None:
     """The record of the package step that left this index: the project's last one, else any in the cache."""
     last = history.recipe(f"{model}/package")
     record = store.get_record(last.key) if last is not None else None
     if record is not None and record.outputs["index"].sha256 == index:
         return record
-    return next((found for found in records_of(store, index) if found.recipe.stage == "package"), None)
+    return next((found for found in records_of(store.local, index) if found.recipe.stage == "package"), None)
 
 
-def _with_records(subject: Subject, package: Record, store: LocalStore, history: History) -> Subject:
+def _with_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
     engines = _plain(package.recipe)["engines"]
     recipes = {}
     for name, key in engines.items():

@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.dependency import Dependency
+from trtbuild.core.trust import Everyone, Trust
+from trtbuild.driver import configuration as configurations
+from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.history import History
+from trtbuild.driver.locked import LockGuard
 from trtbuild.driver.lookups import StoreLookups
 from trtbuild.driver.trail import Trail
 from trtbuild.store.fingerprint import FileDigests
 from trtbuild.store.index import Index
+from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from trtbuild.store.remote.settings import RemoteSettings
+    from trtbuild.store.remote.store import RemoteStore
+    from trtbuild.store.remote.transport import Transport
 
 #: A project's own state: deletable, never shared.
 STATE = ".trtbuild"
@@ -28,9 +38,59 @@ def store_root(project: Path) -> Path:
     return Path(chosen).expanduser().absolute() if chosen else project / "cache"
 
 
-def open_store(root: Path) -> LocalStore:
-    """The local store."""
-    return LocalStore(root)
+def configuration(project: Path) -> Configuration:
+    """What the user, or CI, has configured. Raises ConfigurationError."""
+    return configurations.load(os.environ, project)
+
+
+def open_store(project: Path, configured: Configuration | None = None) -> LayeredStore:
+    """The store of a project: the local one, and the remotes that are configured. Raises ConfigurationError."""
+    found = configuration(project) if configured is None else configured
+    trust = trust_in(found.trust)
+    remotes = {settings: open_remote(settings, trust) for settings in found.remotes}
+    return LayeredStore(
+        open_local(project, trust),
+        [remote for settings, remote in remotes.items() if settings.read],
+        [remote for settings, remote in remotes.items() if settings.write],
+    )
+
+
+def open_local(project: Path, trust: Trust | None = None) -> LocalStore:
+    """The local store of a project alone. Without `trust` it judges nothing."""
+    return LocalStore(store_root(project), trust or Everyone())
+
+
+def open_remote(settings: RemoteSettings, trust: Trust) -> RemoteStore:
+    """A remote. Nothing is asked of it yet. Raises ConfigurationError when something must be installed for it."""
+    from trtbuild.store.remote.patience import Patient
+    from trtbuild.store.remote.store import RemoteStore
+
+    transport = Patient(_transport(settings), settings.patience_s)
+    return RemoteStore(transport, settings.name, trust, connections=settings.connections)
+
+
+def _transport(settings: RemoteSettings) -> Transport:
+    scheme = settings.url.partition(":")[0].lower()
+    if scheme in ("http", "https"):
+        from trtbuild.store.remote.http import HttpTransport
+
+        return HttpTransport(settings)
+    if scheme == "file":
+        from trtbuild.store.remote.directory import DirectoryTransport
+
+        return DirectoryTransport(settings)
+    from trtbuild.store.remote.objects import ObjectTransport
+
+    return ObjectTransport(settings)
+
+
+def trust_in(settings: TrustSettings) -> Trust:
+    """Whom this machine believes, and how it signs. Raises ConfigurationError."""
+    if not settings.keys and settings.signing_key is None and settings.signing_key_file is None:
+        return Everyone()
+    from trtbuild.driver import keys_at_hand
+
+    return keys_at_hand.keyring(settings, os.environ)
 
 
 def file_digests(project: Path) -> FileDigests:
@@ -38,7 +98,15 @@ def file_digests(project: Path) -> FileDigests:
     return FileDigests(Index(project / STATE / "index"))
 
 
-def lookups(project: Path, store: LocalStore, history: History, digests: FileDigests, *, force: bool) -> StoreLookups:
+def lookups(
+    project: Path,
+    store: LayeredStore,
+    history: History,
+    digests: FileDigests,
+    *,
+    force: bool,
+    guard: LockGuard | None = None,
+) -> StoreLookups:
     """What planning asks of the world."""
     from trtbuild.stages.trace.observe import observe
 
@@ -51,7 +119,7 @@ def lookups(project: Path, store: LocalStore, history: History, digests: FileDig
     def look(dependency: Dependency) -> str:
         return observe(dependency, project, digest)
 
-    return StoreLookups(store, project, history, look, digests, force=force, trail=Trail(project / STATE))
+    return StoreLookups(store, project, history, look, digests, force=force, trail=Trail(project / STATE), guard=guard)
 
 
 def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

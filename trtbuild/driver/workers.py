@@ -7,6 +7,8 @@ Rules
    cleared environment plus `ENGINE_ENVIRONMENT`, which is in the engine's key.
 3. A worker that dies is one failed job, with the end of its log; the next job gets a new one.
 4. Workers run in sessions of their own, so Ctrl-C reaches the driver alone, which then ends them.
+5. No worker is told what only the driver needs: the signing key, and the remotes with their credentials. What else there is
+   in the environment a model's code may need (``HF_TOKEN``, ``AWS_…``): it runs as the user who builds it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ WorkerKind = Literal["trace", "torch", "engine"]
 
 #: All that an engine worker finds in its environment. It is a part of every engine's key.
 ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
+
+#: How variables begin that no worker inherits (rule 5).
+SECRET = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE")
 
 #: Seconds that a worker that has nothing to do gets to finish by itself.
 END_S = 5.0
@@ -249,7 +254,8 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
     """The error that a worker described, as the same type here."""
     kind = getattr(errors, str(described.get("type")), None)
     text = str(described["text"])
-    known = isinstance(kind, type) and issubclass(kind, TrtbuildError) and kind is not errors.ManifestErrors
+    single = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # which no worker raises
+    known = isinstance(kind, type) and issubclass(kind, TrtbuildError) and single
     if kind is not None and known and "trace" not in described:  # what has a traceback is no error of ours
         error: TrtbuildError = kind(text, hint=described.get("hint"))
         error.file, error.line = described.get("file"), described.get("line")  # not every kind is made with a place
@@ -264,6 +270,6 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
 def _environment(kind: WorkerKind) -> dict[str, str]:
     if kind == "engine":
         return dict(ENGINE_ENVIRONMENT)
-    environment = dict(os.environ)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(SECRET)}
     environment.update({"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
     return environment

@@ -14,8 +14,9 @@ from trtbuild.core.planning import Facts, ModelPlan, plan_model
 from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan, derive
 from trtbuild.core.spec import Model, Target
-from trtbuild.driver import environment, outputs, wiring
+from trtbuild.driver import environment, locked, outputs, wiring
 from trtbuild.driver.history import History
+from trtbuild.driver.locked import LockFile, LockGuard
 from trtbuild.driver.lookups import StoreLookups
 from trtbuild.driver.outcome import Written
 from trtbuild.errors import (
@@ -23,12 +24,11 @@ from trtbuild.errors import (
     EntryCorrupt,
     ManifestErrors,
     Problem,
-    ToolchainMissing,
     TrtbuildError,
     UsageError,
 )
 from trtbuild.store.fingerprint import FileDigests
-from trtbuild.store.local import LocalStore
+from trtbuild.store.layered import LayeredStore
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ class Request:
     keep_going: bool = False
     force: bool = False
     frozen: bool = False
+    #: Go by the installed versions, not by those of the lock file.
+    upgrade: bool = False
+    #: What is here is what will be locked: nothing is refused because the lock file names something else.
+    relock: bool = False
+    #: Ask no remote.
+    offline: bool = False
 
 
 class Workspace:
@@ -53,22 +59,38 @@ class Workspace:
         self.project = request.project.absolute()
         if not self.project.is_dir():
             raise no_project(request.project)
+        configured = wiring.configuration(self.project)
+        #: What the user, or CI, has configured.
+        self.configuration = replace(configured, remotes=()) if request.offline else configured
         project = manifest.load(self.project, request.files or None)
         #: Manifest files and their SHA-256, as they were read.
         self.manifests = dict(zip(project.files, project.digests, strict=True))
         self.models = _selected(project.models, request)
         self.shapes = {name: _shapes(model) for name, model in self.models.items()}
-        self.facts: Facts = environment.gather(list(self.models.values()))
-        self.store: LocalStore = wiring.open_store(wiring.store_root(self.project))
+        #: The lock file as it was read; it says which versions are planned with. None: there is none, or it is left behind.
+        self.lock_file: LockFile | None = None if request.upgrade else locked.read(self.project)
+        lock = self.lock_file.lock if self.lock_file is not None else None
+        #: By model.
+        self.facts: Mapping[str, Facts] = environment.gather(list(self.models.values()), lock)
+        self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
         self.history = History(self.project / wiring.STATE)
         self.digests: FileDigests = wiring.file_digests(self.project)
         self.look: StoreLookups = wiring.lookups(
-            self.project, self.store, self.history, self.digests, force=request.force
+            self.project,
+            self.store,
+            self.history,
+            self.digests,
+            force=request.force,
+            guard=LockGuard(lock, frozen=request.frozen) if lock is not None and not request.relock else None,
         )
 
     def plan(self, name: str) -> ModelPlan:
         """The plan for one model, as things stand."""
-        return plan_model(self.models[name], self.shapes[name], self.facts, self.look, self.in_place)
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, self.in_place)
+
+    def plan_elsewhere(self, name: str) -> ModelPlan:
+        """The plan for one model as things stand, but with none of its outputs in place."""
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, lambda *_: False)
 
     def plans(self) -> dict[str, ModelPlan]:
         """The plans for all models that were asked for."""
@@ -97,18 +119,13 @@ class Workspace:
         wanted: list[tuple[str, Target]] = []
         for name, plan in plans.items():
             stages = {step.stage for step in plan.steps.values() if step.verdict == "run"}
-            if stages & {"trace", "lower", "partition", "convert"} and self.facts.versions is None:
-                missing = environment.missing_on_torch_side()
-                are = "is" if len(missing) == 1 else "are"
-                raise ToolchainMissing(
-                    f"model {name!r} has to be traced or converted, but {' and '.join(missing)} {are} not installed",
-                    hint="pip install 'trtbuild[torch]'",
-                )
+            if stages & {"trace", "lower", "partition", "convert"}:
+                environment.check_torch_side(name, self.facts[name])
             targets = {target.name: target for target in self.models[name].targets}
             for step in plan.steps.values():
                 if step.stage == "engine" and step.verdict in ("run", "unknown") and step.target in targets:
                     wanted.append((name, targets[step.target]))
-        environment.check_targets(self.models, list(dict.fromkeys(wanted)))
+        environment.check_targets(self.models, list(dict.fromkeys(wanted)), self.facts)
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
         """(kind, path, files) of each output of a model, from its package's record."""

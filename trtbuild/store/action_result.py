@@ -9,21 +9,36 @@ file of an entry is in its CAS, and collects what no entry names. Hence:
    numbered chunk of one. So a record's entry alone is enough to put its blobs together.
 3. The list of a chunked blob is an entry of its own, under `list_key` of the blob, in the same form.
 4. Paths that are neither are kept and protected, and otherwise ignored: later versions may add some.
+5. The signatures of a record (core/trust.py) are in `stdoutRaw`, which every server keeps: base64 of a JSON list. What is
+   not well-formed there is no signature, and no error: the entry of another tool has what it printed there.
+6. An entry may hold the bytes of small files itself (`contents` of an output file), which saves a reader the way for them.
+   They are in the CAS too, and are believed as little as what comes from there.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from trtbuild.core.encoding import digest
 from trtbuild.core.record import Output, is_digest
+from trtbuild.core.trust import Signature, is_domain
 
 #: Path of the record document among a record entry's output files.
 DOCUMENT = "record.json"
 
+#: How many signatures of an entry are looked at, and how long what they say may be: verifying costs time.
+MAX_SIGNATURES = 16
+_MAX_TEXT = 200
+
 _BLOB = "blob/"
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*=*")
 
 
 def list_key(sha256: str) -> str:
@@ -33,21 +48,32 @@ def list_key(sha256: str) -> str:
 
 @dataclass(frozen=True)
 class ActionResult:
-    """The output files of an entry: path and CAS file, in order."""
+    """The output files of an entry: path and CAS file, in order. And who vouches for the record that it is of."""
 
     files: tuple[tuple[str, Output], ...]
+    signatures: tuple[Signature, ...] = ()
+    #: SHA-256 → what is said to be the bytes of that file.
+    contents: Mapping[str, bytes] = field(default_factory=dict, compare=False)
 
     def to_bytes(self) -> bytes:
         """The entry as JSON, UTF-8."""
-        listed = [
+        listed: list[dict[str, object]] = [
             {"path": path, "digest": {"hash": file.sha256, "sizeBytes": str(file.size)}} for path, file in self.files
         ]
-        return json.dumps({"outputFiles": listed}, separators=(",", ":")).encode()
+        for said, (_, file) in zip(listed, self.files, strict=True):
+            if file.sha256 in self.contents:
+                said["contents"] = _base64(self.contents[file.sha256])
+        entry: dict[str, object] = {"outputFiles": listed}
+        if self.signatures:
+            entry["stdoutRaw"] = _base64(_json([_signature_json(signature) for signature in self.signatures]))
+        return _json(entry)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ActionResult:
         """Raises ValueError when `data` is not the JSON form of an ActionResult of a finished action."""
-        return cls(tuple(_file(entry) for entry in _output_files(data)))
+        document = _document(data)
+        files = tuple(_file(entry) for entry in document["outputFiles"])
+        return cls(files, _signatures(document.get("stdoutRaw")), _contents(document["outputFiles"], files))
 
     @property
     def document(self) -> Output | None:
@@ -71,13 +97,13 @@ class ActionResult:
 
 def record_document(data: bytes) -> Output:
     """The document of the record that `data` is the entry of; its other files are not looked at. Raises ValueError."""
-    for entry in _output_files(data):
+    for entry in _document(data)["outputFiles"]:
         if isinstance(entry, dict) and entry.get("path") == DOCUMENT:
             return _file(entry)[1]
     raise ValueError("it names no record document")
 
 
-def _output_files(data: bytes) -> list[object]:
+def _document(data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except RecursionError:
@@ -86,7 +112,7 @@ def _output_files(data: bytes) -> list[object]:
         raise ValueError("an action result has output files")
     if document.get("exitCode", 0) != 0:
         raise ValueError("the action failed")
-    return list(document["outputFiles"])
+    return document
 
 
 def _file(entry: object) -> tuple[str, Output]:
@@ -103,12 +129,84 @@ def _file(entry: object) -> tuple[str, Output]:
     return entry["path"], Output(named["hash"], size)
 
 
-def record_entry(document: Output, blobs: Mapping[str, Sequence[Output]]) -> ActionResult:
-    """The entry of a record: its document, and the CAS files of each blob that its outputs name."""
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _signature_json(signature: Signature) -> dict[str, str]:
+    return {
+        "signer": signature.signer,
+        "publicKey": _base64(signature.public_key),
+        "domain": signature.domain,
+        "builder": signature.builder,
+        "signedAt": signature.signed_at,
+        "signature": _base64(signature.value),
+    }
+
+
+def _contents(listed: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]) -> dict[str, bytes]:
+    """What is well-formed of rule 6."""
+    found = {}
+    for said, (_, file) in zip(listed, files, strict=True):
+        text = said.get("contents")
+        if isinstance(text, str) and text:
+            with contextlib.suppress(ValueError):
+                found[file.sha256] = _bytes(text)
+    return found
+
+
+def _signatures(raw: object) -> tuple[Signature, ...]:
+    """The well-formed signatures in `stdoutRaw` (rule 5)."""
+    if not isinstance(raw, str):
+        return ()
+    try:
+        listed = json.loads(_bytes(raw))
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(listed, list) or len(listed) > MAX_SIGNATURES:
+        return ()
+    return tuple(signature for signature in map(_signature, listed) if signature is not None)
+
+
+def _signature(entry: object) -> Signature | None:
+    if not isinstance(entry, dict):
+        return None
+    texts = [entry.get(name) for name in ("signer", "publicKey", "domain", "builder", "signedAt", "signature")]
+    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts):
+        return None
+    signer, public_key, domain, builder, signed_at, value = texts
+    try:
+        signature = Signature(signer, _bytes(public_key), domain, builder, signed_at, _bytes(value))
+    except ValueError:
+        return None
+    sizes = (len(signature.public_key), len(signature.value))
+    return signature if sizes == (32, 64) and is_domain(domain) else None
+
+
+def _bytes(text: str) -> bytes:
+    """What base64 `text` stands for, in either alphabet and with or without padding, as protobuf's JSON mapping has it."""
+    if not _BASE64.fullmatch(text):
+        raise ValueError("not base64")
+    try:
+        return base64.urlsafe_b64decode(
+            text.rstrip("=").replace("+", "-").replace("/", "_") + "=" * (-len(text.rstrip("=")) % 4)
+        )
+    except binascii.Error as error:
+        raise ValueError("not base64") from error
+
+
+def record_entry(
+    document: Output, blobs: Mapping[str, Sequence[Output]], signatures: Sequence[Signature] = ()
+) -> ActionResult:
+    """The entry of a record: its document, the CAS files of each blob that its outputs name, and who vouches for it."""
     files = [(DOCUMENT, document)]
     for sha256, parts in blobs.items():
         files += _paths(sha256, parts)
-    return ActionResult(tuple(files))
+    return ActionResult(tuple(files), tuple(signatures))
 
 
 def list_entry(sha256: str, chunks: Sequence[Output]) -> ActionResult:

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from trtbuild.core.ports import FileStamp
@@ -17,6 +18,7 @@ from trtbuild.store import action_result
 from trtbuild.store.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
 from trtbuild.store.entries import Entries
 from trtbuild.store.publication import Publication, copy_atomically
+from trtbuild.store.receiving import Receipt, receiving
 
 # Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More of them gain nothing.
 _WRITERS = min(8, (os.cpu_count() or 1) + 2)
@@ -93,8 +95,14 @@ class LocalBlobs:
             raise BlobMissing(f"blob {sha256} is not in the store {self.root}")
         return parts
 
-    def join(self, sha256: str, chunks: Sequence[Output]) -> Output:
-        """Make a blob of two or more chunks that are in the store, as they came from another one. They are read.
+    def receiving(self) -> AbstractContextManager[Receipt]:
+        """For CAS files that come from another store. They are durable at the end. Raises StoreUnavailable then."""
+        self.entries.asking = False
+        return receiving(self.entries)
+
+    def join(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
+        """Make a blob of two or more chunks that are in the store, as they came from another one. They are read, unless
+        they were `verified` just now: the blob's digest was computed over the bytes that were put.
 
         Raises BlobMissing when one of them is not there, EntryCorrupt when they are not that blob, StoreUnavailable.
         """
@@ -105,6 +113,15 @@ class LocalBlobs:
             for chunk in chunks:
                 if self.entries.find("cas", chunk.sha256) != chunk.size:
                     raise BlobMissing(f"chunk {chunk.sha256} is not in the store {self.root}")
+            listed = verified and self._listed(sha256) == tuple(chunks)
+        if not verified:
+            self._read_whole(sha256, chunks)
+        if not listed:
+            entry = action_result.list_entry(sha256, chunks)
+            self.entries.write("ac", action_result.list_key(sha256), entry.to_bytes())
+        return Output(sha256, sum(chunk.size for chunk in chunks))
+
+    def _read_whole(self, sha256: str, chunks: Sequence[Output]) -> None:
         whole = hashlib.sha256()
         scratch = memoryview(bytearray(max(chunk.size for chunk in chunks)))
         for chunk in chunks:
@@ -112,8 +129,6 @@ class LocalBlobs:
             whole.update(scratch[: chunk.size])
         if whole.hexdigest() != sha256:
             raise EntryCorrupt(f"the chunks that were given are not blob {sha256}")
-        self.entries.write("ac", action_result.list_key(sha256), action_result.list_entry(sha256, chunks).to_bytes())
-        return Output(sha256, sum(chunk.size for chunk in chunks))
 
     def find_parts(self, sha256: str) -> tuple[Output, ...] | None:
         """`parts`, or None; for a caller who holds the store-wide lock."""
@@ -142,11 +157,13 @@ class LocalBlobs:
     def _put_small(self, view: memoryview) -> Output:
         output = Output(hashlib.sha256(view).hexdigest(), len(view))
         publication = Publication(self.entries.layout)
-        self._put_part(publication, output, view)
+        self._put_part(publication, output, publication.write, view)
         publication.settle()
         return output
 
-    def _put_part(self, publication: Publication, part: Output, view: memoryview) -> None:
+    def _put_part(
+        self, publication: Publication, part: Output, write: Callable[[str, memoryview], None], view: memoryview
+    ) -> None:
         path = self.entries.layout.entry("cas", part.sha256)
         with self.entries.lock.shared():
             found = self.entries.find("cas", part.sha256) == part.size
@@ -154,7 +171,7 @@ class LocalBlobs:
             publication.also(os.path.dirname(path))
         else:
             self.entries.prepare()
-            publication.write(path, view)
+            write(path, view)
 
     def _put_large(self, windows: Iterable[Window]) -> Output:
         whole, size = hashlib.sha256(), 0
@@ -163,7 +180,7 @@ class LocalBlobs:
 
         def put_chunk(chunk: memoryview) -> Output:
             part = Output(hashlib.sha256(chunk).hexdigest(), len(chunk))
-            self._put_part(publication, part, chunk)
+            self._put_part(publication, part, publication.gather, chunk)
             return part
 
         with ThreadPoolExecutor(_WRITERS) as writers, ThreadPoolExecutor(1) as hasher:
@@ -185,6 +202,7 @@ class LocalBlobs:
                     finish_one()
             except BaseException:
                 writers.shutdown(cancel_futures=True)
+                publication.abandon()
                 raise
             publication.settle(writers)
         output = Output(whole.hexdigest(), size)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trtbuild.core.record import Output, Record
+from trtbuild.core.trust import is_entry_of
 from trtbuild.store.action_result import DOCUMENT, ActionResult, list_key
 from trtbuild.store.layout import Kind, listed
 from trtbuild.store.local import LocalStore
@@ -154,7 +155,7 @@ class _Verification:
             record = Record.from_bytes(self._read("cas", document.sha256) or b"")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return f"{DOCUMENT} is no record: {error}"
-        if record.recipe.key != key:
+        if not is_entry_of(key, record.recipe.key, action.signatures):
             return "it is the record of another key"
         named = action.blobs()
         for name, output in record.outputs.items():

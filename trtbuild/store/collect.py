@@ -4,11 +4,10 @@ Rules
 1. What no session can rely on is what has an mtime before the cut-off: the earlier of this collection's start and the
    starts of all sessions that live then, less a slack. Nothing else is removed, whatever the bounds say.
 2. Every removal looks at the mtime again, under the exclusive store-wide lock, which is held for short batches.
-3. Records go first, least recently used first: those past the age, then as many as the size asks for. After them the
-   chunk lists of blobs that no remaining record names, then the CAS files that no remaining record or list names.
-   What remains is computed anew after each step, so a record that was used in the meantime keeps its blobs.
+3. Records go first, as retention.py says. After them the chunk lists of blobs that no remaining record names, then the CAS
+   files that no remaining record or list names. What remains is computed anew after each step, so a record that was used in
+   the meantime keeps its blobs.
 4. Unreferenced blobs before the cut-off always go: without a record no build finds them.
-5. Sizes that bounds are compared with are allocated ones (``st_blocks``, as `du` counts). Apparent sizes are told too.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -18,63 +17,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
-from trtbuild.store.action_result import ActionResult, list_key
 from trtbuild.store.layout import Kind, Layout, unavailable
 from trtbuild.store.leftovers import remove_leftovers, session_starts
 from trtbuild.store.local import LocalStore
 from trtbuild.store.publication import sync_folder
+from trtbuild.store.retention import CollectReport, Entry, Scan, Size, doomed_records, size_of
 
 #: Covers the coarsest time stamps of a file system in use (FAT: 2 s), in seconds.
 SLACK_S = 2.0
 
 _BATCH = 64
-
-
-@dataclass(frozen=True)
-class Size:
-    """Bytes on the disk, as `du` counts, and bytes as the files have them."""
-
-    allocated: int = 0
-    apparent: int = 0
-
-    def __add__(self, other: Size) -> Size:
-        return Size(self.allocated + other.allocated, self.apparent + other.apparent)
-
-
-@dataclass(frozen=True)
-class CollectReport:
-    """What a collection removed and kept. Blobs are CAS files: whole blobs, chunks and record documents."""
-
-    records_removed: tuple[str, ...]
-    lists_removed: int
-    blobs_removed: int
-    freed: Size
-    records_kept: int
-    blobs_kept: int
-    kept: Size
-    #: Why records and blobs were kept that the bounds, or rule 4, would have removed: reason → how many.
-    kept_because: Mapping[str, int]
-    #: Files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries that were removed.
-    leftovers_removed: int
-
-
-@dataclass(frozen=True)
-class _Entry:
-    mtime_ns: int
-    size: Size
-    # Of AC entries: the CAS files that it names, and the blobs that these make up.
-    files: tuple[str, ...] = ()
-    blobs: tuple[str, ...] = ()
-
-
-@dataclass
-class _Scan:
-    records: dict[str, _Entry] = field(default_factory=dict)
-    lists: dict[str, tuple[str, _Entry]] = field(default_factory=dict)  # by blob: the list's key, and the list
-    cas: dict[str, _Entry] = field(default_factory=dict)
 
 
 def collect(
@@ -97,7 +51,7 @@ def collect(
     begun_ns, cutoff_ns = _begin(store, int(slack_s * 1e9))
     scan = _scan(layout)
     reasons: Counter[str] = Counter()
-    doomed = _doomed(scan, begun_ns, cutoff_ns, max_size, max_age_s, frozenset(pinned), reasons)
+    doomed = doomed_records(scan, begun_ns, cutoff_ns, max_size, max_age_s, scan.places_of(pinned), reasons)
     removal = _Removal(store, cutoff_ns, dry_run, reasons)
 
     gone = removal.run("ac", doomed, lambda key: scan.records[key])
@@ -138,92 +92,24 @@ def _begin(store: LocalStore, slack_ns: int) -> tuple[int, int]:
             os.unlink(stamp)
         except OSError as error:
             raise unavailable(error, layout.root) from error
-        return begun_ns, min([begun_ns, *session_starts(layout)]) - slack_ns
+        starts = list(session_starts(layout))
+        if any(start_ns > begun_ns for start_ns in starts):
+            # The clock was put back since that session began. So no mtime says what it relies on: all of it stays.
+            return begun_ns, -(1 << 62)
+        return begun_ns, min([begun_ns, *starts]) - slack_ns
 
 
-def _scan(layout: Layout) -> _Scan:
-    scan = _Scan()
+def _scan(layout: Layout) -> Scan:
+    scan = Scan()
     for key, stat in layout.entries("ac"):
-        entry = _Entry(stat.st_mtime_ns, _size(stat))
-        # One that cannot be read names nothing, and goes as a record does when its time comes.
-        with contextlib.suppress(OSError, ValueError):
-            with open(layout.entry("ac", key), "rb") as file:
-                action = ActionResult.from_bytes(file.read())
-            files = tuple({part.sha256 for _, part in action.files})
-            entry = _Entry(entry.mtime_ns, entry.size, files, tuple(action.blobs()))
-        if len(entry.blobs) == 1 and list_key(entry.blobs[0]) == key:
-            scan.lists[entry.blobs[0]] = (key, entry)
-        else:
-            scan.records[key] = entry
+        data = None
+        # One that cannot be read goes as a record does when its time comes.
+        with contextlib.suppress(OSError), open(layout.entry("ac", key), "rb") as file:
+            data = file.read()
+        scan.add(key, stat.st_mtime_ns, size_of(stat), data)
     for name, stat in layout.entries("cas"):
-        scan.cas[name] = _Entry(stat.st_mtime_ns, _size(stat))
+        scan.cas[name] = Entry(stat.st_mtime_ns, size_of(stat))
     return scan
-
-
-def _size(stat: os.stat_result) -> Size:
-    return Size(stat.st_blocks * 512, stat.st_size)
-
-
-def _doomed(
-    scan: _Scan,
-    begun_ns: int,
-    cutoff_ns: int,
-    max_size: int | None,
-    max_age_s: float | None,
-    pinned: Collection[str],
-    reasons: Counter[str],
-) -> list[str]:
-    """The records to remove, least recently used first."""
-    account = _Account(scan, cutoff_ns)
-    doomed = []
-    for key in sorted(scan.records, key=lambda key: (scan.records[key].mtime_ns, key)):
-        entry = scan.records[key]
-        too_old = max_age_s is not None and entry.mtime_ns < begun_ns - int(max_age_s * 1e9)
-        too_much = max_size is not None and account.allocated > max_size
-        if not too_old and not too_much:
-            continue
-        if key in pinned:
-            reasons["pinned"] += 1
-        elif entry.mtime_ns >= cutoff_ns:
-            reasons["in use"] += 1
-        else:
-            account.drop(entry)
-            doomed.append(key)
-    return doomed
-
-
-class _Account:
-    """How many allocated bytes will remain, as records are given up one by one."""
-
-    def __init__(self, scan: _Scan, cutoff_ns: int) -> None:
-        self._scan = scan
-        self._cutoff_ns = cutoff_ns
-        self._blob_uses = Counter(blob for entry in scan.records.values() for blob in entry.blobs)
-        live_lists = [e for blob, (_, e) in scan.lists.items() if self._blob_uses[blob] or self._recent(e)]
-        holders = [*scan.records.values(), *live_lists]
-        self._file_uses = Counter(file for entry in holders for file in entry.files)
-        files = [e for name, e in scan.cas.items() if self._file_uses[name] or self._recent(e)]
-        self.allocated = sum(entry.size.allocated for entry in [*holders, *files])
-
-    def _recent(self, entry: _Entry) -> bool:
-        return entry.mtime_ns >= self._cutoff_ns
-
-    def drop(self, entry: _Entry) -> None:
-        self.allocated -= entry.size.allocated
-        self._release(entry.files)
-        for blob in entry.blobs:
-            self._blob_uses[blob] -= 1
-            found = self._scan.lists.get(blob)
-            if found and not self._blob_uses[blob] and not self._recent(found[1]):
-                self.allocated -= found[1].size.allocated
-                self._release(found[1].files)
-
-    def _release(self, files: Iterable[str]) -> None:
-        for file in files:
-            self._file_uses[file] -= 1
-            entry = self._scan.cas.get(file)
-            if entry and not self._file_uses[file] and not self._recent(entry):
-                self.allocated -= entry.size.allocated
 
 
 class _Removal:
@@ -237,7 +123,7 @@ class _Removal:
         self._folders: set[str] = set()
         self.freed = Size()
 
-    def run(self, kind: Kind, names: Iterable[str], entry_of: Callable[[str], _Entry]) -> dict[str, None]:
+    def run(self, kind: Kind, names: Iterable[str], entry_of: Callable[[str], Entry]) -> dict[str, None]:
         """Remove what still is before the cut-off; the names that are gone, in order."""
         gone: dict[str, None] = {}
         todo = list(names)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import secrets
+import stat
 from contextlib import AbstractContextManager, nullcontext
 
 from trtbuild.core.record import Output
@@ -51,7 +52,11 @@ class Entries:
         """The size of an entry in bytes, which is touched (rule 4; the caller holds the lock). None: not there."""
         path = self.layout.entry(kind, name)
         try:
-            found = os.stat(path)
+            found = os.stat(path, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                # A link, a directory, a pipe that would be waited for: out of the way, so that it can be put.
+                self.quarantine(kind, name, "it is no regular file")
+                return None
             if found.st_size == 0 and name != _EMPTY:
                 return None  # never published so: a file system that lost power left it
             if not self.asking and found.st_mtime_ns < self.sessions.since:
@@ -134,7 +139,7 @@ class Entries:
         aside = f"{self.layout.quarantine}/{kind}-{name}-{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
             os.rename(path, aside)
-            if kind == "cas" and _sha256_of(aside) == name:
+            if kind == "cas" and stat.S_ISREG(os.lstat(aside).st_mode) and _sha256_of(aside) == name:
                 # Another process put the right bytes there since they were read, and may rely on them.
                 os.rename(aside, path)
                 return

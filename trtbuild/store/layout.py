@@ -7,10 +7,14 @@ tmp/              what is being written
 quarantine/       entries that were wrong, for a person to look at
 locks/            `store`, `records`, and the keys that are being built
 sessions/         one file for each running session
+
+Where the root may be written by its group, or by all, several users share the store. Then the root's mode and group hold
+for all that is made below it, and no umask does: what one of them leaves, the others have to be able to read, touch and
+lock.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
-# ruff: noqa: PTH103, PTH104
+# ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112, PTH116
 from __future__ import annotations
 
 import contextlib
@@ -85,8 +89,39 @@ class Layout:
         """A path in ``tmp/`` that nothing else uses; the process's id is for a person to see."""
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
+    def shared(self) -> os.stat_result | None:
+        """The stat of the root, where it is shared. Raises OSError."""
+        root = os.stat(self.root)
+        return root if root.st_mode & 0o022 else None
+
+    def make_folder(self, path: str) -> None:
+        """Make a directory whose parent is there, if it is not; nobody meets one that is not open to them yet. Raises
+        OSError."""
+        if os.path.isdir(path):
+            return
+        root = self.shared()
+        fresh = path
+        try:
+            if root is not None and path != self.tmp:
+                fresh = self.fresh_name()
+            os.mkdir(fresh)
+            if root is not None:
+                descriptor = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    allow(descriptor, root, 0o7777)
+                finally:
+                    os.close(descriptor)
+            if fresh != path:
+                os.rename(fresh, path)
+        except OSError:
+            if fresh != path:
+                with contextlib.suppress(OSError):
+                    os.rmdir(fresh)
+            if not os.path.isdir(path):  # else another process was faster
+                raise
+
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
-        """The name and stat of every entry, in no order. What is removed meanwhile is left out.
+        """The name and stat of every entry, in no order. What is removed meanwhile is left out, and what is no file.
 
         Raises StoreUnavailable when a directory cannot be read, or is none.
         """
@@ -97,7 +132,8 @@ class Layout:
                 for found in listed(shelf.path):
                     if is_digest(found.name) and found.name.startswith(shelf.name):
                         with contextlib.suppress(FileNotFoundError):
-                            yield found.name, found.stat(follow_symlinks=False)
+                            if found.is_file(follow_symlinks=False):
+                                yield found.name, found.stat(follow_symlinks=False)
         except FileNotFoundError:  # nothing was written yet
             return
         except OSError as error:
@@ -125,14 +161,29 @@ class Layout:
     def create(self) -> None:
         """Make what is missing of the directories, then the format file. Raises StoreUnavailable."""
         try:
-            for name in ("cas", "ac", "tmp", "quarantine", "locks", "sessions"):
-                os.makedirs(f"{self.root}/{name}", exist_ok=True)
+            os.makedirs(self.root, exist_ok=True)
+            for name in ("tmp", "cas", "ac", "quarantine", "locks", "sessions"):
+                self.make_folder(f"{self.root}/{name}")
             if not self.check_format():
                 fresh = self.fresh_name()
-                Path(fresh).write_text(f"{FORMAT}\n", "utf-8")
+                with open(fresh, "x", encoding="utf-8") as file:
+                    if (root := self.shared()) is not None:
+                        allow(file.fileno(), root, 0o666)
+                    file.write(f"{FORMAT}\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # an empty one would be another format
                 os.rename(fresh, f"{self.root}/format")
         except OSError as error:
             raise unavailable(error, self.root) from error
+
+
+def allow(descriptor: int, root: os.stat_result, bits: int) -> None:
+    """Give a new file or directory the group of `root`, and of its mode the `bits`. Raises OSError."""
+    if os.fstat(descriptor).st_gid != root.st_gid:
+        with contextlib.suppress(OSError):  # this user is not in that group
+            os.fchown(descriptor, -1, root.st_gid)
+    with contextlib.suppress(PermissionError):  # a file system with modes of its own
+        os.fchmod(descriptor, root.st_mode & bits)
 
 
 def listed(path: str) -> list[os.DirEntry[str]]:

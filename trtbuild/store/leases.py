@@ -27,7 +27,7 @@ import os
 import threading
 from collections.abc import Iterator
 
-from trtbuild.store.layout import Layout, unavailable
+from trtbuild.store.layout import Layout, allow, unavailable
 
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
@@ -53,6 +53,31 @@ def _open(path: str, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         _held.add(descriptor)
     return descriptor
+
+
+def _open_or_make(layout: Layout, path: str) -> int:
+    """A descriptor of a lock file, which all users of the store may open from when it has its name on."""
+    while True:
+        try:
+            return _open(path, os.O_RDWR)
+        except FileNotFoundError:
+            root = layout.shared()
+        if root is None:
+            return _open(path, os.O_RDWR | os.O_CREAT)
+        fresh = layout.fresh_name()
+        descriptor = _open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            allow(descriptor, root, 0o666)
+            os.link(fresh, path)
+        except FileExistsError:
+            pass  # another process was faster
+        except OSError:  # a file system without hard links
+            made = _open(path, os.O_RDWR | os.O_CREAT)
+            allow(made, root, 0o666)
+            return made
+        finally:
+            _close(descriptor)
+            os.unlink(fresh)
 
 
 def _close(descriptor: int) -> None:
@@ -93,7 +118,7 @@ class StoreLock:
     def exclusive(self) -> Iterator[None]:
         """Keeps everyone out. Raises StoreUnavailable when the store cannot be written."""
         try:
-            descriptor = _open(f"{self._layout.locks}/store", os.O_RDWR | os.O_CREAT)
+            descriptor = _open_or_make(self._layout, f"{self._layout.locks}/store")
         except OSError as error:
             raise unavailable(error, self._layout.root) from error
         with self._hold(descriptor, fcntl.LOCK_EX):
@@ -102,7 +127,7 @@ class StoreLock:
     def _open(self) -> int:
         path = f"{self._layout.locks}/store"
         try:
-            return _open(path, os.O_RDWR | os.O_CREAT)  # NFS wants it open for writing
+            return _open_or_make(self._layout, path)  # NFS wants it open for writing
         except PermissionError:
             return _open(path, os.O_RDONLY)
 
@@ -146,8 +171,17 @@ class Sessions:
                     raise unavailable(error, self._layout.root) from error
                 descriptor = None
             if descriptor is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                self._change(path, os.fstat(descriptor).st_mtime_ns)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    if (root := self._layout.shared()) is not None:
+                        allow(descriptor, root, 0o666)
+                    start = os.fstat(descriptor).st_mtime_ns
+                except OSError as error:
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+                    _close(descriptor)
+                    raise unavailable(error, self._layout.root) from error
+                self._change(path, start)
         try:
             yield
         finally:
@@ -177,7 +211,7 @@ def building(layout: Layout, key: str) -> Iterator[None]:
     """Hold `key` alone, among all threads and processes (rule 3). Raises StoreUnavailable."""
     path = f"{layout.locks}/{key}"
     try:
-        descriptor = _acquire(path)
+        descriptor = _acquire(layout, path)
     except OSError as error:
         raise unavailable(error, layout.root) from error
     try:
@@ -193,7 +227,7 @@ def building(layout: Layout, key: str) -> Iterator[None]:
 def publishing(layout: Layout) -> Iterator[None]:
     """Hold ``locks/records``: one record is looked for and published at a time. Raises StoreUnavailable."""
     try:
-        descriptor = _open(f"{layout.locks}/records", os.O_RDWR | os.O_CREAT)
+        descriptor = _open_or_make(layout, f"{layout.locks}/records")
     except OSError as error:
         raise unavailable(error, layout.root) from error
     try:
@@ -206,9 +240,9 @@ def publishing(layout: Layout) -> Iterator[None]:
         _close(descriptor)
 
 
-def _acquire(path: str) -> int:
+def _acquire(layout: Layout, path: str) -> int:
     while True:
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        descriptor = _open_or_make(layout, path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if is_named(descriptor, path):

@@ -1,11 +1,12 @@
 """What dead processes left in a store: unfinished files, locks, sessions; and quarantined entries past their time."""
 
 # Paths are strings here, as in the rest of the store.
-# ruff: noqa: PTH108
+# ruff: noqa: PTH106, PTH108, PTH112
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 
 from trtbuild.store import leases
@@ -40,7 +41,10 @@ def remove_leftovers(layout: Layout, begun_ns: int, quarantine_age_s: float) -> 
     for found in listed(layout.quarantine):
         if _older(found, begun_ns, quarantine_age_s):
             with contextlib.suppress(OSError):
-                os.unlink(found.path)
+                if found.is_dir(follow_symlinks=False):
+                    shutil.rmtree(found.path)
+                else:
+                    os.unlink(found.path)
                 removed += 1
     return removed
 
@@ -50,7 +54,10 @@ def _remove_abandoned(path: str) -> bool:
     if descriptor is None:
         return False
     try:
-        os.unlink(path)  # while held: whoever waits for it finds out that it lost its name (leases.py, rule 3)
+        if os.path.isdir(path):  # that was to become a shelf (Layout.make_folder)
+            os.rmdir(path)
+        else:
+            os.unlink(path)  # while held: whoever waits for it finds out that it lost its name (leases.py, rule 3)
         return True
     except OSError:
         return False

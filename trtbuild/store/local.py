@@ -23,21 +23,26 @@ Rules
    names. Blobs that were put outside of a session may be gone by then: BlobMissing, never a record without its blobs.
 7. Records are write-once, by ``locks/records``. One whose blobs are not all there is not in the way: nobody can use it.
 8. An entry of the right name and size is not read when the same bytes are put again; of another size, it is replaced.
-9. Who only asks (`only_asks`) touches nothing and holds no lock: the answer is of the moment, nothing is kept for it. The
-   first thing that is put ends the asking.
+9. Where trusted keys are configured, a record is judged before its document is read. One that does not count is left for
+   those for whom it does; ours stands under its domain's key then (core/trust.py, rule 4).
+10. Who only asks (`only_asks`) touches nothing and holds no lock: the answer is of the moment, nothing is kept for it.
+    The first thing that is put ends the asking.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
-from trtbuild.errors import EntryCorrupt, StoreUnavailable
+from trtbuild.core.trust import Everyone, Signature, Trust, domain_key, places
+from trtbuild.errors import EntryCorrupt, RecordUntrusted, StoreUnavailable
 from trtbuild.store import action_result, leases
 from trtbuild.store.action_result import ActionResult, record_document
 from trtbuild.store.blobs import LocalBlobs
@@ -45,6 +50,16 @@ from trtbuild.store.blobs import LocalBlobs
 _log = logging.getLogger("trtbuild.store")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """A record that counts: the AC key under which it stands, its entry, its document."""
+
+    name: str
+    entry: ActionResult
+    document: bytes
+    record: Record
 
 
 class LocalStore(LocalBlobs):
@@ -55,29 +70,83 @@ class LocalStore(LocalBlobs):
     of the logger `trtbuild.store`.
     """
 
+    def __init__(self, root: Path | str, trust: Trust | None = None) -> None:
+        super().__init__(root)
+        self.trust: Trust = trust or Everyone()
+
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None; the sooner read if it is of the `wanted` recipe.
 
-        A corrupt one is moved to quarantine and raises EntryCorrupt; also StoreUnavailable.
+        A corrupt one is moved to quarantine and raises EntryCorrupt; one that does not count raises RecordUntrusted; also
+        StoreUnavailable.
         """
+        if self.trust.enforced:
+            standing = self._standing(key, wanted)
+            return None if standing is None else standing.record
         with self.entries.looking():  # once for both files of the record
             document = self._entry(key, record_document)
             found = None if document is None else self.entries.find("cas", document.sha256)
         data = None if document is None or found is None else self._document(key, document)
-        if data is None:  # collected, or quarantined before: as good as no record, and put_record writes another
+        # collected, or quarantined before, is as good as no record, and put_record writes another
+        return None if data is None else self._parsed(key, key, data, wanted)
+
+    def entry(self, key: str) -> tuple[ActionResult, bytes] | None:
+        """The entry of the record that counts here, and the bytes of its document, verified. Raises as `get_record`."""
+        standing = self._standing(key, None)
+        return None if standing is None else (standing.entry, standing.document)
+
+    def _standing(self, key: str, wanted: Recipe | None) -> _Standing | None:
+        """The first record that counts, of the places where one may stand. What is wrong with the others matters only then
+        when there is none."""
+        problem: EntryCorrupt | RecordUntrusted | None = None
+        for name in places(self.trust, key):
+            try:
+                standing = self._at(name, key, wanted)
+            except (EntryCorrupt, RecordUntrusted) as error:
+                problem = problem or error
+                continue
+            if standing is not None:
+                return standing
+        if problem is not None:
+            raise problem
+        return None
+
+    def _at(self, name: str, key: str, wanted: Recipe | None) -> _Standing | None:
+        """The record of `key` whose entry is called `name`."""
+        with self.entries.looking():
+            entry = self._entry(name, ActionResult.from_bytes)
+            if entry is None:
+                return None
+            document = entry.document
+            if document is None:
+                raise self._corrupt(name, "it names no record document")
+            if self.entries.find("cas", document.sha256) is None:
+                return None
+        why_not = self.trust.refusal(key, document, entry.signatures)
+        if why_not is not None:
+            raise RecordUntrusted(f"the record {key} in the local store does not count: {why_not}")
+        data = self._document(name, document)
+        if data is None:
             return None
+        return _Standing(name, entry, data, self._parsed(name, key, data, wanted))
+
+    def _parsed(self, name: str, key: str, data: bytes, wanted: Recipe | None) -> Record:
         try:
             record = Record.from_bytes(data, wanted)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._corrupt(key, f"its document is no record: {error}") from error
+            raise self._corrupt(name, f"its document is no record: {error}") from error
         if record.recipe.key != key:
-            raise self._corrupt(key, "it is the record of another key")
+            raise self._corrupt(name, "it is the record of another key")
         return record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` under which there is an entry, which is touched and not read. Raises StoreUnavailable."""
         with self.entries.looking():
-            return {key for key in keys if self.entries.find("ac", key) is not None}
+            return {key for key in keys if self._touched(places(self.trust, key))}
+
+    def _touched(self, names: Iterable[str]) -> bool:
+        found = [self.entries.find("ac", name) is not None for name in names]  # all: which of them counts is not known
+        return any(found)
 
     def get_action(self, key: str) -> ActionResult | None:
         """The entry under an AC key. None: not there. EntryCorrupt: it was not well-formed, and is in quarantine."""
@@ -108,8 +177,29 @@ class LocalStore(LocalBlobs):
         return EntryCorrupt(f"the record {key} is corrupt ({why}); it was moved to quarantine")
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record, after its blobs. Write-once: the winner of a race is returned, which may be another's.
-        With `replace`, this one wins. Raises BlobMissing when an output is not in the store, StoreUnavailable."""
+        """Publish a record that was made here, after its blobs, signed if this machine signs. Write-once: the winner of a
+        race is returned, which may be another's. With `replace`, this one wins.
+
+        Raises BlobMissing when an output is not in the store, StoreUnavailable.
+        """
+        document = record.to_bytes()
+        signatures = self.trust.sign(record.recipe.key, _described(document))
+        return self._publish(record, document, signatures, replace=replace)
+
+    def put_found(
+        self, record: Record, document: bytes, signatures: Sequence[Signature] = (), *, replace: bool = False
+    ) -> Record:
+        """Publish a record that comes from elsewhere, after its blobs: its document's bytes as they are, and the signatures
+        that it came with. Write-once, or not, as `put_record`.
+
+        Raises RecordUntrusted when it does not count here, BlobMissing, StoreUnavailable.
+        """
+        why_not = self.trust.refusal(record.recipe.key, _described(document), signatures)
+        if why_not is not None:
+            raise RecordUntrusted(f"the record {record.recipe.key} does not count: {why_not}")
+        return self._publish(record, document, signatures, replace=replace)
+
+    def _publish(self, record: Record, document: bytes, signatures: Sequence[Signature], *, replace: bool) -> Record:
         key = record.recipe.key
         self.entries.asking = False
         self.entries.prepare()
@@ -119,22 +209,37 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.parts(output.sha256) for output in record.outputs.values()}
-            document = self.put_bytes(record.to_bytes())
-            self.entries.write("ac", key, action_result.record_entry(document, blobs).to_bytes())
+            kept = self.put_bytes(document)
+            entry = action_result.record_entry(kept, blobs, signatures)
+            self.entries.write("ac", self._free_place(key, kept, signatures), entry.to_bytes())
         return record
 
     def _usable(self, key: str, wanted: Record) -> Record | None:
-        """The record that is there already, when it is of the same recipe and all of its blobs are there."""
+        """The record that is there already, when it is of the same recipe, counts, and all of its blobs are there."""
         try:
-            found = self.get_record(key)
-        except EntryCorrupt:
+            standing = self._standing(key, None)
+        except (EntryCorrupt, RecordUntrusted):
             return None
-        if found is None:
+        if standing is None:
             return None
+        found = standing.record
         if not found.recipe.same_as(wanted.recipe):
-            self.entries.quarantine("ac", key, "the recipe differs from one that has the same key")
+            self.entries.quarantine("ac", standing.name, "the recipe differs from one that has the same key")
             return None
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
+
+    def _free_place(self, key: str, document: Output, signatures: Sequence[Signature]) -> str:
+        """The AC key for a record: its own, unless another's stands there that does not count here (rule 9)."""
+        voucher = self.trust.voucher(key, document, signatures)
+        if voucher is None:
+            return key
+        try:
+            self._at(key, key, None)
+        except RecordUntrusted:
+            return domain_key(voucher.domain, key)
+        except EntryCorrupt:
+            pass
+        return key
 
     def session(self) -> AbstractContextManager[None]:
         """What is read or written from here to the end of the session is safe from collection.
@@ -151,7 +256,7 @@ class LocalStore(LocalBlobs):
             yield
 
     def only_asks(self) -> None:
-        """For a command that only says what is there: rule 9 holds from here on, until something is put."""
+        """For a command that only says what is there: rule 10 holds from here on, until something is put."""
         self.entries.asking = True
 
     @contextmanager
@@ -163,3 +268,7 @@ class LocalStore(LocalBlobs):
         self.entries.prepare()
         with leases.building(self.entries.layout, key):
             yield
+
+
+def _described(document: bytes) -> Output:
+    return Output(hashlib.sha256(document).hexdigest(), len(document))

@@ -15,16 +15,20 @@ from pathlib import Path
 from trtbuild.core.ports import FileStamp
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
-from trtbuild.errors import BlobMissing, EntryCorrupt
+from trtbuild.core.trust import Everyone, Signature, Trust, domain_key, places
+from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.publication import copy_atomically
 
 
 class MemoryStore:
     """The `Store` of core/ports.py, of this process alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, trust: Trust | None = None) -> None:
+        self.trust: Trust = trust or Everyone()
         self.blobs: dict[str, bytes] = {}
+        #: Record documents, and who vouches for them, by AC key.
         self.records: dict[str, bytes] = {}
+        self.signatures: dict[str, tuple[Signature, ...]] = {}
         #: What was wrong: ("cas" or "ac", name) and the bytes that were there.
         self.quarantine: dict[tuple[str, str], bytes] = {}
         self._lock = threading.RLock()
@@ -64,23 +68,44 @@ class MemoryStore:
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None; the sooner read if it is of the `wanted` recipe. A corrupt one is moved to quarantine and
-        raises EntryCorrupt."""
+        raises EntryCorrupt; one that does not count raises RecordUntrusted."""
         with self._lock:
-            data = self.records.get(key)
-            if data is None:
-                return None
+            return self._standing(key, wanted)[1]
+
+    def _standing(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
+        """The first record that counts, and the AC key under which it stands."""
+        problem: EntryCorrupt | RecordUntrusted | None = None
+        for name in places(self.trust, key):
             try:
-                record = Record.from_bytes(data, wanted)
-                if record.recipe.key != key:
-                    raise ValueError("it is the record of another key")
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                self.quarantine["ac", key] = self.records.pop(key)
-                raise EntryCorrupt(f"the record {key} is corrupt: {error}") from error
-            return record
+                record = self._at(name, key, wanted)
+            except (EntryCorrupt, RecordUntrusted) as error:
+                problem = problem or error
+                continue
+            if record is not None:
+                return name, record
+        if problem is not None:
+            raise problem
+        return key, None
+
+    def _at(self, name: str, key: str, wanted: Recipe | None) -> Record | None:
+        data = self.records.get(name)
+        if data is None:
+            return None
+        why_not = self.trust.refusal(key, _described(data), self.signatures.get(name, ()))
+        if why_not is not None:
+            raise RecordUntrusted(f"the record {key} in memory does not count: {why_not}")
+        try:
+            record = Record.from_bytes(data, wanted)
+            if record.recipe.key != key:
+                raise ValueError("it is the record of another key")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self.quarantine["ac", name] = self.records.pop(name)
+            raise EntryCorrupt(f"the record {key} is corrupt: {error}") from error
+        return record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` under which there is an entry. It is not read."""
-        return self.records.keys() & set(keys)
+        return {key for key in keys if any(name in self.records for name in places(self.trust, key))}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record, after its blobs, as core/ports.py says. Raises BlobMissing."""
@@ -92,18 +117,30 @@ class MemoryStore:
             for name, output in record.outputs.items():
                 if not self.has(output.sha256):
                     raise BlobMissing(f"output {name!r} of record {key}: blob {output.sha256} is not in this store")
-            self.records[key] = record.to_bytes()
+            document = record.to_bytes()
+            signatures = self.trust.sign(key, _described(document))
+            place = self._free_place(key, signatures)
+            self.records[place], self.signatures[place] = document, signatures
         return record
+
+    def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str:
+        try:
+            self._at(key, key, None)
+        except RecordUntrusted:
+            return domain_key(signatures[0].domain, key) if signatures else key
+        except EntryCorrupt:
+            pass
+        return key
 
     def _usable(self, key: str, wanted: Record) -> Record | None:
         try:
-            found = self.get_record(key)
-        except EntryCorrupt:
+            name, found = self._standing(key, None)
+        except (EntryCorrupt, RecordUntrusted):
             return None
         if found is None:
             return None
         if not found.recipe.same_as(wanted.recipe):
-            self.quarantine["ac", key] = self.records.pop(key)
+            self.quarantine["ac", name] = self.records.pop(name)
             return None
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
@@ -118,3 +155,7 @@ class MemoryStore:
             lock = self._building.setdefault(key, threading.Lock())
         with lock:
             yield
+
+
+def _described(document: bytes) -> Output:
+    return Output(hashlib.sha256(document).hexdigest(), len(document))

@@ -7,16 +7,19 @@ Rules
 2. The writer holds an flock on its file while it writes. Collection takes what no one holds and is old (collect.py).
 3. The directories are synced once for many files, by `settle`, before anything that refers to those files is
    published. Directories of files that were there already are synced too: whoever wrote those may not be that far.
+   Of many files, some are written before the first is synced (`gather`): the kernel writes them out meanwhile, and one
+   commit of the file system's journal is enough for all of them. Each is still synced before it gets its name. (One
+   syncfs(2) would also wait for all that others are writing to that file system.)
 4. A copy that leaves the store (`copy_atomically`) is published in the same way, beside its place: it is durable
    before an index names it, because later builds trust it by its times. Its mtime is a nanosecond after the one that
    the file system gave: an edit gets one from the file system's clock, and so another one, even within the clock's
    tick. Where such an mtime is not kept, the copy has no stamp.
-5. Files are read-only. Where the store's directories are writable for a group, its files are writable: whoever may
-   write there must be able to touch them, which marks use. The umask holds in any case.
+5. Files are read-only, less the umask. In a store that several users share (layout.py) they have the root's mode:
+   whoever may write there must be able to touch them, which marks use.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
-# ruff: noqa: PTH100, PTH103, PTH104, PTH108, PTH116
+# ruff: noqa: PTH100, PTH104, PTH108
 from __future__ import annotations
 
 import contextlib
@@ -25,11 +28,24 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from trtbuild.core.ports import FileStamp
-from trtbuild.store.layout import Layout, unavailable
+from trtbuild.store.layout import Layout, allow, unavailable
+
+# Files that are written before they are synced, and as many open descriptors. More of them gain nothing.
+_TOGETHER = 64
+
+
+class _Written(NamedTuple):
+    """A file in ``tmp/`` that has its bytes, not yet synced, and the path that it will have."""
+
+    descriptor: int
+    fresh: str
+    path: str
 
 
 class Publication:
@@ -39,6 +55,8 @@ class Publication:
         self._layout = layout
         self._lock = threading.Lock()
         self._unsettled: set[str] = set()
+        self._written: list[_Written] = []
+        self._gathered: set[str] = set()
 
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Give `path` the bytes `data`, in place of what it had. Durable after `settle`. Raises StoreUnavailable."""
@@ -53,7 +71,8 @@ class Publication:
 
     def _write(self, path: str, data: bytes | memoryview) -> None:
         fresh = self._layout.fresh_name()
-        with _fresh_file(fresh, self._mode()) as descriptor:
+        with _fresh_file(fresh, 0o444) as descriptor:
+            self._allow(descriptor)
             # A file system without locks loses the mark only: gc then goes by age alone.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,15 +80,76 @@ class Publication:
             os.fsync(descriptor)
             self._rename(fresh, path)
 
-    def _mode(self) -> int:
-        return 0o666 if os.stat(self._layout.tmp).st_mode & 0o020 else 0o444
+    def gather(self, path: str, data: bytes | memoryview) -> None:
+        """The same for one of many files, which appear some at a time, the last of them by `settle`. A path that was
+        gathered before is left as it is. `settle` or `abandon` must follow. Raises StoreUnavailable."""
+        with self._lock:
+            if path in self._gathered:
+                return
+            self._gathered.add(path)
+        try:
+            try:
+                written = self._write_ahead(path, data)
+            except FileNotFoundError:  # as in `write`
+                self._layout.create()
+                written = self._write_ahead(path, data)
+            with self._lock:
+                self._written.append(written)
+                if len(self._written) < _TOGETHER:
+                    return
+                batch, self._written = self._written, []
+            self._publish(batch)
+        except OSError as error:
+            raise unavailable(error, self._layout.root) from error
+
+    def _write_ahead(self, path: str, data: bytes | memoryview) -> _Written:
+        fresh = self._layout.fresh_name()
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        try:
+            self._allow(descriptor)
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_all(descriptor, data)
+            _start_writing_out(descriptor)
+        except BaseException:
+            remove([fresh])
+            os.close(descriptor)
+            raise
+        return _Written(descriptor, fresh, path)
+
+    def _publish(self, batch: list[_Written]) -> None:
+        try:
+            for written in batch:
+                os.fsync(written.descriptor)
+            for written in batch:
+                self._rename(written.fresh, written.path)
+        except BaseException:
+            remove(written.fresh for written in batch)
+            raise
+        finally:
+            for written in batch:
+                os.close(written.descriptor)
+
+    def abandon(self) -> None:
+        """Remove what was gathered and is not published yet."""
+        with self._lock:
+            batch, self._written = self._written, []
+        for written in batch:
+            with contextlib.suppress(OSError):
+                os.unlink(written.fresh)
+            os.close(written.descriptor)
+
+    def _allow(self, descriptor: int) -> None:
+        root = self._layout.shared()
+        if root is not None:
+            allow(descriptor, root, 0o666)
 
     def _rename(self, fresh: str, path: str) -> None:
         folder = os.path.dirname(path)
         try:
             os.rename(fresh, path)
         except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)
+            self._layout.make_folder(folder)
             self.also(os.path.dirname(folder))
             os.rename(fresh, path)
         self.also(folder)
@@ -80,10 +160,13 @@ class Publication:
             self._unsettled.add(folder)
 
     def settle(self, pool: Executor | None = None) -> None:
-        """Sync the directories of everything published so far. Raises StoreUnavailable."""
+        """Publish what was gathered, then sync the directories of everything published so far. Raises StoreUnavailable."""
         with self._lock:
-            folders, self._unsettled = self._unsettled, set()
+            batch, self._written = self._written, []
         try:
+            self._publish(batch)
+            with self._lock:
+                folders, self._unsettled = self._unsettled, set()
             for _ in pool.map(sync_folder, folders) if pool else map(sync_folder, folders):
                 pass
         except OSError as error:
@@ -145,6 +228,25 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _start_writing_out(descriptor: int) -> None:
+    """Have the kernel begin to write a file out, and do not wait; where it cannot, the sync that follows takes longer."""
+    call = _sync_file_range()
+    if call is not None:
+        call(descriptor, 0, 0, 2)  # SYNC_FILE_RANGE_WRITE, of the whole file
+
+
+@lru_cache(maxsize=1)
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    import ctypes  # 10 ms that few commands need
+
+    try:
+        call: Any = ctypes.CDLL(None).sync_file_range  # Linux; it runs without the GIL
+    except (AttributeError, OSError):
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return call  # type: ignore[no-any-return]
 
 
 def _stamp(descriptor: int) -> FileStamp | None:

@@ -6,22 +6,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trtbuild.core.record import Record
-from trtbuild.errors import EntryCorrupt
+from trtbuild.errors import EntryCorrupt, RecordUntrusted
+from trtbuild.store.action_result import ActionResult
 from trtbuild.store.local import LocalStore
 
 
 def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
-    """The records that have the blob `sha256` among their outputs. Every entry is read, none of the others is touched.
+    """The records that count here and have the blob `sha256` among their outputs, each once. Every entry is read, none of
+    the others is touched.
 
     Raises StoreUnavailable.
     """
-    layout, wanted = store.entries.layout, sha256.encode()
-    for key, _ in layout.entries("ac"):
+    layout, wanted, seen = store.entries.layout, sha256.encode(), set()
+    for name, _ in layout.entries("ac"):
         try:
-            if wanted not in Path(layout.entry("ac", key)).read_bytes():
+            data = Path(layout.entry("ac", name)).read_bytes()
+            key = _key(store, data) if wanted in data else None
+            if key is None or key in seen:
                 continue
+            seen.add(key)
             record = store.get_record(key)
-        except (OSError, EntryCorrupt):  # collected meanwhile, or put aside now
+        except (OSError, EntryCorrupt, RecordUntrusted):  # collected meanwhile, put aside now, or of no account
             continue
         if record is not None and any(output.sha256 == sha256 for output in record.outputs.values()):
             yield record
+
+
+def _key(store: LocalStore, data: bytes) -> str | None:
+    """Which key the entry `data` is a record of, by its document: an entry may stand under its domain's key."""
+    try:
+        document = ActionResult.from_bytes(data).document
+        text = None if document is None else store.entries.read("cas", document.sha256)
+        return None if text is None else Record.from_bytes(text).recipe.key
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

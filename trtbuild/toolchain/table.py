@@ -47,6 +47,8 @@ class Flavour:
     default_workspace: int | None = None
     #: Whether it keeps timings of kernels that make a later build faster.
     timing_cache: bool = False
+    #: Whether equal jobs give equal bytes, so that building once more shows whether an engine is what it is said to be.
+    reproducible: bool = False
     #: Metadata version → the version that the loaded library says, where they differ.
     library_versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -78,6 +80,8 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).
         timing_cache=False,
+        # FACTS: byte-identical across runs and processes. It times no kernels when it builds.
+        reproducible=True,
     ),
     "tensorrt": Flavour(
         name="tensorrt",

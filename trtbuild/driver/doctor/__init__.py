@@ -2,7 +2,8 @@
 
 A file for each thing that is looked at: `interpreter` (Python, trtbuild itself, the command on PATH), `libraries` (torch,
 onnx and the toolchains, each imported in a process of its own), `machine` (GPU, clock, text encoding), `storage` (cache,
-index, the project's state), `project` (manifest and targets). `examination` puts them in order.
+index, the project's state), `remotes` (the user's configuration, team caches, keys), `project` (manifest and targets).
+`examination` puts them in order.
 
 Rules
 1. A check returns findings and never raises: what it meets is what it finds.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.doctor import interpreter, libraries, machine, project, storage
+from trtbuild.driver.doctor import interpreter, libraries, machine, project, remotes, storage
 from trtbuild.driver.doctor.finding import Finding, problem
 from trtbuild.driver.workspace import Request
 from trtbuild.errors import UsageError
@@ -39,6 +39,7 @@ def _findings(folder: Path, request: Request) -> Iterator[Finding]:
         ("cache", lambda: storage.cache(folder)),
         ("state", lambda: storage.state(folder)),
         ("clock", lambda: machine.clock(folder)),
+        ("configuration", lambda: remotes.configured(folder, request)),
         ("manifest", lambda: project.declared(folder, request.files)),
         ("completion", interpreter.completion),
     ]

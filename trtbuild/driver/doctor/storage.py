@@ -40,7 +40,7 @@ def cache(project: Path) -> Iterator[Finding]:
     """The store's directory: its format, whether it can be written, its file system and how much is free."""
     root = wiring.store_root(project)
     try:
-        wiring.open_store(root)
+        wiring.open_local(project)
     except StoreUnavailable as error:
         yield problem("cache", error.text, error.hint or "set TRTBUILD_CACHE_DIR to another directory")
         return

@@ -33,6 +33,7 @@ IGNORED_ENTRIES: dict[str, str] = {
 IGNORED_IN_PROJECT: dict[str, str] = {
     "dist": "outputs are put there",
     "cache": "the default store",
+    "trtbuild.lock": "`trtbuild lock` writes it",
 }
 
 #: Seen of what is neither a file nor a directory: a pipe, a socket, a device.

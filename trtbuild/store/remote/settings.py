@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -10,7 +10,7 @@ class RemoteSettings:
     """One ``[[remote]]``. `url` may hold credentials, and is never shown; `place` is what is."""
 
     name: str
-    url: str
+    url: str = field(repr=False)
     read: bool = True
     write: bool = True
     #: Seconds that nothing may happen (to connect, to a first byte, between bytes) before the remote is left alone.

@@ -1,0 +1,219 @@
+"""The job summary: what is in it, what it cannot be made to say, and that no build fails for it."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtbuild.cli import job_summary, main
+from trtbuild.cli.job_summary import job_summary as summary
+
+Document = dict[str, Any]
+
+
+def step(model: str, key: str, verdict: str = "hit", source: str | None = "local", saved_s: float = 0.0) -> Document:
+    return {
+        "id": f"{model}/engine/{key}@ada",
+        "model": model,
+        "stage": "engine",
+        "key": key,
+        "verdict": verdict,
+        "source": source,
+        "reason": {"code": "new", "text": "there was no such step before", "changed": []},
+        "saved_s": saved_s,
+    }
+
+
+def document(*steps: Document, **more: Any) -> Document:
+    return {
+        "ok": True,
+        "duration_s": 1.9,
+        "steps": list(steps),
+        "errors": [],
+        "warnings": [],
+        "remotes": [],
+        **more,
+    }
+
+
+def table(text: str, first: str) -> list[list[str]]:
+    """The rows of the table whose header begins with `first`, as a reader sees them."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([html.unescape(re.sub(r"</?code>", "", cell)).strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def test_it_has_a_row_for_each_model_and_one_for_all() -> None:
+    text = summary(
+        document(
+            step("vit", "a", saved_s=60.0),
+            step("vit", "b", source="team", saved_s=3.0),
+            step("vit", "c", "run", "built"),
+            step("bert", "d", "failed", None),
+            step("bert", "e", "skipped", None),
+        )
+    )
+    assert text.startswith("\n### trtbuild build done: 2 hit, 1 run, 1 failed, 1 skipped in 1.9 s, 63.0 s saved\n")
+    assert table(text, "model") == [
+        ["vit", "2", "1", "0", "0", "local 1, team 1", "63.0 s"],
+        ["bert", "0", "0", "1", "1", "", "0.0 s"],
+        ["**all**", "2", "1", "1", "1", "local 1, team 1", "63.0 s"],
+    ]
+
+
+def test_the_row_for_all_is_left_out_for_one_model() -> None:
+    assert len(table(summary(document(step("vit", "a"))), "model")) == 1
+
+
+def test_time_is_saved_once_for_a_key_and_not_where_it_ran() -> None:
+    steps = [step("a", "k", saved_s=10.0), step("b", "k", saved_s=10.0), step("c", "r", "run", "built")]
+    steps.append(step("c", "r", saved_s=7.0))  # of several steps with one key, one ran
+    text = summary(document(*steps))
+    assert ", 10.0 s saved" in text
+    assert [row[-1] for row in table(text, "model")] == ["10.0 s", "10.0 s", "0.0 s", "10.0 s"]
+
+
+def test_remotes_failures_and_warnings_are_told() -> None:
+    report = {"name": "team", "hits": 3, "bytes_down": 5 << 20, "records_sent": 1, "bytes_up": 2048, "given_up": None}
+    down = {"name": "old", "given_up": "https://old.example: connection refused"}
+    lacking = {"name": "x", "given_up": None, "untrusted": 2, "records_not_sent": 1}
+    error = {"type": "SourceError", "text": "no such layer", "file": "net.py", "line": 3, "hint": "add it"}
+    failed = step("vit", "a", "failed", None)
+    text = summary(
+        document(
+            failed,
+            ok=False,
+            remotes=[report, down, lacking],
+            errors=[{**error, "step": failed["id"]}, {"text": "disk full"}],
+            warnings=["team: slow", "team: slow"],
+        )
+    )
+    assert "build failed: 1 failed" in text
+    assert table(text, "remote") == [
+        ["team", "3", "5.0 MiB", "1", "2.0 KiB", ""],
+        ["old", "0", "0 B", "0", "0 B", "https://old.example: connection refused"],
+        ["x", "0", "0 B", "0", "0 B", "2 untrusted, 1 not sent"],
+    ]
+    assert table(text, "failed step") == [
+        [failed["id"], "there was no such step before", "net.py:3: no such layer → add it"],
+        ["", "", "disk full"],
+    ]
+    assert html.unescape(text).count("- warning: team: slow") == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a|b",
+        "a\n| b |",
+        "<script>alert(1)</script>",
+        "![x](https://evil.example/x.png)",
+        "[x](javascript:1)",
+        "`code`",
+        "</code><b>",
+        "@everyone",
+        "https://evil.example",
+        "www.evil.example",
+        "**bold** _it_ ~no~ $x$",
+        "&lt;",
+        "\\",
+        "\x1b[31mred\x1b[0m\x00",
+    ],
+)
+def test_names_and_messages_stay_text(name: str) -> None:
+    text = summary(
+        document(
+            step(name, "a", source=name),
+            warnings=[name],
+            errors=[{"text": name, "step": name}],
+            remotes=[{"name": name, "given_up": name}],
+        )
+    )
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    widths = [line.count("|") for line in rows]
+    assert widths == [8, 8, 8, 7, 7, 7, 4, 4, 4]
+    allowed = re.sub(r"</?code>|&#[0-9]+;", "", text)
+    assert not re.search(r"[\\`_{}\[\]<>()+!&~@$\x00-\x09\x0b-\x1f]|\*|://|www\.", allowed.replace("### ", ""))
+    readable = re.sub(r"\x1b\[[0-9;]*m|\x00", "", name).replace("\n", " ")
+    assert table(text, "model")[0][0] == readable
+
+
+def test_it_is_appended_and_never_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("what was there")
+    environ = {"GITHUB_STEP_SUMMARY": str(path)}
+    assert job_summary.write(environ, document(step("vit", "a")))
+    assert path.read_text().startswith("what was there\n### trtbuild build done")
+
+
+def test_several_that_append_at_once_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.touch()
+    environ = {"GITHUB_STEP_SUMMARY": str(path)}
+    written = document(*(step(f"model{n}", "a") for n in range(50)))
+    threads = [threading.Thread(target=job_summary.write, args=(environ, written)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_text() == summary(written) * 8
+
+
+def test_it_stays_below_the_limit_of_github(tmp_path: Path) -> None:
+    long = "|" * 5000
+    steps = [step(f"{n}{long}", str(n), "failed", None) for n in range(1000)]
+    errors = [{"text": long, "step": entry["id"]} for entry in steps]
+    whole = document(*steps, errors=errors, warnings=[f"{n}{long}" for n in range(1000)])
+    text = summary(whole)
+    assert "… and 800 more" in text
+    assert "… and 950 more errors" in text
+    assert "… and 970 more" in text
+    assert len(text.encode()) < job_summary.LARGEST_BYTES
+    path = tmp_path / "summary.md"
+    environ = {"GITHUB_STEP_SUMMARY": str(path)}
+    assert job_summary.write(environ, whole)
+    assert path.read_text() == text
+    path.write_bytes(b"x" * (job_summary.LARGEST_BYTES - 1000))
+    assert job_summary.write(environ, whole)  # the first line, and no more
+    assert path.read_text().endswith("x\n### trtbuild build done: 1,000 failed in 1.9 s\n")
+    path.write_bytes(b"x" * (job_summary.LARGEST_BYTES - 10))
+    assert not job_summary.write(environ, whole)
+    assert path.stat().st_size == job_summary.LARGEST_BYTES - 10
+
+
+@pytest.mark.parametrize("what", ["nothing", "missing", "directory", "pipe", "device"])
+def test_what_cannot_be_written_is_left_alone(tmp_path: Path, what: str) -> None:
+    paths = {"nothing": "", "missing": str(tmp_path / "a" / "b"), "directory": str(tmp_path), "device": "/dev/full"}
+    if what == "pipe":
+        paths["pipe"] = str(tmp_path / "pipe")
+        os.mkfifo(paths["pipe"])
+    assert not job_summary.write({"GITHUB_STEP_SUMMARY": paths[what]}, document())
+
+
+def test_an_error_before_any_work_is_in_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["trtbuild"])
+    (tmp_path / "trtbuild.yaml").write_text("version: 2\n")
+    assert main.run(["-C", str(tmp_path), "build"]) == 2
+    assert path.read_text().startswith("\n### trtbuild build failed: no steps in 0.0 s\n")
+    assert table(path.read_text(), "failed step")[0][2].startswith("trtbuild.yaml:1:")
+    before = path.read_text()
+    assert main.run(["-C", str(tmp_path), "plan"]) == 2
+    assert path.read_text() == before
+    capsys.readouterr()

@@ -1,0 +1,68 @@
+"""What ``trtbuild lock`` says to a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trtbuild.cli import locks
+
+FOUND: dict[str, Any] = {
+    "ok": True,
+    "path": "trtbuild.lock",
+    "existed": True,
+    "check": False,
+    "written": True,
+    "models": [{"model": "vit", "steps": 9, "engines": 2, "engine_bytes": 3 << 20, "targets": ["ada", "blackwell"]}],
+    "missing": [],
+    "differences": [],
+    "next": [],
+}
+CHANGED = {"area": "step", "name": "vit/trace", "change": "changed", "was": "key " + "a" * 64, "now": "key " + "b" * 64}
+NEWER = {"area": "version", "name": "vit: torch", "change": "changed", "was": "2.12.0", "now": "2.13.0"}
+
+
+def shown(**changes: Any) -> list[str]:
+    return [click.unstyle(line) for line in locks.locked({**FOUND, **changes})]
+
+
+def test_what_was_locked_and_what_differs_from_before() -> None:
+    model = "  vit  9 steps  2 engines, 3.0 MiB  ada, blackwell"
+    assert shown() == ["locked: trtbuild.lock", model]
+    assert shown(differences=[NEWER, CHANGED]) == [
+        "locked: trtbuild.lock",
+        model,
+        "  ~ version vit: torch  2.12.0 → 2.13.0",
+        "  ~ vit/trace           key aaaaaaaaaaaa → key bbbbbbbbbbbb",
+    ]
+    assert shown(existed=False, differences=[{**CHANGED, "change": "added", "was": None}]) == [
+        "locked: trtbuild.lock",
+        model,
+    ]
+    assert shown(written=False)[0] == "nothing to change in: trtbuild.lock"
+
+
+def test_a_check_says_that_it_is_up_to_date_out_of_date_or_not_there() -> None:
+    assert shown(check=True, written=False)[0] == "up to date: trtbuild.lock"
+    again = {"check": True, "ok": False, "written": False, "next": ["trtbuild lock"]}
+    removed = {**CHANGED, "change": "removed", "now": None}
+    assert shown(**again, differences=[removed]) == [
+        "out of date: trtbuild.lock",
+        "  - vit/trace  key aaaaaaaaaaaa",
+        "→ trtbuild lock",
+    ]
+    assert shown(**again, existed=False)[0] == "missing: trtbuild.lock"
+
+
+def test_what_is_missing_is_named_with_its_reason_up_to_twenty_steps() -> None:
+    step = {"id": "vit/trace", "reason": {"text": "changed: file:vit.py"}}
+    found = {"ok": False, "written": False, "next": ["trtbuild build", "trtbuild lock"], "models": []}
+    assert shown(**found, missing=[step]) == [
+        "not locked: 1 step of what has to be locked would have to run",
+        "  vit/trace  changed: file:vit.py",
+        "→ trtbuild build, then trtbuild lock",
+    ]
+    lines = shown(**found, missing=[step] * 25, differences=[NEWER] * 21)
+    assert "  and 5 more: trtbuild plan" in lines
+    assert "  and 1 more: --json has them all" in lines

@@ -1,0 +1,87 @@
+"""What a lock says, what it refuses, and how two differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trtbuild.core.locks import Lock, LockedModel, LockedStep, LockedTarget, differences, stage_of
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output, Record
+
+KEY, OTHER_KEY, PLAN, OTHER = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+
+
+def a_lock(plan: str = PLAN, version: str = "1.7.1", torch: str = "2.13.0") -> Lock:
+    steps = {
+        "net/trace": LockedStep(OTHER_KEY),
+        "net/engine/layers.0@ada": LockedStep(KEY, {"plan": Output(plan, 10)}),
+        "net/engine/layers.1@ada": LockedStep(KEY, {"plan": Output(plan, 10)}),
+    }
+    model = LockedModel({"torch": torch}, {"ada": LockedTarget("tensorrt-rtx", version)}, steps)
+    return Lock("linux-x86_64", {"engine": 1}, {"trtbuild.yaml": "e" * 64}, {"net": model})
+
+
+def record(**outputs: Output) -> Record:
+    return Record(Recipe("engine", 1, (("a", 1),)), outputs)
+
+
+def test_a_record_of_other_digests_is_refused_and_says_what_of_it() -> None:
+    lock = a_lock()
+    assert lock.refusal(KEY, record(plan=Output(PLAN, 10), layers=Output(OTHER, 3))) is None
+    said = "its plan is not the one that trtbuild.lock names"
+    assert lock.refusal(KEY, record(plan=Output(OTHER, 10))) == said
+    assert lock.refusal(KEY, record(plan=Output(PLAN, 11))) == said
+    assert lock.refusal(KEY, record(layers=Output(OTHER, 3))) == said
+
+
+def test_what_the_lock_does_not_know_and_steps_without_digests_are_not_refused() -> None:
+    assert a_lock().refusal("f" * 64, record(plan=Output(OTHER, 10))) is None
+    assert a_lock().refusal(OTHER_KEY, record(program=Output(OTHER, 10))) is None
+
+
+def test_a_model_knows_its_trace() -> None:
+    model = a_lock().models["net"]
+    assert model.trace == OTHER_KEY
+    assert replace(model, steps={}).trace is None
+
+
+@pytest.mark.parametrize(
+    ("step", "stage"),
+    [
+        ("vit/trace", "trace"),
+        ("vit/partition@tensorrt-8.6.0", "partition"),
+        ("vit/engine/a.b@ada", "engine"),
+        ("x", ""),
+    ],
+)
+def test_the_stage_of_a_step_is_in_its_id(step: str, stage: str) -> None:
+    assert stage_of(step) == stage
+
+
+def test_equal_locks_do_not_differ_and_nothing_differs_from_none_by_being_added() -> None:
+    assert list(differences(a_lock(), a_lock())) == []
+    added = list(differences(None, a_lock()))
+    assert {entry.to_json()["change"] for entry in added} == {"added"}
+    assert {entry.area for entry in added} == {"step version", "manifest", "version", "target", "step"}
+
+
+def test_each_entry_that_differs_is_named_what_explains_others_first() -> None:
+    was, now = a_lock(), a_lock(plan=OTHER, version="1.8.0", torch="2.14.0")
+    steps = dict(now.models["net"].steps)
+    del steps["net/engine/layers.1@ada"]
+    now = replace(now, platform="linux-aarch64", step_versions={"engine": 2}, manifests={})
+    now = replace(now, models={"net": replace(now.models["net"], steps=steps)})
+    found = list(differences(was, now))
+    assert [(entry.area, entry.name, entry.to_json()["change"]) for entry in found] == [
+        ("platform", "platform", "changed"),
+        ("step version", "engine", "changed"),
+        ("manifest", "trtbuild.yaml", "removed"),
+        ("version", "net: torch", "changed"),
+        ("target", "net@ada", "changed"),
+        ("step", "net/engine/layers.0@ada", "changed"),
+        ("step", "net/engine/layers.1@ada", "removed"),
+    ]
+    assert [entry.name for entry in found if entry.for_information] == ["trtbuild.yaml"]
+    assert (found[4].was, found[4].now) == ("tensorrt-rtx 1.7.1", "tensorrt-rtx 1.8.0")

@@ -1,0 +1,86 @@
+"""cache/README.md is enough to write another implementation: here is one, of its section on signatures."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import struct
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.store.keyring import Keyring
+from trtbuild.store.local import LocalStore
+from trtbuild.store.signing import Signer
+
+ROOT = Path(__file__).parents[2]
+
+
+def count(number: int) -> bytes:
+    return struct.pack(">Q", number)
+
+
+def frame(tag: str, value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return tag.encode() + count(len(data)) + data
+
+
+def test_a_record_is_verified_and_found_by_the_readme_alone(tmp_path: Path) -> None:
+    stranger, ours = (Keyring(signer=Signer(name, name.encode() * 8), builder="me@host") for name in ("evil", "good"))
+    recipe = Recipe("engine", 1, (("a", 1),))
+    for policy in (stranger, ours):
+        store = LocalStore(tmp_path, policy)
+        store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"by": policy.own_domain}))
+
+    key = recipe.key
+    aside = hashlib.sha256(
+        frame("S", "trtbuild.domain/1") + b"L" + count(2) + frame("S", "good") + frame("S", key)
+    ).hexdigest()
+    for name, who in ((key, "evil"), (aside, "good")):
+        entry = json.loads((tmp_path / "ac" / name[:2] / name).read_bytes())
+        document = entry["outputFiles"][0]["digest"]
+        (said,) = json.loads(base64.b64decode(entry["stdoutRaw"]))
+        assert (said["signer"], said["domain"], said["builder"]) == (who, who, "me@host")
+        items = [
+            ("key", "S", key),
+            ("document", "S", document["hash"]),
+            ("size", "I", document["sizeBytes"]),
+            ("signer", "S", said["signer"]),
+            ("domain", "S", said["domain"]),
+            ("builder", "S", said["builder"]),
+            ("signed_at", "S", said["signedAt"]),
+            ("public_key", "B", base64.b64decode(said["publicKey"])),
+        ]
+        framed = sorted(frame("S", name) + frame(tag, value) for name, tag, value in items)
+        signed = frame("S", "trtbuild.signature/1") + b"M" + count(len(framed)) + b"".join(framed)
+        public = Ed25519PublicKey.from_public_bytes(base64.b64decode(said["publicKey"]))
+        public.verify(base64.b64decode(said["signature"]), signed)  # raises if it does not fit
+
+
+def test_the_examples_of_the_readme_are_right() -> None:
+    text = (ROOT / "cache" / "README.md").read_text()
+    key = hashlib.sha256(
+        frame("S", "trtbuild.domain/1") + b"L" + count(2) + frame("S", "ci") + frame("S", "ab" * 32)
+    ).hexdigest()
+    assert f"`{key}`" in text
+    begin, end = re.search(r"signature `([0-9a-f]+)…([0-9a-f]+)`", text).groups()  # type: ignore[union-attr]
+    golden = "".join(
+        re.findall(r'^ +"([0-9a-f]{64})"$', (ROOT / "tests/store/test_signing.py").read_text(), re.MULTILINE)
+    )
+    assert len(golden) == 128
+    assert golden.startswith(begin)
+    assert golden.endswith(end)
+
+
+def test_the_commands_and_variables_of_the_threat_model_exist() -> None:
+    from trtbuild.cli.cache_commands import cache
+    from trtbuild.driver import configuration
+
+    text = (ROOT / "docs" / "threat-model.md").read_text()
+    assert set(re.findall(r"trtbuild cache (\w+)", text)) <= cache.commands.keys()  # type: ignore[attr-defined]
+    named = set(re.findall(r"TRTBUILD_[A-Z]+(?:_[A-Z]+)*", text)) - {"TRTBUILD_REMOTE"}
+    assert named <= set(configuration.VARIABLES)

@@ -1,0 +1,414 @@
+"""``trtbuild lock`` and what a lock changes, by the real command line on one model that is built once.
+
+`built` is that project; each test has a copy of it and of its cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine, ran, step
+from trtbuild.core.lockfile import from_text, to_text
+from trtbuild.core.locks import Lock
+from trtbuild.core.record import Output, Record
+from trtbuild.driver.locking import pinned_keys
+from trtbuild.errors import UsageError
+from trtbuild.store.collect import collect
+from trtbuild.store.local import LocalStore
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 16], opt: [4, 16], max: [8, 16]}}}
+defaults: {targets: [ada], profiles: [rows]}
+models:
+  net: {source: {python: "models.net:build"}, inputs: {x: {}}}
+"""
+TWIN = '  twin: {source: {python: "models.net:build"}, inputs: {x: {}}}\n'
+
+NET = """\
+import os
+import torch
+from models.layer import width
+
+os.listdir(".")
+
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU()).eval()
+"""
+
+ENGINE = "net/engine/model@ada"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    base = tmp_path_factory.mktemp("locking")
+    (base / "project" / "models").mkdir(parents=True)
+    (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
+    (base / "project" / "models" / "net.py").write_text(NET)
+    (base / "project" / "models" / "layer.py").write_text("width = 16\n")
+    trtbuild = CommandLine(base / "project", base / "cache", {"XDG_CONFIG_HOME": str(base / "no-configuration")})
+    assert len(ran(trtbuild("build"))) == 6
+    return trtbuild
+
+
+@pytest.fixture
+def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
+    """The built project in another place, unlocked."""
+    shutil.copytree(built.project, tmp_path / "project")
+    shutil.copytree(built.cache, tmp_path / "cache")
+    return replace(built, project=tmp_path / "project", cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def locked(trtbuild: CommandLine) -> CommandLine:
+    trtbuild("lock")
+    return trtbuild
+
+
+def lock_of(trtbuild: CommandLine) -> Lock:
+    return from_text((trtbuild.project / "trtbuild.lock").read_text())
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def installed(folder: Path, **versions: str) -> dict[str, str]:
+    """An environment in which these distributions have other versions."""
+    for name, version in versions.items():
+        information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+# -- writing it
+
+
+def test_what_is_not_built_is_listed_and_nothing_is_written(trtbuild: CommandLine) -> None:
+    shutil.rmtree(trtbuild.cache)
+    found = trtbuild("lock", expect=1)
+    assert (found["schema"], found["ok"], found["written"]) == ("trtbuild.locked/1", False, False)
+    assert [entry["id"] for entry in found["missing"]][:2] == ["net/trace", "net/lower"]
+    assert found["missing"][0]["reason"]["code"] == "evicted"
+    assert found["next"] == ["trtbuild build", "trtbuild lock"]
+    assert not (trtbuild.project / "trtbuild.lock").exists()
+    assert "→ trtbuild build, then trtbuild lock" in trtbuild.run("lock").stdout
+
+
+def test_it_names_the_keys_and_digests_of_what_is_built(trtbuild: CommandLine) -> None:
+    plan = trtbuild("plan")
+    found = trtbuild("lock")
+    assert found["ok"] and found["written"] and not found["existed"]
+    assert found["models"] == [
+        {"model": "net", "steps": 6, "engines": 1, "targets": ["ada"]}
+        | {"engine_bytes": step(plan, ENGINE)["outputs"]["plan"]["size"]}
+    ]
+    lock = lock_of(trtbuild)
+    assert {name: entry.key for name, entry in lock.steps.items()} == {e["id"]: e["key"] for e in plan["steps"]}
+    for name in (ENGINE, "net/package"):
+        outputs = {what: output.to_json() for what, output in lock.steps[name].outputs.items()}
+        assert outputs and outputs.items() <= step(plan, name)["outputs"].items()
+    assert lock.models["net"].versions.keys() == {"python", "torch", "onnx", "onnx-ir", "onnxscript"}
+    assert lock.models["net"].targets["ada"].toolchain == "tensorrt-rtx"
+    assert list(lock.manifests) == ["trtbuild.yaml"]
+
+
+def test_locking_again_writes_nothing_and_makes_nothing_stale(locked: CommandLine) -> None:
+    before = (locked.project / "trtbuild.lock").stat()
+    found = locked("lock")
+    assert (found["ok"], found["written"], found["differences"]) == (True, False, [])
+    assert (locked.project / "trtbuild.lock").stat() == before
+    assert "nothing to change" in locked.run("lock").stdout
+    assert ran(locked("build")) == {}  # though the model lists the directory that the lock is in
+
+
+def test_a_check_says_what_differs_and_writes_nothing(locked: CommandLine) -> None:
+    assert locked("lock", "--check")["ok"]
+    text = (locked.project / "trtbuild.lock").read_text()
+    edit(locked.project / "trtbuild.yaml", "version: 1\n", "version: 1  # the first\n")
+    assert locked("lock", "--check")["ok"]  # the digest of a manifest is there for information
+    edit(locked.project / "trtbuild.lock", lock_of(locked).steps[ENGINE].outputs["plan"].sha256, "0" * 64)
+    found = locked("lock", "--check", expect=1)
+    assert [(entry["area"], entry["name"]) for entry in found["differences"]] == [("step", ENGINE)]
+    assert found["next"] == ["trtbuild lock"]
+    shown = locked.run("lock", "--check").stdout
+    assert "out of date: trtbuild.lock" in shown and ENGINE in shown and "plan 000000000000" in shown
+    assert locked("lock")["written"]
+    assert lock_of(locked).steps == from_text(text).steps
+    (locked.project / "trtbuild.lock").unlink()
+    assert not locked("lock", "--check", expect=1)["existed"]
+    assert not (locked.project / "trtbuild.lock").exists()
+
+
+def test_a_check_of_an_edited_model_says_what_is_missing_and_not_that_the_rest_was_removed(locked: CommandLine) -> None:
+    edit(locked.project / "models" / "layer.py", "16", "16  # wide")
+    found = locked("lock", "--check", expect=1)
+    assert found["missing"][0]["id"] == "net/trace"
+    assert found["differences"] == []
+    assert found["next"] == ["trtbuild build", "trtbuild lock"]
+
+
+def test_some_models_are_locked_beside_the_others_and_all_at_once_drops_what_is_gone(locked: CommandLine) -> None:
+    edit(locked.project / "trtbuild.yaml", "models:\n", f"models:\n{TWIN}")
+    net = lock_of(locked).models["net"]
+    assert [entry["id"] for entry in locked("lock", expect=1)["missing"]] == ["twin/package"]
+    locked("build")
+    assert locked("lock", "twin")["written"]
+    assert lock_of(locked).models["net"] == net
+    assert lock_of(locked).models["twin"].steps["twin/trace"] == net.steps["net/trace"]
+    edit(locked.project / "trtbuild.yaml", TWIN, "")
+    found = locked("lock")
+    assert list(lock_of(locked).models) == ["net"]
+    assert {entry["change"] for entry in found["differences"] if entry["area"] == "step"} == {"removed"}
+
+
+def test_a_lock_is_for_all_targets_and_known_models(locked: CommandLine) -> None:
+    refused = locked("lock", "--target", "ada", expect=2)
+    assert (refused["schema"], refused["ok"]) == ("trtbuild.locked/1", False)
+    assert "all targets" in refused["errors"][0]["text"]
+    assert "'nett'" in locked("lock", "nett", expect=2)["errors"][0]["text"]
+
+
+def test_one_that_cannot_be_read_stops_every_command_but_the_one_that_writes_it_anew(locked: CommandLine) -> None:
+    edit(locked.project / "trtbuild.lock", ' "platform"', '<<<<<<< HEAD\n "platform"')
+    for command in ("build", "plan", "lock"):
+        (error,) = locked(command, expect=2)["errors"]
+        assert (error["type"], error["file"], error["line"]) == ("LockFileError", "trtbuild.lock", 3)
+        assert "merge conflict" in error["text"]
+    assert locked("lock", "--upgrade")["written"]
+    assert locked("lock", "--check")["ok"]
+
+
+# -- versions
+
+
+def test_a_newer_toolchain_plans_what_is_locked_and_builds_nothing_with_it(locked: CommandLine, tmp_path: Path) -> None:
+    newer = installed(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
+    assert ran(locked("build", "--frozen", environment=newer)) == {}
+    assert locked("lock", "--check", environment=newer)["ok"]
+    upgraded = locked("plan", "--upgrade", environment=newer)
+    assert step(upgraded, "net/partition")["verdict"] == "run"
+    found = locked("lock", "--upgrade", environment=newer, expect=1)
+    assert found["next"] == ["trtbuild build --upgrade", "trtbuild lock --upgrade"]
+
+    edit(locked.project / "trtbuild.yaml", "inputs: {x: {}}", "inputs: {x: {}}, builder: {optimization_level: 2}")
+    (error,) = locked("build", environment=newer, expect=2)["errors"]
+    version = lock_of(locked).models["net"].targets["ada"].version
+    assert error["type"] == "ToolchainMissing"
+    assert f"trtbuild.lock says with tensorrt-rtx {version}; 99.0 is installed" in error["text"]
+    assert f"pip install 'tensorrt-rtx=={version}'" in error["hint"]
+    assert "trtbuild build --upgrade" in error["hint"]
+    assert locked("plan", environment=newer, expect=2)["totals"]["engine"]["run"] == 1  # and the plan prints
+    (locked.project / "trtbuild.lock").unlink()
+    assert step(locked("plan", environment=newer), "net/partition")["verdict"] == "run"
+
+
+def test_a_newer_torch_takes_the_locked_trace_and_traces_nothing(locked: CommandLine, tmp_path: Path) -> None:
+    newer = installed(tmp_path / "site", torch="99.0", numpy="99.0")
+    document = locked("build", "--frozen", environment=newer)
+    assert ran(document) == {}
+    assert "trtbuild.lock names it" in step(document, "net/trace")["reason"]["text"]
+    assert locked("lock", "--check", environment=newer)["ok"]
+
+    edit(locked.project / "models" / "layer.py", "16", "17")
+    (error,) = locked("build", environment=newer, expect=2)["errors"]
+    torch = lock_of(locked).models["net"].versions["torch"]
+    assert error["type"] == "EnvironmentFault"
+    assert f"trtbuild.lock says with torch {torch} (here is 99.0)" in error["text"]
+    assert f"pip install 'torch=={torch}'" in error["hint"]
+    assert "trtbuild build --upgrade" in error["hint"]
+    changed = step(locked("plan", "--upgrade", environment=newer), "net/trace")["reason"]["changed"]
+    assert ("versions.torch", torch, "99.0") in [(change["part"], change["was"], change["now"]) for change in changed]
+
+
+def test_a_model_that_the_lock_does_not_know_is_as_without_one(locked: CommandLine, tmp_path: Path) -> None:
+    newer = installed(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
+    edit(locked.project / "trtbuild.yaml", "models:\n", f"models:\n{TWIN}")
+    plan = locked("plan", environment=newer)
+    assert step(plan, ENGINE)["verdict"] == "hit"
+    assert step(plan, "twin/partition")["verdict"] == "run"
+
+
+def test_a_pin_that_is_not_the_locked_version_is_out_of_date_in_two_places(locked: CommandLine) -> None:
+    version = lock_of(locked).models["net"].targets["ada"].version
+    edit(locked.project / "trtbuild.yaml", "{sm: 89}", f'{{sm: 89, version: "{version}"}}')
+    assert ran(locked("build", "--frozen")) == {}
+    edit(locked.project / "trtbuild.yaml", version, "98.0")
+    (error,) = locked("build", expect=2)["errors"]
+    assert (error["type"], error["file"]) == ("LockFileError", "trtbuild.yaml")
+    text = (locked.project / "trtbuild.lock").read_text()
+    line = next(number for number, text in enumerate(text.splitlines(), 1) if '"ada"' in text)
+    assert f"pinned to tensorrt-rtx 98.0, and trtbuild.lock:{line} has {version}" in error["text"]
+    assert step(locked("plan", "--upgrade", expect=2), "net/partition")["verdict"] == "run"
+
+
+# -- what is locked is what is used
+
+
+def lie(trtbuild: CommandLine) -> None:
+    """Another plan under the engine's key, whole and well-formed."""
+    store = LocalStore(trtbuild.cache)
+    key = step(trtbuild("plan"), ENGINE)["key"]
+    record = store.get_record(key)
+    assert record is not None
+    store.put_record(replace(record, outputs={**record.outputs, "plan": store.put_bytes(b"another")}), replace=True)
+
+
+def test_an_engine_that_is_not_the_locked_one_is_not_used_and_built_again(locked: CommandLine) -> None:
+    lie(locked)
+    planned = step(locked("plan"), ENGINE)
+    assert planned["verdict"] == "run"
+    assert planned["reason"]["code"] == "untrusted"
+    assert planned["reason"]["text"] == "its plan is not the one that trtbuild.lock names"
+    assert "is not the one that trtbuild.lock names" in locked.run("why", ENGINE).stdout
+    frozen = locked("build", "--frozen", expect=3)
+    assert f"{ENGINE}: its plan is not the one that trtbuild.lock names" in frozen["errors"][0]["text"]
+    document = locked("build")
+    assert ran(document) == {"engine": 1}
+    assert document["warnings"] == []
+    assert step(document, ENGINE)["outputs"]["plan"] == lock_of(locked).steps[ENGINE].outputs["plan"].to_json()
+    assert ran(locked("build", "--frozen")) == {}
+
+
+def test_without_a_lock_the_same_engine_would_be_used(trtbuild: CommandLine) -> None:
+    lie(trtbuild)
+    assert step(trtbuild("plan"), ENGINE)["verdict"] == "hit"
+
+
+def relocked(trtbuild: CommandLine, plan: Output) -> None:
+    lock = lock_of(trtbuild)
+    model = lock.models["net"]
+    steps = {**model.steps, ENGINE: replace(model.steps[ENGINE], outputs={"plan": plan})}
+    text = to_text(replace(lock, models={"net": replace(model, steps=steps)}))
+    (trtbuild.project / "trtbuild.lock").write_text(text)
+
+
+def test_a_build_that_gives_other_bytes_than_the_locked_ones_warns(locked: CommandLine) -> None:
+    relocked(locked, Output("0" * 64, 7))
+    assert locked("build", "--frozen", expect=3)["errors"][0]["type"] == "FrozenError"
+    document = locked("build")
+    assert ran(document)["engine"] == 1
+    (warning,) = document["warnings"]
+    assert warning.startswith(f"{ENGINE}: its plan is not the one that trtbuild.lock names")
+    assert [entry["name"] for entry in locked("lock")["differences"]] == [ENGINE]
+    assert ran(locked("build", "--frozen")) == {}
+
+
+def test_the_build_that_has_nothing_to_do_looks_at_the_lock(trtbuild: CommandLine) -> None:
+    def build() -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **trtbuild.environment, "TRTBUILD_CACHE_DIR": str(trtbuild.cache)}
+        command = [sys.executable, "-m", "trtbuild", "build"]
+        return subprocess.run(
+            command, cwd=trtbuild.project, env=environment, capture_output=True, text=True, timeout=120
+        )
+
+    standings = trtbuild.project / ".trtbuild" / "null"
+    for _ in range(2):
+        assert build().returncode == 0
+    assert list(standings.iterdir())
+    path = trtbuild.project / "trtbuild.lock"
+    path.write_text("{}")
+    assert build().returncode == 2
+    path.unlink()
+    trtbuild("lock")
+    for _ in range(2):
+        assert build().returncode == 0
+    path.write_text("<<<<<<< HEAD\n")
+    assert "merge conflict" in build().stderr
+
+
+def test_a_depfile_names_the_lock(locked: CommandLine) -> None:
+    locked("build", "--depfile", "net.d")
+    assert "trtbuild.lock" in (locked.project / "net.d").read_text()
+
+
+# -- collection
+
+
+@pytest.fixture
+def aged(locked: CommandLine) -> Iterator[CommandLine]:
+    """All that is in the cache was last used long ago."""
+    yesterday = time.time() - 86400
+    for path in locked.cache.rglob("*"):
+        if path.is_file():
+            os.utime(path, (yesterday, yesterday))
+    yield locked
+
+
+def collected(trtbuild: CommandLine, pinned: frozenset[str]) -> dict[str, Any]:
+    return dict(collect(LocalStore(trtbuild.cache), max_size=0, pinned=pinned).kept_because)
+
+
+def fresh_checkout(trtbuild: CommandLine) -> None:
+    for folder in (".trtbuild", "dist"):
+        shutil.rmtree(trtbuild.project / folder)
+
+
+def test_what_is_locked_is_kept_and_stays_a_hit(aged: CommandLine) -> None:
+    pinned = pinned_keys(aged.project, store=LocalStore(aged.cache))
+    assert set(lock_of(aged).by_key) < pinned  # and the links of the trace
+    kept = collected(aged, pinned)
+    assert kept["pinned"] > 6
+    fresh_checkout(aged)
+    assert ran(aged("build", "--frozen")) == {}
+
+
+def test_without_the_lock_all_of_it_would_be_gone(aged: CommandLine) -> None:
+    assert "pinned" not in collected(aged, frozenset())
+    fresh_checkout(aged)
+    assert aged("build", "--frozen", expect=3)
+
+
+def test_a_lock_elsewhere_pins_too_and_one_that_is_not_there_is_an_error(aged: CommandLine, tmp_path: Path) -> None:
+    store = LocalStore(aged.cache)
+    pinned = pinned_keys(aged.project, store=store)
+    moved = (aged.project / "trtbuild.lock").rename(tmp_path / "release.lock")
+    assert pinned_keys(aged.project, store=store) == frozenset()
+    assert pinned_keys(aged.project, moved, store) == pinned
+    with pytest.raises(UsageError, match="there is no lock file"):
+        pinned_keys(aged.project, tmp_path / "nothing.lock", store)
+
+
+def test_keys_are_pinned_whose_records_are_not_there(aged: CommandLine, tmp_path: Path) -> None:
+    assert pinned_keys(aged.project, store=LocalStore(tmp_path / "empty")) == frozenset(lock_of(aged).by_key)
+
+
+# -- other machines
+
+
+def test_neither_torch_nor_a_toolchain_is_imported(trtbuild: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'tensorrt', 'tensorrt_rtx', 'onnx', 'numpy'):\n"
+        "            raise ImportError(f'{name} must not be imported')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+    )
+    blocked = {"PYTHONPATH": str(tmp_path)}
+    assert trtbuild("lock", environment=blocked)["written"]
+    assert trtbuild("lock", "--check", environment=blocked)["ok"]
+    assert ran(trtbuild("build", "--frozen", environment=blocked)) == {}
+
+
+def test_documents_are_json_and_records_are_what_a_store_has(locked: CommandLine) -> None:
+    lock = json.loads((locked.project / "trtbuild.lock").read_text())
+    assert lock["schema"] == "trtbuild.lock/1"
+    found = LocalStore(locked.cache).get_record(lock["models"]["net"]["steps"][ENGINE]["key"])
+    assert isinstance(found, Record)
+    assert found.outputs["plan"].to_json() == lock["models"]["net"]["steps"][ENGINE]["plan"]

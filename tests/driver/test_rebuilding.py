@@ -1,0 +1,197 @@
+"""Building engines once more shows whether the cache holds what it says: with real engines, and with a lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import textwrap
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.conftest import CommandLine, step
+from trtbuild.cli import rebuilds
+from trtbuild.core.record import Record
+from trtbuild.driver.rebuilding import share_of
+from trtbuild.errors import UsageError
+from trtbuild.store.local import LocalStore
+
+MANIFEST = """\
+version: 1
+targets:
+  ada: {sm: 89}
+  hopper: {sm: 90, toolchain: tensorrt, version: "10.0.0"}
+profiles:
+  rows:
+    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+    partition: {granularity: ["0", "2"], min_block_size: 1}
+"""
+
+NET = """\
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8)).eval()
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    base = tmp_path_factory.mktemp("rebuilding")
+    project = base / "project"
+    project.mkdir()
+    (project / "trtbuild.yaml").write_text(MANIFEST)
+    (project / "net.py").write_text(textwrap.dedent(NET))
+    line = CommandLine(project, base / "cache", {"TRTBUILD_REMOTES": ""})
+    document = line("build")
+    assert document["totals"]["engine"]["run"] >= 2
+    return line
+
+
+@pytest.fixture
+def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
+    """A copy of the project and its cache, to be spoiled."""
+    shutil.copytree(built.project, tmp_path / "project")
+    shutil.copytree(built.cache, tmp_path / "cache")
+    return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
+
+
+def engines(line: CommandLine) -> list[str]:
+    return sorted(each["id"] for each in line("plan")["steps"] if each["stage"] == "engine")
+
+
+def test_what_the_cache_says_is_what_it_holds(built: CommandLine) -> None:
+    entries = sorted(path for path in built.cache.glob("*c*/??/*"))
+    document = built("cache", "verify", "--rebuild", "100%", "--seed", "7")
+    count = len(engines(built))
+    assert document["ok"] and document["damage"] == []
+    assert document["rebuilt"] == {
+        "seed": 7,
+        "engines": count,
+        "sampled": count,
+        "same": count,
+        "different": [],
+        "unchecked": [],
+    }
+    assert sorted(path for path in built.cache.glob("*c*/??/*")) == entries  # nothing got into the cache
+    assert click.unstyle(rebuilds.compared(document)[0]).startswith(f"equal: {count} of {count} engines built again")
+
+
+def test_a_sample_has_at_least_one_engine(built: CommandLine) -> None:
+    document = built("cache", "verify", "--rebuild", "0.1%")
+    assert (document["rebuilt"]["sampled"], document["rebuilt"]["same"]) == (1, 1)
+
+
+def test_without_the_option_nothing_is_rebuilt(built: CommandLine) -> None:
+    assert "rebuilt" not in built("cache", "verify")
+
+
+def lie(line: CommandLine, identifier: str) -> tuple[Record, Record]:
+    """Replace an engine's record by one that is as valid, with another plan: the record, and the lie."""
+    key = step(line("plan"), identifier)["key"]
+    store = LocalStore(line.cache)
+    honest = store.get_record(key)
+    assert honest is not None
+    plan = store.put_bytes(store.get_bytes(honest.outputs["plan"].sha256)[:-1] + b"!")
+    outputs = {**honest.outputs, "plan": plan}
+    forged = dataclasses.replace(honest, outputs=outputs, provenance={**honest.provenance, "builder": "mallory@evil"})
+    store.put_record(forged, replace=True)
+    return honest, forged
+
+
+def test_a_lie_is_found_named_and_put_aside(trtbuild: CommandLine) -> None:
+    name = engines(trtbuild)[0]
+    honest, forged = lie(trtbuild, name)
+    assert trtbuild("cache", "verify")["ok"]  # every byte is what its name says: reading alone finds nothing
+    document = trtbuild("cache", "verify", "--rebuild", "100%", expect=1)
+    assert not document["ok"] and document["damage"] == []
+    (found,) = document["rebuilt"]["different"]
+    assert found == {
+        "step": name,
+        "key": honest.recipe.key,
+        "recorded": forged.outputs["plan"].sha256,
+        "rebuilt": honest.outputs["plan"].sha256,
+        "source": "local",
+        "quarantined": True,
+        "remotes": [],
+        "builder": "mallory@evil",
+        "signed_by": [],
+    }
+    shown = click.unstyle("\n".join(rebuilds.compared(document)))
+    assert name in shown and "mallory@evil" in shown and "signed by     nobody" in shown
+    assert LocalStore(trtbuild.cache).get_record(honest.recipe.key) is None
+    rebuilt = trtbuild("build")
+    assert step(rebuilt, name)["verdict"] == "run"
+    assert step(rebuilt, name)["outputs"]["plan"]["sha256"] == honest.outputs["plan"].sha256
+    assert trtbuild("cache", "verify", "--rebuild", "100%")["rebuilt"]["different"] == []
+
+
+def test_a_lie_that_is_packed_already_does_not_stay_in_place(trtbuild: CommandLine) -> None:
+    name = engines(trtbuild)[0]
+    plans = sorted(trtbuild.project.glob("dist/net/engines/ada/*.plan"))
+    before = [plan.read_bytes() for plan in plans]
+    lie(trtbuild, name)
+    trtbuild("build")
+    shutil.rmtree(trtbuild.project / ".trtbuild")
+    trtbuild("build")
+    assert [plan.read_bytes() for plan in plans] != before
+    assert trtbuild("build")["ok"]  # there is nothing to do
+    trtbuild("cache", "verify", "--rebuild", "100%", expect=1)
+    trtbuild("build")
+    assert [plan.read_bytes() for plan in plans] == before
+
+
+def test_the_record_of_a_remote_is_named(trtbuild: CommandLine, tmp_path: Path) -> None:
+    name = engines(trtbuild)[0]
+    honest, _ = lie(trtbuild, name)
+    (tmp_path / "share").mkdir()
+    remote = {"TRTBUILD_REMOTES": f"team=rw:file://{tmp_path / 'share'}"}
+    trtbuild("build")  # packs the lie
+    trtbuild("cache", "push", environment=remote)
+    shutil.rmtree(trtbuild.cache)
+    document = trtbuild("cache", "verify", "--rebuild", "100%", environment=remote, expect=1)
+    (found,) = document["rebuilt"]["different"]
+    assert (found["step"], found["source"], found["remotes"]) == (name, "team", ["team"])
+    shown = click.unstyle("\n".join(rebuilds.compared(document)))
+    assert f"remove ac/{honest.recipe.key} from remote team" in shown
+
+
+def test_what_cannot_be_checked_is_counted_with_its_reason(trtbuild: CommandLine) -> None:
+    manifest = trtbuild.project / "trtbuild.yaml"
+    manifest.write_text(MANIFEST.replace("targets: [ada]", "targets: [ada, hopper]"))
+    rebuilt = trtbuild("cache", "verify", "--rebuild", "1%")["rebuilt"]
+    assert rebuilt["same"] == 1
+    assert {each["reason"] for each in rebuilt["unchecked"]} == {"it is not in the cache"}
+    assert click.unstyle(rebuilds.compared({"rebuilt": rebuilt})[-1]).endswith("not checked: it is not in the cache")
+
+
+def test_inputs_that_are_gone_are_a_reason(trtbuild: CommandLine) -> None:
+    name = engines(trtbuild)[0]
+    store = LocalStore(trtbuild.cache)
+    record = store.get_record(step(trtbuild("plan"), name)["key"])
+    assert record is not None
+    onnx = str(dict(record.recipe.parts)["onnx"])
+    (store.root / "cas" / onnx[:2] / onnx).unlink()
+    rebuilt = trtbuild("cache", "verify", "--rebuild", "100%", expect=1)["rebuilt"]  # the convert record lacks a blob
+    assert name in {each["step"] for each in rebuilt["unchecked"]}
+
+
+def test_nothing_to_compare_is_said() -> None:
+    rebuilt = {"seed": 1, "engines": 0, "sampled": 0, "same": 0, "different": [], "unchecked": []}
+    assert click.unstyle(rebuilds.compared({"rebuilt": rebuilt})[0]).startswith("nothing could be compared")
+
+
+def test_a_share_is_a_percentage() -> None:
+    assert share_of("10%") == 0.1
+    assert share_of(" 0.5 % ") == 0.005
+    for text in ("10", "0%", "101%", "-1%", "all", "nan%"):
+        with pytest.raises(UsageError, match="share"):
+            share_of(text)

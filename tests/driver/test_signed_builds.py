@@ -1,0 +1,110 @@
+"""Builds where only signed records count, by the real command line on one small model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine, ran, step
+from trtbuild.driver.workers import _environment
+from trtbuild.store.action_result import ActionResult
+from trtbuild.store.local import LocalStore
+from trtbuild.store.signing import Signer
+
+CI = Signer("ci", bytes(32))
+
+MANIFEST = """\
+version: 1
+targets:
+  ada: {sm: 89}
+profiles:
+  rows:
+    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+    builder: {optimization_level: 0}
+"""
+NET = """\
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Linear(16, 16).eval()
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """A project that was built once, by a machine that signs for the domain ci."""
+    base = tmp_path_factory.mktemp("signed")
+    command = CommandLine(base / "project", base / "cache")
+    command.project.mkdir()
+    (command.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command.project / "net.py").write_text(NET)
+    command.environment.update(
+        HOME=str(base / "home"),
+        XDG_STATE_HOME=str(base / "state"),
+        XDG_CONFIG_HOME=str(base / "config"),
+        TRTBUILD_TRUSTED_KEYS=str(CI.trusted),
+    )
+    document = command("build", environment={"TRTBUILD_SIGNING_KEY": CI.text()})
+    assert ran(document)["engine"] == 1
+    assert ran(document)["partition"] == 1
+    return command
+
+
+def verdicts(document: Any) -> set[tuple[str, str]]:
+    return {(entry["verdict"], entry["reason"]["code"]) for entry in document["steps"]}
+
+
+def test_every_record_is_signed_those_of_conversions_on_the_way_too(built: CommandLine) -> None:
+    store, records = LocalStore(built.cache), 0
+    for key, _ in store.entries.layout.entries("ac"):
+        action = ActionResult.from_bytes(store.entries.read("ac", key) or b"")
+        if action.document is not None:
+            records += 1
+            assert [(each.signer, each.domain) for each in action.signatures] == [("ci", "ci")], key
+            assert store.get_record(key) is not None, "under its own key: nothing was in the way"
+    assert records > 6
+
+
+def test_who_trusts_the_key_hits_everything(built: CommandLine) -> None:
+    assert verdicts(built("plan")) == {("hit", "recorded")}
+
+
+def test_who_trusts_another_key_is_told_why_it_is_no_hit(built: CommandLine) -> None:
+    trusted = str(Signer("release", b"r" * 32).trusted)
+    document = built("plan", environment={"TRTBUILD_TRUSTED_KEYS": trusted})
+    trace = step(document, "net/trace")
+    assert (trace["verdict"], trace["reason"]["code"]) == ("run", "untrusted")
+    assert "signed by a key that is not trusted (name 'ci', fingerprint" in trace["reason"]["text"]
+
+
+def test_a_machine_without_a_signing_key_builds_for_itself_beside_it(built: CommandLine) -> None:
+    """Unsigned records, and one user's of another domain, stand in no other's way."""
+    theirs = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
+    assert ran(built("build", environment=theirs))["engine"] == 1
+    assert verdicts(built("plan", environment=theirs)) == {("hit", "recorded")}
+    assert verdicts(built("plan")) == {("hit", "recorded")}
+    assert len(list((Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir())) == 1
+    assert built("cache", "verify")["ok"]
+    elsewhere = {**theirs, "XDG_STATE_HOME": f"{built.environment['XDG_STATE_HOME']}-of-another"}
+    assert "untrusted" in {code for _, code in verdicts(built("plan", environment=elsewhere))}
+
+
+def test_no_worker_inherits_what_only_the_driver_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_SIGNING_KEY_FILE", "TRTBUILD_REMOTES", "TRTBUILD_REMOTE_TEAM_TOKEN")
+    for name in secrets:
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("HF_TOKEN", "the model's own")
+    for kind in ("trace", "torch", "engine"):
+        environment = _environment(kind)  # type: ignore[arg-type]
+        assert not environment.keys() & set(secrets)
+        assert "secret" not in environment.values()
+    assert _environment("trace")["HF_TOKEN"] == "the model's own"

@@ -1,0 +1,209 @@
+"""Every system call of an operation that writes: killed there, or given an error there; and what is left is looked at.
+
+``python -m tests.faults.enumeration kill`` and ``… error`` do all of them and print what was delivered. `make test` does
+all kills (tests/faults/test_syscalls.py) and a part of the errors (tests/store/test_injected_faults.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.operations import OPERATIONS, Operation, State, assert_clean, assert_whole, state
+from tests.faults.syscalls import Call, Outcome, one_thread, outcome_of, traced
+from trtbuild.store import leases
+
+ERRORS = ("ENOSPC", "EROFS", "EIO", "EDQUOT", "EACCES")
+
+#: Modules whose thread pools do their work in one thread, so that the calls have one order.
+_THREADED = ("trtbuild.store.blobs",)
+
+
+@dataclass
+class Tally:
+    """What was delivered to an operation, by the call's name, and what was wrong afterwards."""
+
+    operation: str
+    calls: int = 0
+    delivered: Counter[str] = field(default_factory=Counter)
+    #: Operations that were given an error: what came of them, `result` or the error's name.
+    outcomes: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+    duration_s: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return sum(self.delivered.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "operation": self.operation,
+            "calls": self.calls,
+            "delivered": dict(self.delivered),
+            "outcomes": dict(self.outcomes),
+            "findings": self.findings,
+        }
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{number} {name}" for name, number in sorted(self.delivered.items()))
+        came = f"; {dict(self.outcomes)}" if self.outcomes else ""
+        wrong = "".join(f"\n    {finding}" for finding in self.findings)
+        text = f"{self.operation}: {self.calls} calls that write, {self.total} delivered ({kinds}){came}"
+        return f"{text} in {self.duration_s:.1f} s{wrong}"
+
+
+class Enumeration:
+    """One operation, its calls as they are when nothing happens, and what it leaves then."""
+
+    def __init__(self, name: str, operation: Operation, folder: Path) -> None:
+        self.tally = Tally(name)
+        self._operation = operation
+        self._folder = folder
+        self._template = folder / "template"
+        self._template.mkdir()
+        operation.prepare(self._template)
+        with self._place() as place:
+            outcome_of(operation.run, place.path)  # so that what is imported late is there when children are forked
+        with self._place() as place:
+            self._before: State = state(place.path)
+            undisturbed = traced(operation.run, place.path)
+            assert "result" in undisturbed.report, undisturbed.report
+            self._result = undisturbed.report["result"]
+            self._after = state(place.path)
+            self._repeat(place.path)
+        self.calls: Sequence[Call] = undisturbed.calls
+        self.tally.calls = len(self.calls)
+
+    def kill(self, call: Call) -> None:
+        """Kill a child when it is about to do that call, and look at what it left."""
+        with self._place() as place:
+            outcome = traced(self._operation.run, place.path, f"{call.name}:signal=KILL:when={call.number}")
+            self._judge(call, lambda: self._after_kill(call, outcome, place.path))
+
+    def fail(self, call: Call, error: str) -> None:
+        """Give that call an error, and look at what the operation makes of it."""
+        with self._place() as place:
+            injection = f"{call.name}:error={error}:when={call.number}"
+            outcome = traced(self._twice, place.path, injection)
+            self._judge(f"{error} at {call}", lambda: self._after_error(call, outcome, place.path))
+
+    def _after_kill(self, call: Call, outcome: Outcome, place: Path) -> None:
+        assert outcome.killed, f"it was not killed: {outcome.status} {outcome.log[-100:]}"
+        assert outcome.report is None, "it was done before"
+        self.tally.delivered[call.name] += 1
+        assert_whole(place, self._before, self._after, spoilt=self._operation.spoils)
+        self._repeat(place)
+
+    def _after_error(self, call: Call, outcome: Outcome, place: Path) -> None:
+        assert outcome.tampered, f"nothing was injected: {outcome.log[-100:]}"
+        self.tally.delivered[call.name] += 1
+        assert outcome.report is not None, f"it died: {outcome.status}"
+        report, again, held = outcome.report["result"]
+        self.tally.outcomes[report.get("error", "result")] += 1
+        if "error" in report:
+            foreign = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
+            assert foreign or report["error"] == "StoreUnavailable", f"raises {report['error']}: {report['text']}"
+            assert foreign or report["hint"], f"no hint: {report['text']}"
+        else:
+            assert self._operation.admits(report["result"], self._result), f"gives {report['result']}"
+        assert held == 0, f"{held} descriptors of locks are left open"
+        assert again == {"result": self._result}, f"again, in the same process: {again}"
+        assert_whole(place, self._before, self._after, spoilt=self._operation.spoils)
+        self._repeat(place)
+
+    def _twice(self, place: Path) -> object:
+        """What comes of it with the fault, and then without, in one process; and the locks that it still had in between."""
+        first = outcome_of(self._operation.run, place)
+        held = len(leases._held)
+        return first, outcome_of(self._operation.run, place), held
+
+    def _repeat(self, place: Path) -> None:
+        again = outcome_of(self._operation.run, place)
+        assert again == {"result": self._result}, f"again, undisturbed: {again}"
+        assert_whole(place, self._before, self._after, spoilt=False)
+        assert_clean(place)
+
+    def _judge(self, what: object, examine: Callable[[], None]) -> None:
+        try:
+            examine()
+        except AssertionError as finding:
+            self.tally.findings.append(f"{what} → {finding}")
+
+    def _place(self) -> _Place:
+        return _Place(self._template, self._folder / "place")
+
+
+class _Place:
+    """A copy of the template, times included, for as long as it is looked at."""
+
+    def __init__(self, template: Path, path: Path) -> None:
+        self._template, self.path = template, path
+
+    def __enter__(self) -> _Place:
+        shutil.copytree(self._template, self.path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path)
+
+
+def spread(items: Sequence[Any], at_most: int) -> list[Any]:
+    """So many of `items`, evenly spread, the first and last among them; all when there are no more."""
+    if len(items) <= at_most or at_most < 2:
+        return list(items)
+    return [items[round(number * (len(items) - 1) / (at_most - 1))] for number in range(at_most)]
+
+
+def enumerated(how: str, name: str, at_most: int = 1 << 30) -> Tally:
+    """Disturb the operation `name` at its calls, or at so many of them. `how` is `kill` or `error`."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="trtbuild-calls-") as scratch, one_thread(*_THREADED):
+        enumeration = Enumeration(name, OPERATIONS[name], Path(scratch))
+        for call, error in spread(list(_chosen(how, enumeration.calls, at_most)), at_most):
+            if how == "kill":
+                enumeration.kill(call)
+            else:
+                enumeration.fail(call, error)
+        enumeration.tally.duration_s = time.monotonic() - began
+        return enumeration.tally
+
+
+def _chosen(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
+    for number, call in enumerate(calls):
+        if how == "error" and at_most > len(calls):
+            yield from ((call, error) for error in ERRORS)
+        else:
+            yield call, ERRORS[number % len(ERRORS)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("how", choices=["kill", "error"])
+    parser.add_argument("operations", nargs="*", default=list(OPERATIONS), metavar="OPERATION")
+    parser.add_argument("--at-most", type=int, default=1 << 30, help="calls of each operation")
+    options = parser.parse_args()
+    logging.disable()
+    tallies = []
+    for name in options.operations:
+        tallies.append(enumerated(options.how, name, options.at_most))
+        print(tallies[-1], file=sys.stderr, flush=True)
+    kinds: Counter[str] = Counter()
+    for tally in tallies:
+        kinds.update(tally.delivered)
+    total = sum(kinds.values())
+    print(json.dumps({"total": total, "kinds": dict(kinds), "tallies": [each.to_json() for each in tallies]}))
+    return int(any(tally.findings for tally in tallies))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,292 @@
+"""What is killed and disturbed at its system calls: the operations of a local store, and what must hold after each.
+
+An operation works below a folder: ``store/``, and ``out/`` for what leaves it. `prepare` makes what is there before, `run`
+does it, and can be done again: its result is then the same.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output, Record
+from trtbuild.errors import BlobMissing, EntryCorrupt
+from trtbuild.store import leases
+from trtbuild.store.check import verify
+from trtbuild.store.collect import collect
+from trtbuild.store.leftovers import remove_leftovers
+from trtbuild.store.local import LocalStore
+
+SMALL = b"a blob that is one file" * 40
+#: Five chunks.
+LARGE = random.Random(7).randbytes(1_300_000)
+#: Shares its first chunks with LARGE.
+EDITED = LARGE[:900_000] + random.Random(8).randbytes(200_000)
+
+AGE_S = 100_000.0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`run` gives something that JSON has. `spoils`: entries are wrong beforehand, and may still be after a kill.
+
+    `admits` tells of a result with a fault, and of one without, whether the first is right too.
+    """
+
+    prepare: Callable[[Path], None]
+    run: Callable[[Path], object]
+    spoils: bool = False
+    admits: Callable[[Any, Any], bool] = operator.eq
+
+
+def record(number: int, **outputs: Output) -> Record:
+    """A record that is told apart by its number."""
+    return Record(Recipe("engine", 1, (("number", number),)), outputs, {"who": "somebody"})
+
+
+def _store(place: Path) -> LocalStore:
+    return LocalStore(place / "store")
+
+
+def _digest(output: Output) -> object:
+    return [output.sha256, output.size]
+
+
+# -- put
+
+
+def _nothing(place: Path) -> None:
+    return
+
+
+def _put_small(place: Path) -> object:
+    return _digest(_store(place).put_bytes(SMALL))
+
+
+def _put_large(place: Path) -> object:
+    return _digest(_store(place).put_bytes(LARGE))
+
+
+def _with_large(place: Path) -> None:
+    _store(place).put_bytes(LARGE)
+    (place / "edited").write_bytes(EDITED)
+    _age(place / "store")
+
+
+def _put_file(place: Path) -> object:
+    return _digest(_store(place).put_file(str(place / "edited")))
+
+
+# -- records
+
+
+def _with_blobs(place: Path) -> None:
+    store = _store(place)
+    store.put_bytes(SMALL), store.put_bytes(LARGE)
+    _age(place / "store")
+
+
+def _build(place: Path) -> object:
+    """What a build does for one step: a session, the key held, blobs, the record."""
+    store = _store(place)
+    with store.session(), store.building(record(1).recipe.key):
+        found = store.get_record(record(1).recipe.key)
+        if found is None:
+            found = store.put_record(record(1, info=store.put_bytes(b"information"), plan=store.put_bytes(LARGE)))
+    return found.to_bytes().decode()
+
+
+def _with_a_record(place: Path) -> None:
+    store = _store(place)
+    store.put_record(record(1, info=store.put_bytes(SMALL), plan=store.put_bytes(LARGE)))
+    _age(place / "store")
+
+
+def _replace(place: Path) -> object:
+    store = _store(place)
+    with store.session():
+        return store.put_record(record(1, plan=store.put_bytes(b"another plan")), replace=True).to_bytes().decode()
+
+
+def _get(place: Path) -> object:
+    """Everything of a record is found, touched, and read."""
+    store = _store(place)
+    found = store.get_record(record(1).recipe.key)
+    assert found is not None
+    assert store.has(found.outputs["plan"].sha256)
+    return {name: len(store.get_bytes(output.sha256)) for name, output in found.outputs.items()}
+
+
+def _get_in_a_session(place: Path) -> object:
+    store = _store(place)
+    with store.session():
+        return _get(place)
+
+
+def _copy(place: Path) -> object:
+    found = _store(place).get_record(record(1).recipe.key)
+    assert found is not None
+    _store(place).copy_to(found.outputs["plan"].sha256, str(place / "out" / "plan"))
+    return len((place / "out" / "plan").read_bytes())
+
+
+def _with_out(place: Path) -> None:
+    _with_a_record(place)
+    (place / "out").mkdir()
+    (place / "out" / "plan").write_bytes(b"the plan of an earlier build")
+
+
+# -- wrong entries
+
+
+def _with_a_wrong_document(place: Path) -> None:
+    _with_a_record(place)
+    action = _store(place).get_action(record(1).recipe.key)
+    assert action is not None and action.document is not None
+    flip(place / "store" / "cas" / action.document.sha256[:2] / action.document.sha256)
+
+
+def _with_a_wrong_chunk(place: Path) -> None:
+    _with_a_record(place)
+    found = _store(place).get_record(record(1).recipe.key)
+    assert found is not None
+    chunk = _store(place).parts(found.outputs["plan"].sha256)[2].sha256
+    flip(place / "store" / "cas" / chunk[:2] / chunk)
+    _age(place / "store")
+
+
+def _get_or_build(place: Path) -> object:
+    """A record that cannot be used is a miss: what it had is made again."""
+    store = _store(place)
+    made = {"info": SMALL, "plan": LARGE}
+    with store.session():
+        for _ in range(3):
+            try:
+                found = store.get_record(record(1).recipe.key)
+                if found is not None:
+                    return {
+                        name: store.get_bytes(output.sha256) == made[name] for name, output in found.outputs.items()
+                    }
+            except (EntryCorrupt, BlobMissing):
+                pass
+            store.put_record(record(1, **{name: store.put_bytes(data) for name, data in made.items()}))
+    return None
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle; times and size stay."""
+    found = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    os.utime(path, ns=(found.st_mtime_ns, found.st_mtime_ns))
+
+
+# -- collection
+
+
+def _with_old_records(place: Path) -> None:
+    store = _store(place)
+    large = store.put_bytes(LARGE)
+    store.put_record(record(1, plan=large, info=store.put_bytes(SMALL)))
+    store.put_record(record(2, plan=store.put_bytes(EDITED), info=store.put_bytes(b"of the second")))
+    store.put_record(record(3, plan=store.put_bytes(b"used lately")))
+    store.put_bytes(b"of no record")
+    (place / "store" / "quarantine" / f"cas-{'a' * 64}-00000000").write_bytes(b"wrong")
+    (place / "store" / "tmp" / "1-unfinished").write_bytes(b"half")
+    (place / "store" / "sessions" / "of-the-dead").touch()
+    (place / "store" / "locks" / ("b" * 64)).touch()
+    _age(place / "store")
+    action = store.get_record(record(3).recipe.key)
+    assert action is not None
+
+
+def _collect(place: Path) -> object:
+    """The first and second record go, by age; the third was used. EDITED shares chunks with what goes as well."""
+    store = _store(place)
+    collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
+    store.only_asks()
+    return sorted(store.has_records(record(number).recipe.key for number in (1, 2, 3)))
+
+
+OPERATIONS = {
+    "put a small blob into nothing": Operation(_nothing, _put_small),
+    "put a large blob into nothing": Operation(_nothing, _put_large),
+    "put a file that shares chunks": Operation(_with_large, _put_file),
+    "build a step": Operation(_with_blobs, _build),
+    "replace a record": Operation(_with_a_record, _replace),
+    "get a record and its blobs": Operation(_with_a_record, _get),
+    "get within a session": Operation(_with_a_record, _get_in_a_session),
+    "copy a blob over an output": Operation(_with_out, _copy),
+    "meet a wrong document and build": Operation(_with_a_wrong_document, _get_or_build, spoils=True),
+    "meet a wrong chunk and build": Operation(_with_a_wrong_chunk, _get_or_build, spoils=True),
+    # one that cannot tell whether a session lives has to keep more
+    "collect": Operation(_with_old_records, _collect, admits=lambda found, usual: set(found) >= set(usual)),
+}
+
+
+# -- what holds
+
+
+@dataclass(frozen=True)
+class State:
+    """What is visible below a folder: the store's entries by path, and the bytes of other files that have their name."""
+
+    entries: frozenset[str]
+    files: frozenset[tuple[str, bytes]]
+    aside: frozenset[str]
+
+
+def state(place: Path) -> State:
+    """The visible files: neither those in ``tmp/`` nor ones that are being written beside their place."""
+    entries = [path for kind in ("cas", "ac") for path in (place / "store").glob(f"{kind}/??/*")]
+    files = [path for path in place.glob("out/*") if not path.name.endswith(".tmp")]
+    return State(
+        frozenset(str(path.relative_to(place)) for path in entries),
+        frozenset((path.name, path.read_bytes()) for path in files),
+        frozenset(path.name.rpartition("-")[0] for path in (place / "store").glob("quarantine/*")),
+    )
+
+
+def assert_whole(place: Path, before: State, after: State, *, spoilt: bool) -> None:
+    """Nothing visible is wrong, nothing is there that belongs to neither state, and no lock is held."""
+    store = _store(place)
+    damage = verify(store, quarantine=False).damage
+    assert spoilt or damage == (), f"wrong entries: {damage}"
+    now = state(place)
+    assert now.entries <= before.entries | after.entries, f"odd: {now.entries - before.entries - after.entries}"
+    assert now.entries >= before.entries & after.entries or spoilt, (
+        f"lost: {before.entries & after.entries - now.entries}"
+    )
+    assert now.files <= before.files | after.files, "a file that left the store is not whole"
+    assert spoilt or now.aside <= before.aside | after.aside, "something right was put aside"
+    for path in [*(place / "store").glob("locks/*"), *(place / "store").glob("sessions/*")]:
+        descriptor = leases.abandoned(str(path))
+        assert descriptor is not None, f"{path.name} is still held"
+        os.close(descriptor)
+    known = {"format", "cas", "ac", "tmp", "quarantine", "locks", "sessions"}
+    assert {path.name for path in (place / "store").glob("*")} <= known
+
+
+def assert_clean(place: Path) -> None:
+    """What the dead left is found and removed by a collection, and then nothing of it is left."""
+    far = time.time_ns() + int(1e15)
+    remove_leftovers(_store(place).entries.layout, far, 0.0)
+    left = [path for name in ("tmp", "sessions", "quarantine") for path in (place / "store" / name).glob("*")]
+    left += [path for path in (place / "store" / "locks").glob("*") if path.name not in ("store", "records")]
+    assert left == [], f"never removed: {left}"
+
+
+def _age(store: Path) -> None:
+    for path in [*store.rglob("*")]:
+        if path.is_file():
+            then = path.stat().st_mtime_ns - int(AGE_S * 1e9)
+            os.utime(path, ns=(then, then))

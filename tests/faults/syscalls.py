@@ -1,0 +1,210 @@
+"""System calls of a child process, seen and tampered with by strace: a signal, an error or a false result at the n-th one.
+
+Rules
+1. The child is forked from this process, which has imported what it needs, and waits behind a pipe until strace holds it.
+   So what is seen is the operation and nothing of an interpreter's start.
+2. strace counts the calls of each name by itself, and those of each thread. So a call is told by its name and number, and
+   an operation whose calls are to be counted runs in one thread (`one_thread`).
+3. A signal that is injected comes before the call is done. All states between two calls that write are the same, so
+   the state after a call is the one before the next.
+4. Calls are taken for writing ones unless their flags say that they only read. `write` on the pipe that reports what came
+   of it is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from trtbuild.errors import TrtbuildError
+
+#: What changes a file system, or waits for it to have changed; `?` because not every architecture has each.
+_TRACED = (
+    "?open,?openat,?creat,?write,?pwrite64,?writev,?pwritev,?fsync,?fdatasync,?sync_file_range,?rename,?renameat,"
+    "?renameat2,?link,?linkat,?symlink,?symlinkat,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?truncate,?ftruncate,?fallocate,"
+    "?utime,?utimes,?utimensat,?futimesat,?chmod,?fchmod,?fchmodat,?chown,?fchown,?fchownat,?copy_file_range,?sendfile,"
+    "?flock,?setxattr,?fsetxattr"
+)
+
+_REPORT = 190  # the descriptor of the pipe in the child
+_CALL = re.compile(r"^(?:\d+ +)?([a-z0-9_]+)\((.*)$")
+_OPENS = ("open", "openat", "creat")
+_PR_SET_PTRACER = 0x59616D61
+
+
+@dataclass(frozen=True)
+class Call:
+    """The `number`-th call (from 1) of that name in an operation."""
+
+    name: str
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.number}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a child: its wait status, its writing calls in order, what it reported, and strace's log."""
+
+    status: int
+    calls: tuple[Call, ...]
+    report: Any
+    log: str
+
+    @property
+    def killed(self) -> bool:
+        """Whether strace killed it, and not the operation itself."""
+        return os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) == 9 and "+++ killed by SIGKILL" in self.log
+
+    @property
+    def tampered(self) -> bool:
+        """Whether a call was given another result."""
+        return "(INJECTED)" in self.log
+
+
+def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outcome:
+    """Run ``run(place)`` in a child, with injections such as ``rename:signal=KILL:when=3``.
+
+    The child reports ``{"result": …}``, or ``{"error": …, "text", "hint"}`` for what it raised.
+    """
+    gate_read, gate_write = os.pipe()
+    report_read, report_write = os.pipe()
+    log = place.parent / f"{place.name}.strace"
+    pid = os.fork()
+    if pid == 0:
+        os.close(gate_write)
+        os.close(report_read)
+        _child(run, place, gate_read, report_write)
+    os.close(gate_read)
+    os.close(report_write)
+    command = ["strace", "-f", "-y", "-s", "0", "-o", str(log), "-e", f"trace={_TRACED}"]
+    for injection in injections:
+        command += ["-e", f"inject={injection}"]
+    tracer = subprocess.Popen([*command, "-p", str(pid)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        _await_attachment(tracer)
+        os.write(gate_write, b"g")
+        report = _read_all(report_read)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.close(gate_write)
+        os.close(report_read)
+        _, status = os.waitpid(pid, 0)
+        tracer.communicate(timeout=30)
+    text = log.read_text()
+    log.unlink()
+    return Outcome(status, tuple(_calls(text)), json.loads(report) if report else None, text)
+
+
+def _child(run: Callable[[Path], object], place: Path, gate: int, report: int) -> None:
+    code = 70
+    try:
+        logging.disable()
+        os.dup2(report, _REPORT)
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, -1, 0, 0, 0)  # where Yama restricts ptrace to ancestors
+        if os.read(gate, 1) == b"g":
+            os.write(_REPORT, json.dumps(outcome_of(run, place)).encode())
+            code = 0
+    finally:
+        os._exit(code)
+
+
+def outcome_of(run: Callable[[Path], object], place: Path) -> dict[str, Any]:
+    """What ``run(place)`` returns or raises, as JSON."""
+    try:
+        return {"result": run(place)}
+    except TrtbuildError as error:
+        return {"error": type(error).__name__, "text": error.text, "hint": error.hint}
+    except Exception as error:
+        return {"error": type(error).__name__, "text": repr(error), "hint": None}
+
+
+def _await_attachment(tracer: subprocess.Popen[bytes]) -> None:
+    """Wait until strace says that it has the child: then the child can do no call that is not seen."""
+    assert tracer.stderr is not None
+    said, deadline = b"", time.monotonic() + 30
+    while b"attached" not in said:
+        ready, _, _ = select.select([tracer.stderr], [], [], max(0.0, deadline - time.monotonic()))
+        more = os.read(tracer.stderr.fileno(), 4096) if ready else b""
+        if not more:
+            raise RuntimeError(f"strace cannot trace here: {said.decode(errors='replace')}")
+        said += more
+
+
+def _read_all(descriptor: int) -> bytes:
+    read, deadline = b"", time.monotonic() + 120
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, "the child hangs"
+        more = os.read(descriptor, 65536)
+        if not more:
+            return read
+        read += more
+
+
+def _calls(log: str) -> Iterator[Call]:
+    counts: Counter[str] = Counter()
+    for line in log.splitlines():
+        found = _CALL.match(line)
+        if found is None:
+            continue
+        name, rest = found.groups()
+        counts[name] += 1
+        reads = name in _OPENS and not re.search("O_WRONLY|O_RDWR|O_CREAT", rest)
+        if not reads and not (name == "write" and rest.startswith(f"{_REPORT}<")):
+            yield Call(name, counts[name], rest)
+
+
+class _InTurn:
+    """An executor that does in the calling thread, at once, what it is given."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> _InTurn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+    def map(self, call: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+        return iter([call(*each) for each in zip(*arguments, strict=False)])
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def one_thread(*modules: str) -> Iterator[None]:
+    """Thread pools of these modules do their work in the calling thread (rule 2)."""
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(mock.patch(f"{module}.ThreadPoolExecutor", _InTurn))
+        yield

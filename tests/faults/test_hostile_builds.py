@@ -1,0 +1,205 @@
+"""Whole builds by the command line, with a team cache that is broken or hostile. All of them end well: exit 0, the very
+outputs of an undisturbed build, in bounded time; what went wrong is told and counted; and no secret is left anywhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine, ran, step
+from tests.faults.hostile_cache import FAULTS, READ_FAULTS, Fault, HostileCache, status
+from tests.faults.kills import digests
+from trtbuild.store.local import LocalStore
+from trtbuild.store.signing import Signer
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}, ampere: {sm: 86}}
+profiles: {rows: {x: {min: [1, 64], opt: [4, 64], max: [8, 64]}}}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada, ampere]
+    builder: {optimization_level: 0}
+"""
+NET = """\
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Linear(64, 64).eval()
+"""
+
+CI = Signer.new("ci")
+PASSWORD, TOKEN = "correct-horse-battery-7391", "ghp_secretTokenOfTheTeam4711"
+SECRETS = [
+    PASSWORD,
+    base64.b64encode(f"builder:{PASSWORD}".encode()).decode(),
+    TOKEN,
+    CI.text().rpartition(":")[2],
+]
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a colleague has built and published: the project, the outputs, a cache that lacks the engines, the remote."""
+
+    project: Path
+    outputs: dict[str, str]
+    base: Path
+    entries: dict[tuple[str, str], bytes]
+    document: Any
+
+    def key(self, target: str) -> str:
+        return str(next(each["key"] for each in self.document["steps"] if each["id"].endswith(f"@{target}")))
+
+
+def environment(folder: Path, cache: HostileCache, *, signed: bool, token: bool = False) -> dict[str, str]:
+    """A machine that knows the remote, and holds secrets."""
+    found = {name: str(folder / name) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
+    if token:
+        found["TRTBUILD_REMOTE_TEAM_TOKEN"] = TOKEN
+    found["TRTBUILD_REMOTES"] = f"team=rw:{cache.url('' if token else f'builder:{PASSWORD}')}"
+    if signed:
+        found |= {"TRTBUILD_SIGNING_KEY": CI.text(), "TRTBUILD_TRUSTED_KEYS": str(CI.trusted)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    base = tmp_path_factory.mktemp("published")
+    command = CommandLine(base / "project", base / "cache")
+    command.project.mkdir()
+    (command.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command.project / "net.py").write_text(NET)
+    with HostileCache() as cache:
+        document = command("build", environment=environment(base, cache, signed=True))
+    assert ran(document)["engine"] == 2 and document["remotes"][0]["records_not_sent"] == 0
+    outputs = digests(command.project / "dist")
+    _forget_engines(LocalStore(command.cache))
+    shutil.rmtree(command.project / "dist")
+    shutil.rmtree(command.project / ".trtbuild")
+    return Published(command.project, outputs, command.cache, cache.entries, document)
+
+
+def _forget_engines(store: LocalStore) -> None:
+    """Leave neither engines and packages nor a file that only they consist of."""
+    kept: set[str] = set()
+    for path in store.root.glob("ac/*/*"):
+        action = store.get_action(path.name)
+        record = store.get_record(path.name) if action is not None and action.document is not None else None
+        if action is None or record is None or record.recipe.stage in ("engine", "package"):
+            path.unlink()
+        else:
+            kept |= {file.sha256 for _, file in action.files}
+    for path in store.root.glob("cas/*/*"):
+        if path.name not in kept:
+            path.unlink()
+
+
+def replay(published: Published, cache: HostileCache) -> None:
+    """The engine of one target under the key of the other, and the other way round."""
+    ada, ampere = ("ac", published.key("ada")), ("ac", published.key("ampere"))
+    cache.entries[ada], cache.entries[ampere] = cache.entries[ampere], cache.entries[ada]
+    cache.delivered = 2
+
+
+def forget(published: Published, cache: HostileCache) -> None:
+    """Records without their blobs."""
+    for kind, name in list(cache.entries):
+        if kind == "cas":
+            del cache.entries[kind, name]
+    cache.fault, cache.method, cache.kind = (lambda talk, stored: None), "GET", "cas"
+
+
+def empty(published: Published, cache: HostileCache) -> None:
+    cache.entries.clear()
+
+
+@dataclass(frozen=True)
+class Case:
+    fault: Fault | None = None
+    method: str = ""
+    kind: str = ""
+    prepare: Callable[[Published, HostileCache], None] = lambda published, cache: None
+    signed: bool = False
+    token: bool = False
+    engines: int = 2
+
+
+CASES = {
+    "blobs gone between record and fetch": Case(prepare=forget),
+    "a page of HTML, whatever is asked": Case(FAULTS["a page of HTML"], signed=True),
+    "silence": Case(FAULTS["silence"], token=True),
+    "one bit in every blob": Case(READ_FAULTS["one bit"], "GET", "cas", signed=True),
+    "another target's engines": Case(prepare=replay),
+    "another target's engines, signed": Case(prepare=replay, signed=True),
+    "errors of the server": Case(status(500)),
+    "uploads that are broken off": Case(FAULTS["a reset"], "PUT", prepare=empty, signed=True),
+    "a wrong password for writing": Case(status(403), "PUT", prepare=empty, token=True),
+    "nothing wrong": Case(signed=True, engines=0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_build_is_right_and_ends_whatever_the_remote_does(tmp_path: Path, published: Published, case: str) -> None:
+    chosen = CASES[case]
+    command = CommandLine(tmp_path / "project", tmp_path / "cache")
+    shutil.copytree(published.project, command.project)
+    shutil.copytree(published.base, command.cache)
+    with HostileCache(chosen.fault, chosen.method, chosen.kind, dict(published.entries)) as cache:
+        chosen.prepare(published, cache)
+        began = time.monotonic()
+        done = command.run(
+            "build",
+            "--json",
+            "--trace",
+            "trace.json",
+            environment=environment(tmp_path, cache, signed=chosen.signed, token=chosen.token),
+            timeout_s=120,
+        )
+        took_s = time.monotonic() - began
+    assert done.returncode == 0, done.stderr[-4000:]
+    document = json.loads(done.stdout)
+    assert document["ok"] and document["errors"] == []
+    assert digests(command.project / "dist") == published.outputs
+    assert ran(document).get("engine", 0) == chosen.engines
+    (remote,) = document["remotes"]
+    if case == "nothing wrong":
+        assert document["warnings"] == [] and remote["hits"] > 0
+        assert step(document, f"net/engine/{_engine(published)}@ada")["source"] == "team"
+    else:
+        assert cache.delivered > 0
+        assert document["warnings"], "a person is told"
+        assert remote["failures"] + remote["blobs_gone"] + remote["untrusted"] > 0
+    assert took_s < 60, "a bound for a machine that is busy; what a remote may cost is measured by itself"
+    assert any(cache.authorizations), "secrets went to the remote"
+    assert_no_secret_in(tmp_path, done.stdout, done.stderr)
+
+
+def _engine(published: Published) -> str:
+    identifier = next(each["id"] for each in published.document["steps"] if each["id"].endswith("@ada"))
+    return str(identifier.split("/")[2].partition("@")[0])
+
+
+def assert_no_secret_in(folder: Path, *texts: str) -> None:
+    """Neither in what was said, nor in a file of the project (``.trtbuild``, ``dist``, the trace), the cache or the home."""
+    looked_at = 0
+    for secret in SECRETS:
+        for text in texts:
+            assert secret not in text
+        for path in folder.rglob("*"):
+            if path.is_file():
+                looked_at += 1
+                assert secret.encode() not in path.read_bytes(), f"{path} has a secret"
+    assert looked_at > 20 * len(SECRETS)

@@ -1,0 +1,82 @@
+"""kill -9 at every system call of the store that writes; `tests.faults.enumeration` says how."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.operations import LARGE, OPERATIONS
+from tests.faults.syscalls import traced
+from trtbuild.store.check import verify
+from trtbuild.store.local import LocalStore
+
+#: What each operation must have met, or it is not what this test is for.
+KINDS = {"openat", "write", "fsync", "rename", "flock"}
+
+
+def enumerate_calls(*arguments: str) -> Any:
+    """The document of the enumeration, which runs in a process without threads."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.enumeration", *arguments],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.stdout, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_killed_at_any_call_that_writes_all_that_is_visible_is_whole(operation: str) -> None:
+    document = enumerate_calls("kill", operation)
+    (tally,) = document["tallies"]
+    assert tally["findings"] == []
+    assert document["total"] == tally["calls"] >= 20, "a kill at each call was delivered"
+    if operation.startswith(("put", "build", "replace")):
+        assert tally["delivered"].keys() >= KINDS
+
+
+def test_killed_while_several_threads_write(tmp_path: Path) -> None:
+    """With threads strace counts the calls of each one, so which call of the operation is hit is a matter of luck."""
+
+    def put(place: Path) -> object:
+        return LocalStore(place / "store").put_bytes(LARGE * 3).size
+
+    delivered = 0
+    for number, (name, call) in enumerate(
+        (name, call) for name in ("write", "fsync", "rename", "openat") for call in (1, 2)
+    ):
+        place = tmp_path / str(number)
+        place.mkdir()
+        LocalStore(place / "store").put_bytes(b"so that the directories are there")
+        outcome = traced(put, place, f"{name}:signal=KILL:when={call}")
+        assert outcome.killed or outcome.report == {"result": len(LARGE) * 3}
+        delivered += outcome.killed
+        assert verify(LocalStore(place / "store")).damage == ()
+        assert put(place) == len(LARGE) * 3
+    assert delivered >= 6
+
+
+def test_a_kill_that_leaves_something_wrong_would_be_noticed(tmp_path: Path) -> None:
+    """The machinery itself: a store that gives names before bytes is found out."""
+
+    def put_badly(place: Path) -> object:
+        path = place / "store" / "cas" / "ab" / ("ab" * 32)
+        path.parent.mkdir()
+        path.write_bytes(b"bytes that follow the name")
+        return None
+
+    LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
+    outcome = traced(put_badly, tmp_path, "write:signal=KILL:when=1")
+    assert outcome.killed and outcome.report is None
+    assert os.WTERMSIG(outcome.status) == signal.SIGKILL
+    assert [call.name for call in outcome.calls] == ["mkdir", "openat", "write"]
+    assert len(verify(LocalStore(tmp_path / "store")).damage) == 1

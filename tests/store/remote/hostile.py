@@ -1,0 +1,108 @@
+"""Servers on loopback that do what a test says: raw sockets, a thread for each connection, everything counted."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Talk:
+    """One request, and the connection that it came over."""
+
+    sock: socket.socket
+    method: str
+    path: str
+    headers: dict[str, str]
+    #: What came of the body together with the head.
+    early: bytes
+    #: The how-manyth request of all, from 1, and of its connection.
+    number: int = 0
+    of_connection: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def body(self) -> bytes:
+        """All of the body."""
+        data, size = self.early, int(self.headers.get("content-length", "0"))
+        while len(data) < size:
+            more = self.sock.recv(65536)
+            if not more:
+                break
+            data += more
+        return data
+
+    def reply(self, status: int, body: bytes = b"", *, length: int | None = None, **headers: str) -> bool:
+        """Send an answer; header names with ``_`` for ``-``. True, so that the connection is kept."""
+        lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.sock.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if self.method == "HEAD" else body))
+        return True
+
+
+class Server:
+    """`answer` is called for every request, and returns whether the connection is kept. Used with ``with``."""
+
+    def __init__(self, answer: Callable[[Talk], object], *, receive_buffer: int | None = None) -> None:
+        self._answer = answer
+        self._listener = socket.socket()
+        if receive_buffer:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(64)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/cache"
+        #: Connections, and requests whose head came whole.
+        self.connections = 0
+        self.requests: list[Talk] = []
+        self.stop = threading.Event()
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Server:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for sock in [self._listener, *self._open]:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                self.connections += 1
+                self._open.append(sock)
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with suppress(OSError):
+            number = 0
+            while (talk := self._read(sock)) is not None:
+                number += 1
+                with self._lock:
+                    self.requests.append(talk)
+                    talk.number, talk.of_connection, talk.stop = len(self.requests), number, self.stop
+                if not self._answer(talk):
+                    break
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
+
+    def _read(self, sock: socket.socket) -> Talk | None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            more = sock.recv(4096)
+            if not more:
+                return None
+            data += more
+        head, _, early = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return Talk(sock, method, path, headers, early)

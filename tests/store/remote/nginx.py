@@ -1,0 +1,132 @@
+"""The nginx of docs/team-cache as a child process: the recipe with other paths and another port, and no other change."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+#: What is around the recipe, as Debian's /etc/nginx/nginx.conf is.
+_AROUND = """
+{user}
+daemon off;
+worker_processes 2;
+pid {prefix}/nginx.pid;
+error_log {prefix}/logs/error.log;
+events {{ worker_connections 512; }}
+http {{
+    proxy_temp_path {prefix}/temp/proxy;
+    fastcgi_temp_path {prefix}/temp/fastcgi;
+    scgi_temp_path {prefix}/temp/scgi;
+    uwsgi_temp_path {prefix}/temp/uwsgi;
+    include {prefix}/trtbuild.conf;
+}}
+"""
+
+
+class Nginx:
+    """A server that runs. `root` is its directory; nobody may read or write without one of the logins."""
+
+    def __init__(self, prefix: Path, port: int, passwords: dict[str, str]) -> None:
+        self.prefix, self.port, self.passwords = prefix, port, passwords
+        self.root = prefix / "srv"
+
+    @property
+    def url(self) -> str:
+        """Without credentials."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def url_of(self, user: str) -> str:
+        """With the credentials of ``reader`` or ``writer``."""
+        return f"http://{user}:{self.passwords[user]}@127.0.0.1:{self.port}"
+
+    def log(self) -> list[str]:
+        """The lines of the access log; what it holds back for a moment is waited for."""
+        time.sleep(0.1)
+        return (self.prefix / "logs" / "trtbuild.log").read_text().splitlines()
+
+    def empty(self) -> None:
+        """Remove all entries."""
+        for kind in ("ac", "cas"):
+            shutil.rmtree(self.root / kind, ignore_errors=True)
+
+
+def recipe(prefix: Path, port: int) -> str:
+    """docs/team-cache/nginx.conf for a port and a directory of ours."""
+    text = (DOCS / "team-cache" / "nginx.conf").read_text("utf-8")
+    for theirs, ours in {
+        "127.0.0.1:8080": f"127.0.0.1:{port}",
+        "/srv/trtbuild": str(prefix / "srv"),
+        "/var/log/nginx/": f"{prefix}/logs/",
+        "/etc/nginx/trtbuild.": f"{prefix}/trtbuild.",
+        "flush=5s": "flush=50ms",
+    }.items():
+        assert theirs in text, f"the recipe does not have {theirs} any more"
+        text = text.replace(theirs, ours)
+    return text
+
+
+def _add_users(prefix: Path) -> dict[str, str]:
+    """What the documentation says to type, in a shell. Returns the passwords that it shows."""
+    page = (DOCS / "team-cache.md").read_text("utf-8")
+    (commands,) = re.findall(r"```sh\n(# the logins\n.*?)```", page, re.DOTALL)
+    assert "/etc/nginx/" in commands
+    done = subprocess.run(
+        ["sh", "-euc", commands.replace("/etc/nginx/", f"{prefix}/")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+@contextmanager
+def running(prefix: Path) -> Iterator[Nginx]:
+    """Start nginx on a free port of loopback, in a directory of its own, as whoever runs this."""
+    executable = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    assert executable, "nginx is not installed (apt-get install nginx-light)"
+    for name in ("srv/tmp", "logs", "temp"):
+        (prefix / name).mkdir(parents=True)
+    passwords = _add_users(prefix)
+    process = None
+    try:
+        for _ in range(5):  # somebody else may take the port in between
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            (prefix / "trtbuild.conf").write_text(recipe(prefix, port))
+            user = "user root;" if os.geteuid() == 0 else ""
+            (prefix / "nginx.conf").write_text(_AROUND.format(prefix=prefix, user=user))
+            command = [executable, "-p", str(prefix), "-e", f"{prefix}/logs/error.log", "-c", f"{prefix}/nginx.conf"]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            if _answers(process, port):
+                break
+        else:
+            raise AssertionError((prefix / "logs" / "error.log").read_text())
+        yield Nginx(prefix, port, passwords)
+    finally:
+        if process is not None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=5)
+            process.kill()
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    end = time.monotonic() + 20
+    while process.poll() is None and time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as there:
+            there.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            if b"nginx" in there.recv(4096):
+                return process.poll() is None
+        time.sleep(0.02)
+    return False

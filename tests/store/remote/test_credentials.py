@@ -1,0 +1,119 @@
+"""Where credentials come from, and what is never shown of them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from trtbuild.errors import ConfigurationError
+from trtbuild.store.remote.credentials import Credentials, environment_name, find, public_place
+
+URL = "https://cache.example/team"
+
+
+def basic(text: str) -> str:
+    return "Basic " + b64encode(text.encode()).decode()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".netrc").write_text(
+        "machine other.example login o password p\n"
+        "machine cache.example login net password from-netrc\n"
+        "default login any password body\n"
+    )
+    return tmp_path
+
+
+def test_the_order_in_which_they_are_looked_for(home: Path) -> None:
+    environment = {"HOME": str(home)}
+    found = find("team", URL, environment)
+    assert found == Credentials(basic("net:from-netrc"), str(home / ".netrc"))
+    environment |= {"TRTBUILD_REMOTE_TEAM_USER": "me", "TRTBUILD_REMOTE_TEAM_PASSWORD": "pass:word"}
+    assert find("team", URL, environment) == Credentials(basic("me:pass:word"), "TRTBUILD_REMOTE_TEAM_USER")
+    environment |= {"TRTBUILD_REMOTE_TEAM_TOKEN": " abc.def-123 \n"}
+    assert find("team", URL, environment) == Credentials("Bearer abc.def-123", "TRTBUILD_REMOTE_TEAM_TOKEN")
+    url = "https://u%40home:p%3A%20%C3%A4@cache.example/team"
+    assert find("team", url, environment) == Credentials(basic("u@home:p: ä"), "the URL")
+
+
+def test_those_of_another_remote_are_not_used() -> None:
+    environment = {"HOME": "/nonexistent", "TRTBUILD_REMOTE_OTHER_TOKEN": "abc"}
+    assert find("team", URL, environment) is None
+
+
+def test_netrc_counts_for_exactly_its_host(home: Path) -> None:
+    environment = {"HOME": str(home)}
+    assert find("team", "https://example/team", environment) is None
+    assert find("team", "https://evil.cache.example/", environment) is None
+    assert find("team", "https://cache.example.evil/", environment) is None
+    (home / "elsewhere").write_text("machine cache.example login else password where")
+    found = find("team", URL, environment | {"NETRC": str(home / "elsewhere")})
+    assert found is not None
+    assert found.header == basic("else:where")
+    assert find("team", URL, environment | {"NETRC": str(home / "missing")}) is None
+
+
+def test_a_netrc_that_is_none_is_an_error_without_its_words(home: Path) -> None:
+    (home / ".netrc").write_text("machine cache.example login net password\n  pass word hunter2\n")
+    with pytest.raises(ConfigurationError) as caught:
+        find("team", URL, {"HOME": str(home)})
+    assert caught.value.file == str(home / ".netrc")
+    assert caught.value.line is not None
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__context__ is None
+    (home / ".netrc").write_bytes(b"machine \xff")
+    with pytest.raises(ConfigurationError):
+        find("team", URL, {"HOME": str(home)})
+
+
+@pytest.mark.parametrize("token", ["a b", "a\r\nX: y", "tökén", "a\0b"])
+def test_a_token_that_would_break_the_header_is_refused(token: str) -> None:
+    with pytest.raises(ConfigurationError, match="TRTBUILD_REMOTE_TEAM_TOKEN") as caught:
+        find("team", URL, {"HOME": "/nonexistent", "TRTBUILD_REMOTE_TEAM_TOKEN": token})
+    assert token not in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "missing"), [("USER", "PASSWORD"), ("PASSWORD", "USER")])
+def test_half_a_login_is_an_error(given: str, missing: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"TRTBUILD_REMOTE_TEAM_{missing} is not set"):
+        find("team", URL, {"HOME": "/nonexistent", f"TRTBUILD_REMOTE_TEAM_{given}": "hunter2"})
+
+
+def test_a_line_feed_in_a_login_stays_inside() -> None:
+    found = find("team", "https://a%0d%0aX:b@cache.example", {"HOME": "/nonexistent"})
+    assert found is not None
+    assert "\n" not in found.header
+
+
+def test_no_repr_has_a_secret() -> None:
+    found = find("team", "https://me:hunter2@cache.example", {"HOME": "/nonexistent"})
+    assert found is not None
+    assert "hunter2" not in repr(found)
+    assert found.header not in repr(found)
+
+
+def test_names_of_variables() -> None:
+    assert environment_name("my-team.2", "TOKEN") == "TRTBUILD_REMOTE_MY_TEAM_2_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://me:hunter2@cache.example:8443/team/?sig=hunter2#hunter2", "https://cache.example:8443/team"),
+        ("http://[::1]:80/", "http://[::1]:80"),
+        ("https://hunter2@cache.example", "https://cache.example"),
+    ],
+)
+def test_what_people_are_shown(url: str, place: str) -> None:
+    assert public_place(url) == place
+
+
+@pytest.mark.parametrize("url", ["https://", "https://me:hunter2@/x", "https://host:hunter2", "hunter2", "https://[x/"])
+def test_what_is_no_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        public_place(url)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__context__ is None

@@ -1,0 +1,461 @@
+"""A shared directory: several users, races, what is in the way, and mounts that are not there or hang."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.remote import directory, shared_folder
+from trtbuild.store.remote.directory import EMPTY_BLOB, DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+
+KEY, OTHER = "ab" * 32, "cd" * 32
+LIMIT = 1 << 20
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+
+
+def remote(root: Path, patience_s: float = 4.0) -> DirectoryTransport:
+    return DirectoryTransport(RemoteSettings("team", f"file://{root}", patience_s=patience_s))
+
+
+def entry(root: Path, kind: str = "ac", name: str = KEY) -> Path:
+    return root / kind / name[:2] / name
+
+
+def left(root: Path) -> list[Path]:
+    return list((root / "tmp").iterdir())
+
+
+def test_entries_come_back_and_are_where_the_layout_says(tmp_path: Path) -> None:
+    share = remote(tmp_path / "share")
+    assert share.get("cas", KEY, LIMIT) is None and not share.has("cas", KEY)
+    assert share.put("cas", KEY, memoryview(b"--data--")[2:-2], once=True)
+    assert share.get("cas", KEY, LIMIT) == b"data" and share.has("cas", KEY)
+    assert not share.has("ac", KEY), "kinds are apart"
+    assert entry(tmp_path / "share", "cas").read_bytes() == b"data"
+    assert left(tmp_path / "share") == []
+    with pytest.raises(RemoteLied, match="more than 3 bytes"):
+        share.get("cas", KEY, 3)
+
+
+def test_entries_are_written_once_unless_told(tmp_path: Path) -> None:
+    share = remote(tmp_path)
+    assert share.put("ac", KEY, b"first", once=True)
+    assert not share.put("ac", KEY, b"second", once=True)
+    assert share.get("ac", KEY, LIMIT) == b"first"
+    assert share.put("ac", KEY, b"third", once=False)
+    assert share.get("ac", KEY, LIMIT) == b"third"
+    assert left(tmp_path) == []
+
+
+def test_one_of_many_writers_wins(tmp_path: Path) -> None:
+    for turn in range(8):  # the directories are made at the same moment, too
+        shares = [remote(tmp_path / f"share{turn}") for _ in range(6)]
+        barrier, won = threading.Barrier(len(shares)), list[int]()
+
+        def write(number: int, share: DirectoryTransport, start: threading.Barrier, winners: list[int]) -> None:
+            start.wait()
+            if share.put("ac", KEY, b"%d" % number, once=True):
+                winners.append(number)
+
+        threads = [
+            threading.Thread(target=write, args=(number, share, barrier, won)) for number, share in enumerate(shares)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert shares[0].get("ac", KEY, LIMIT) == b"%d" % won[0]
+        assert left(tmp_path / f"share{turn}") == []
+
+
+def test_a_link_whose_answer_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = remote(tmp_path)
+    link, lost = os.link, []
+
+    def lose(*arguments: object, **rest: object) -> None:
+        link(*arguments, **rest)  # type: ignore[arg-type]
+        lost.append(arguments)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    monkeypatch.setattr(os, "link", lose)
+    assert share.put("ac", KEY, b"mine", once=True)
+    assert lost
+    assert not share.put("ac", OTHER, b"x", once=True) or share.get("ac", OTHER, LIMIT) == b"x"
+    monkeypatch.undo()
+    assert not share.put("ac", KEY, b"theirs", once=True)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    tried = []
+
+    def refuse(*arguments: object, **rest: object) -> None:
+        tried.append(arguments)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    share = remote(tmp_path)
+    assert share.put("ac", KEY, b"first", once=True)
+    assert not share.put("ac", KEY, b"second", once=True)
+    assert share.get("ac", KEY, LIMIT) == b"first"
+    assert len(tried) == 2 and left(tmp_path) == []
+
+
+def test_what_a_loss_of_power_left_empty_is_no_entry(tmp_path: Path) -> None:
+    share = remote(tmp_path)
+    for kind in ("cas", "ac"):
+        share.put(kind, KEY, b"x", once=True)  # type: ignore[arg-type]
+        os.truncate(entry(tmp_path, kind), 0)
+        assert share.get(kind, KEY, LIMIT) is None and not share.has(kind, KEY)  # type: ignore[arg-type]
+        assert share.put(kind, KEY, b"again", once=True)  # type: ignore[arg-type]
+        assert share.get(kind, KEY, LIMIT) == b"again"  # type: ignore[arg-type]
+    assert hashlib.sha256(b"").hexdigest() == EMPTY_BLOB
+    share.put("cas", EMPTY_BLOB, b"", once=True)
+    assert share.has("cas", EMPTY_BLOB) and share.get("cas", EMPTY_BLOB, LIMIT) == b""
+
+
+def test_links_and_pipes_in_an_entrys_place_are_not_read_and_are_replaced(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    share = remote(tmp_path / "share")
+    place = entry(tmp_path / "share")
+    share.put("ac", KEY, b"x", once=True)
+    for put_there in (
+        lambda: place.symlink_to(secret),
+        lambda: place.symlink_to("nowhere"),
+        lambda: os.mkfifo(place),
+    ):
+        place.unlink()
+        put_there()
+        with pytest.raises(RemoteLied):
+            share.get("ac", KEY, LIMIT)
+        assert not share.has("ac", KEY)
+        assert share.put("ac", KEY, b"right", once=True)
+        assert share.get("ac", KEY, LIMIT) == b"right"
+    assert secret.read_bytes() == b"secret"
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(RemoteLied):
+        share.get("ac", KEY, LIMIT)
+    with pytest.raises(RemoteRefused):
+        share.put("ac", KEY, b"x", once=True)
+
+
+@pytest.mark.parametrize("level", ["ac", f"ac/{KEY[:2]}", "tmp"])
+def test_a_link_to_a_directory_elsewhere_is_not_followed(tmp_path: Path, level: str) -> None:
+    share = remote(tmp_path / "share")
+    share.put("ac", KEY, b"x", once=True)
+    folder, elsewhere = tmp_path / "share" / level, tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    if level != "tmp":
+        with pytest.raises(RemoteLied):
+            share.get("ac", KEY, LIMIT)
+    with pytest.raises(RemoteRefused):
+        share.put("ac", KEY[:2] + OTHER[2:], b"y", once=True)
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..", "", KEY.upper(), f"{KEY}\n", KEY[:63], "/" + KEY])
+def test_no_name_leaves_the_directory(tmp_path: Path, name: str) -> None:
+    share = remote(tmp_path)
+    for call in (lambda: share.get("ac", name, LIMIT), lambda: share.has("ac", name)):
+        with pytest.raises(ValueError):
+            call()
+    with pytest.raises(ValueError):
+        share.put("ac", name, b"", once=True)
+
+
+def test_a_share_that_is_not_mounted_is_down_and_is_not_made(tmp_path: Path) -> None:
+    share = remote(tmp_path / "mnt" / "share")
+    with pytest.raises(RemoteDown, match="No such file"):
+        share.get("ac", KEY, LIMIT)
+    with pytest.raises(RemoteDown):
+        share.has("ac", KEY)
+    with pytest.raises(RemoteDown, match="mounted"):
+        share.put("ac", KEY, b"x", once=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_makes_nothing(tmp_path: Path) -> None:
+    share = remote(tmp_path / "share")
+    assert share.get("ac", KEY, LIMIT) is None
+    assert not share.has("cas", KEY)
+    assert not (tmp_path / "share").exists()
+
+
+def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "share").write_bytes(b"")
+    share = remote(tmp_path / "share")
+    for call in (lambda: share.get("ac", KEY, LIMIT), lambda: share.put("ac", KEY, b"", once=True)):
+        with pytest.raises(RemoteDown, match="not a directory"):
+            call()
+
+
+def test_a_local_store_is_read_and_not_written(tmp_path: Path) -> None:
+    remote(tmp_path).put("ac", KEY, b"x", once=True)
+    (tmp_path / "format").write_text("trtbuild.store/1\n")
+    share = remote(tmp_path)
+    assert share.get("ac", KEY, LIMIT) == b"x"
+    with pytest.raises(RemoteRefused, match="local store"):
+        share.put("ac", OTHER, b"x", once=True)
+    assert not entry(tmp_path, name=OTHER).exists()
+
+
+def test_a_mount_that_hangs_is_given_up_by_all_threads_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look at the root hangs, as a system call on a dead NFS server does."""
+    hangs, reached = threading.Event(), []
+
+    def hang(self: DirectoryTransport) -> None:
+        reached.append(True)
+        hangs.wait()
+        self._answered.set()
+
+    monkeypatch.setattr(DirectoryTransport, "_look", hang)
+    share = remote(tmp_path, patience_s=0.3)
+    errors: list[RemoteFault] = []
+
+    def ask() -> None:
+        try:
+            share.get("ac", KEY, LIMIT)
+        except RemoteFault as error:
+            errors.append(error)
+
+    begun = time.monotonic()
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 8 and all(isinstance(error, RemoteDown) for error in errors)
+    assert reached == [True]
+    with pytest.raises(RemoteDown, match="has not answered"):
+        share.put("ac", KEY, b"x", once=True)
+    assert time.monotonic() - begun < 3.0
+    hangs.set()  # the server is back
+    share._answered.wait(5)
+    assert share.get("ac", KEY, LIMIT) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.EACCES, RemoteRefused),
+        (errno.EROFS, RemoteRefused),
+        (errno.ENOSPC, RemoteFull),
+        (errno.EDQUOT, RemoteFull),
+        (errno.EIO, RemoteDown),
+        (errno.ETIMEDOUT, RemoteDown),
+    ],
+)
+@pytest.mark.parametrize("call", ["open", "fsync", "link", "write"])
+def test_errors_of_the_system_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[RemoteFault], call: str
+) -> None:
+    share = remote(tmp_path)
+    share.put("ac", OTHER, b"x", once=True)
+    share.put("ac", KEY[:2] + OTHER[2:], b"x", once=True)
+    met = []
+
+    def fail(*arguments: object, **rest: object) -> None:
+        met.append(call)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(shared_folder.os, call, fail)
+    with pytest.raises(kind):
+        share.put("ac", KEY, b"x", once=True)
+    monkeypatch.undo()
+    assert met
+    assert left(tmp_path) == [] and not entry(tmp_path).exists()
+    assert share.put("ac", KEY, b"x", once=True)
+
+
+def test_a_stale_handle_is_tried_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = remote(tmp_path)
+    share.put("ac", KEY, b"x", once=True)
+    real, stale = os.open, [True]
+
+    def open_(*arguments: object, **rest: object) -> int:
+        if stale and stale.pop():
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(*arguments, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", open_)
+    assert share.get("ac", KEY, LIMIT) == b"x" and not stale
+    stale.append(True)
+    assert share.has("ac", KEY) and not stale
+    stale.append(True)
+    assert share.put("ac", OTHER, b"y", once=True) and not stale
+    stale.extend([True] * 2)
+    with pytest.raises(RemoteDown) as caught:
+        share.get("ac", KEY, LIMIT)
+    assert caught.value.may_pass
+
+
+def test_an_entry_in_use_is_marked_when_its_time_is_off(tmp_path: Path) -> None:
+    share = remote(tmp_path)
+    ask: list[Callable[[], object]] = [lambda: share.has("ac", KEY), lambda: share.get("ac", KEY, LIMIT)]
+    share.put("ac", KEY, b"x", once=True)
+    for question in ask:
+        for off_s in (-7200, 7200, 365 * 86400, -365 * 86400):  # clocks that are off by a year, too
+            os.utime(entry(tmp_path), (time.time() + off_s,) * 2)
+            question()
+            assert abs(entry(tmp_path).stat().st_mtime - time.time()) < 60
+        os.utime(entry(tmp_path), (time.time() - 600,) * 2)
+        question()
+        assert time.time() - entry(tmp_path).stat().st_mtime > 550, "no need yet"
+
+
+def test_urls() -> None:
+    assert directory.root_of("file:///srv/a%20b/") == "/srv/a b"
+    assert directory.root_of("file://localhost/srv/c") == "/srv/c"
+    for url in ("file://host/srv", "file:srv", "file:///", "file:///srv?x=1", "file:////", "file:///a%00b"):
+        with pytest.raises(ConfigurationError):
+            directory.root_of(url)
+
+
+# What is imported is imported before: the interpreter may lie where only root can read.
+USER = """
+import os, sys
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+umask, uid, gid, groups, root, name = sys.argv[1:]
+os.umask(int(umask, 8))
+if int(uid):
+    os.setgroups([int(group) for group in groups.split(",") if group])
+    os.setgid(int(gid))
+    os.setuid(int(uid))
+share = DirectoryTransport(RemoteSettings("team", "file://" + root))
+for kind in ("cas", "ac"):
+    for first in "ab":
+        key = first + "a" * 63
+        share.get(kind, key, 99)
+        share.put(kind, key, b"of all", once=True)
+        assert share.get(kind, key, 99) == b"of all"
+        assert share.has(kind, key)
+        assert share.put(kind, key, b"of all", once=False)
+    assert share.put(kind, name * 64, b"mine", once=True)
+"""
+
+
+def run_as(umask: str, root: Path, name: str, uid: int = 0, gid: int = 0, groups: str = "") -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", USER, umask, str(uid), str(gid), groups, str(root), name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def modes(root: Path) -> tuple[set[int], set[int]]:
+    found = list(root.rglob("*"))
+    return (
+        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_dir()},
+        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()},
+    )
+
+
+@pytest.mark.parametrize(("root_mode", "file_mode"), [(0o2775, 0o664), (0o770, 0o660), (0o755, 0o644), (0o1777, 0o666)])
+def test_modes_are_those_of_the_root_whatever_the_umask(tmp_path: Path, root_mode: int, file_mode: int) -> None:
+    root = tmp_path / "share"
+    root.mkdir()
+    root.chmod(root_mode)
+    for umask in (0o022, 0o077, 0o000):
+        before = os.umask(umask)
+        try:
+            remote(root).put("ac", f"{umask:02x}" * 32, b"x", once=True)
+        finally:
+            os.umask(before)
+    assert modes(root) == ({root_mode}, {file_mode})
+
+
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> Path:
+    """A folder that every user can reach; pytest's own are for one user alone."""
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.stat().st_mode & 0o055 != 0o055:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    return tmp_path
+
+
+@as_root
+@pytest.mark.parametrize("setgid", [True, False])
+def test_users_with_different_umasks_share_a_directory_of_their_group(open_to_all: Path, setgid: bool) -> None:
+    root = open_to_all / "share"
+    root.mkdir()
+    os.chown(root, 64001, 64100)
+    root.chmod(0o2770 if setgid else 0o770)
+    for turn, (umask, uid) in enumerate([("077", 64001), ("022", 64002), ("027", 64003)]):
+        run_as(umask, root, "123"[turn], uid, uid, "64100")
+    assert modes(root) == ({0o2770 if setgid else 0o770}, {0o660})
+    assert {path.stat().st_gid for path in root.rglob("*")} == {64100}
+
+
+@as_root
+def test_who_may_only_read_reads_and_is_refused_to_write(open_to_all: Path) -> None:
+    root = open_to_all / "share"
+    root.mkdir()
+    os.chown(root, 64001, 64001)
+    root.chmod(0o755)
+    run_as("077", root, "1", 64001, 64001)
+    code = """
+import os, sys
+from trtbuild.errors import RemoteRefused
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+os.setgroups([]); os.setgid(64002); os.setuid(64002)
+share = DirectoryTransport(RemoteSettings("team", "file://" + sys.argv[1]))
+assert share.has("ac", "1" * 64) and share.get("ac", "1" * 64, 99) == b"mine"
+try:
+    share.put("ac", "2" * 64, b"x", once=True)
+except RemoteRefused:
+    print("refused")
+"""
+    os.utime(entry(root, name="1" * 64), (0, 0))  # old, and cannot be marked: said by nobody
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "refused\n", done.stderr[-2000:]
+    assert entry(root, name="1" * 64).stat().st_mtime == 0
+
+
+def test_first_writers_do_not_lose_one_another_s_directories(tmp_path: Path) -> None:
+    """Where nothing is there yet, every writer makes the directories, and the last one's take the place of empty ones."""
+    for number in range(20):
+        store = remote(tmp_path / f"shared{number}")
+        barrier, errors = threading.Barrier(8), list[Exception]()
+
+        def write(writer: int, store: DirectoryTransport = store, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            try:
+                store.put("cas", f"{writer:02x}" * 32, b"x", once=True)
+                store.put("ac", "ab" * 32, b"x", once=True)
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        assert all(store.has("cas", f"{writer:02x}" * 32) for writer in range(8))

@@ -1,0 +1,324 @@
+"""Object stores: moto's S3 server, and servers that answer what no server should."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.remote.objects import ObjectTransport
+from trtbuild.store.remote.settings import RemoteSettings
+
+KEY, OTHER = "ab" * 32, "cd" * 32
+LIMIT = 1 << 20
+SECRET = "wJalrXUtnFEMI"
+
+
+def remote(url: str, patience_s: float = 4.0) -> ObjectTransport:
+    return ObjectTransport(RemoteSettings("team", url, patience_s=patience_s))
+
+
+def test_entries_come_back_and_are_written_once(s3: str) -> None:
+    store = remote(s3)
+    assert store.get("ac", KEY, LIMIT) is None and not store.has("ac", KEY)
+    assert store.put("ac", KEY, memoryview(b"--first--")[2:-2], once=True)
+    assert not store.put("ac", KEY, b"second", once=True)
+    assert store.get("ac", KEY, LIMIT) == b"first" and store.has("ac", KEY)
+    assert not store.has("cas", KEY), "kinds are apart"
+    assert store.put("ac", KEY, b"third", once=False)
+    assert remote(s3).get("ac", KEY, LIMIT) == b"third"
+    assert remote(f"{s3}/deeper").get("ac", KEY, LIMIT) is None
+    assert store.place == s3
+    with pytest.raises(RemoteLied, match="more than 3 bytes"):
+        store.get("ac", KEY, 3)
+
+
+def test_sizes(s3: str, payload: Callable[[int, int], bytes]) -> None:
+    store = remote(s3)
+    for number, size in enumerate([0, 1, 1 << 18, (1 << 20) + 1, 7 << 20]):
+        name, data = f"{number:064x}", payload(number, size)
+        assert store.put("cas", name, data, once=True)
+        assert store.get("cas", name, size) == data
+
+
+def test_one_of_many_writers_wins(s3: str) -> None:
+    store, barrier, won = remote(s3), threading.Barrier(8), list[int]()
+
+    def write(number: int) -> None:
+        barrier.wait()
+        if store.put("ac", KEY, b"%d" % number, once=True):
+            won.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # moto looks and writes in two steps; a service that keeps the promise has exactly one winner
+    assert won and store.get("ac", KEY, LIMIT) in {b"%d" % number for number in won}
+
+
+def test_a_bucket_that_is_not_there_is_told(s3: str) -> None:
+    store = remote("s3://absent/prefix")
+    with pytest.raises(RemoteRefused, match="NoSuchBucket"):
+        store.get("ac", KEY, LIMIT)
+    with pytest.raises(RemoteRefused, match="NoSuchBucket"):
+        store.put("ac", KEY, b"x", once=True)
+
+
+class Server:
+    """Answers every request with the same bytes. `requests` has the first line of each, `heads` all of its lines."""
+
+    def __init__(self, answer: bytes | None, drip: bytes = b"") -> None:
+        self.answer, self.drip = answer, drip
+        self.requests: list[str] = []
+        self.heads: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        try:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                more = connection.recv(1 << 16)
+                if not more:
+                    return
+                head += more
+            self.heads.append(head.decode(errors="replace"))
+            self.requests.append(head.split(b"\r\n")[0].decode())
+            if self.answer is None:
+                return  # and say nothing
+            connection.sendall(self.answer)
+            while self.drip:
+                connection.sendall(self.drip)
+                time.sleep(0.05)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+            connection.close()
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in self._open:
+            connection.close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    started: list[Server] = []
+
+    def start(answer: bytes | None, drip: bytes = b"") -> Server:
+        started.append(Server(answer, drip))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", started[-1].endpoint)
+        return started[-1]
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", SECRET)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    yield start
+    for each in started:
+        each.close()
+
+
+def answer(status: str, body: bytes = b"", length: int | None = None, more: str = "") -> bytes:
+    size = len(body) if length is None else length
+    head = f'HTTP/1.1 {status}\r\nContent-Length: {size}\r\nETag: "x"\r\n'
+    head += f"Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nConnection: close\r\n{more}\r\n"
+    return head.encode() + body
+
+
+def error(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{SECRET}</Message></Error>".encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "may_pass"),
+    [
+        (answer("403 Forbidden", error("AccessDenied")), RemoteRefused, False),
+        (answer("401 Unauthorized"), RemoteRefused, False),
+        (answer("400 Bad Request", error("ExpiredToken")), RemoteRefused, False),
+        (answer("400 Bad Request", error("EntityTooLarge")), RemoteFull, False),
+        (answer("405 Method Not Allowed"), RemoteRefused, False),
+        (answer("413 Content Too Large"), RemoteFull, False),
+        (answer("507 Insufficient Storage"), RemoteFull, False),
+        (answer("429 Too Many Requests"), RemoteDown, True),
+        (answer("500 Internal Server Error", error("InternalError")), RemoteDown, True),
+        (answer("503 Service Unavailable", error("SlowDown")), RemoteDown, True),
+        (b"garbage\r\n\r\n", RemoteDown, True),
+    ],
+    ids=lambda value: value[:20].decode().split("\r")[0] if isinstance(value, bytes) else None,
+)
+def test_answers_are_told_apart_and_hold_no_secret(
+    server: Callable[..., Server], said: bytes, kind: type[RemoteFault], may_pass: bool
+) -> None:
+    there = server(said)
+    store = remote("s3://cache/prefix")
+    calls: list[Callable[[], object]] = [
+        lambda: store.put("ac", KEY, b"x", once=True),
+        lambda: store.put("ac", KEY, b"x", once=False),
+        lambda: store.get("ac", KEY, LIMIT),
+        lambda: store.has("ac", KEY),
+    ]
+    for call in calls:
+        with pytest.raises(RemoteFault) as caught:
+            call()
+        fault = caught.value
+        if "Large" not in str(fault) or call in calls[:3]:  # the answer to HEAD has no body
+            assert type(fault) is kind or (call is calls[3] and b"EntityTooLarge" in said)
+        assert getattr(fault, "may_pass", False) is may_pass
+        while fault is not None:
+            assert SECRET not in repr(fault) + str(fault) + repr(vars(fault)) and "127.0.0.1" not in str(fault)
+            fault = fault.__cause__ or fault.__context__  # type: ignore[assignment]
+    assert len(there.requests) == len(calls), "one attempt each"
+
+
+def test_what_is_there_is_not_replaced(server: Callable[..., Server]) -> None:
+    there = server(answer("412 Precondition Failed", error("PreconditionFailed")))
+    assert not remote("s3://cache").put("ac", KEY, b"x", once=True)
+    assert len(there.requests) == 1
+
+
+def test_a_service_that_cannot_write_once_gets_a_look_before(server: Callable[..., Server]) -> None:
+    there = server(answer("501 Not Implemented", error("NotImplemented")))
+    store = remote("s3://cache")
+    with pytest.raises(RemoteDown):  # the look: this server implements nothing
+        store.put("ac", KEY, b"x", once=True)
+    with pytest.raises(RemoteDown):
+        store.put("ac", KEY, b"x", once=True)
+    assert [request.split()[0] for request in there.requests] == ["PUT", "HEAD", "HEAD"]
+
+
+def test_no_credential_goes_along_with_a_redirect(server: Callable[..., Server]) -> None:
+    """obstore follows redirects and cannot be told not to; what comes is verified by whoever asked."""
+    elsewhere = server(answer("200 OK", b"other bytes"))
+    here = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
+    store = remote("s3://cache")
+    assert store.get("ac", KEY, LIMIT) == b"other bytes"
+    assert "authorization:" in here.heads[0].lower()
+    assert elsewhere.requests
+    for head in elsewhere.heads:
+        assert "authorization:" not in head.lower()
+
+
+def test_a_body_that_ends_early_is_not_data(server: Callable[..., Server]) -> None:
+    there = server(answer("200 OK", b"half", length=8))
+    with pytest.raises(RemoteDown) as caught:
+        remote("s3://cache").get("ac", KEY, LIMIT)
+    assert caught.value.may_pass and there.requests
+
+
+def test_a_server_that_says_nothing_is_given_up(server: Callable[..., Server]) -> None:
+    there = server(None)
+    store = remote("s3://cache", patience_s=0.3)
+    begun = time.monotonic()
+    for call in (lambda: store.get("ac", KEY, LIMIT), lambda: store.has("ac", KEY)):
+        with pytest.raises(RemoteDown, match="no answer within") as caught:
+            call()
+        assert not caught.value.may_pass
+    assert time.monotonic() - begun < 4.0
+    assert len(there.requests) == 2
+
+
+def test_bytes_that_drip_count_as_none(server: Callable[..., Server]) -> None:
+    there = server(answer("200 OK", b"", length=1 << 20), drip=b"x" * 10)
+    begun = time.monotonic()
+    with pytest.raises(RemoteDown, match="fewer than 8192 bytes"):
+        remote("s3://cache", patience_s=0.5).get("ac", KEY, 1 << 20)
+    assert time.monotonic() - begun < 5.0 and there.requests
+
+
+def test_bytes_that_come_slowly_and_steadily_are_waited_for(server: Callable[..., Server]) -> None:
+    there = server(answer("200 OK", b"", length=30_000), drip=b"x" * 1000)  # 20 kB a second
+    assert remote("s3://cache", patience_s=0.3).get("ac", KEY, 1 << 20) == b"x" * 30_000
+    assert there.requests
+
+
+def test_a_port_where_nobody_listens(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = server(None)
+    gone.close()
+    store = remote("s3://cache", patience_s=1.0)
+    begun = time.monotonic()
+    with pytest.raises(RemoteDown) as caught:
+        store.has("ac", KEY)
+    with pytest.raises(RemoteDown):
+        store.put("ac", KEY, b"x", once=True)
+    assert not caught.value.may_pass and time.monotonic() - begun < 4.0
+
+
+def test_a_host_that_is_not_known(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    server(None)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://cache.invalid")
+    with pytest.raises(RemoteDown, match="not known"):
+        remote("s3://cache", patience_s=2.0).has("ac", KEY)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://id:secret@cache/x", "s3://cache/x?sig=secret", "s3:///x", "http://cache/x", "s3://cache#secret"]
+)
+def test_a_url_has_no_credentials(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="bucket") as caught:
+        remote(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_half_a_credential_is_an_error_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with pytest.raises(ConfigurationError, match="missing access key id") as caught:
+        remote("s3://cache")
+    assert SECRET not in str(caught.value) and caught.value.__context__ is None
+
+
+def test_no_credentials_at_all(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    there = server(answer("403 Forbidden"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", there.endpoint)
+    with pytest.raises(RemoteRefused, match="no credentials") as caught:
+        remote("s3://cache").has("ac", KEY)
+    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "") and there.requests
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/prefix", "az://container/prefix"])
+def test_the_other_kinds_are_known(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    assert remote(url).place == url
+
+
+def test_without_obstore_the_command_is_said() -> None:
+    code = """
+import sys
+sys.modules["obstore"] = sys.modules["obstore.store"] = None
+from trtbuild.errors import ConfigurationError
+from trtbuild.store.remote.objects import ObjectTransport
+from trtbuild.store.remote.settings import RemoteSettings
+try:
+    ObjectTransport(RemoteSettings("team", "s3://cache"))
+except ConfigurationError as error:
+    print(error.hint)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "pip install 'trtbuild[objects]'\n", done.stderr

@@ -1,0 +1,64 @@
+"""Which proxy is used."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.errors import ConfigurationError
+from trtbuild.store.remote.proxies import proxy_for
+from trtbuild.store.remote.route import Proxy
+
+PROXY = "http://proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "environment", "used"),
+    [
+        ("https", {}, False),
+        ("https", {"HTTPS_PROXY": PROXY}, True),
+        ("https", {"https_proxy": PROXY}, True),
+        ("https", {"https_proxy": PROXY, "HTTPS_PROXY": "http://other"}, True),
+        ("https", {"HTTP_PROXY": PROXY}, False),
+        ("https", {"ALL_PROXY": PROXY}, True),
+        ("https", {"https_proxy": "proxy.example:3128"}, True),
+        ("http", {"HTTP_PROXY": PROXY}, True),
+        ("http", {"HTTP_PROXY": PROXY, "REQUEST_METHOD": "GET"}, False),
+        ("http", {"http_proxy": PROXY, "REQUEST_METHOD": "GET"}, True),
+        ("https", {"HTTPS_PROXY": PROXY, "NO_PROXY": "a.b, cache.example"}, False),
+        ("https", {"HTTPS_PROXY": PROXY, "no_proxy": ".example"}, False),
+        ("https", {"HTTPS_PROXY": PROXY, "no_proxy": "*.example"}, False),
+        ("https", {"HTTPS_PROXY": PROXY, "no_proxy": "*"}, False),
+        ("https", {"HTTPS_PROXY": PROXY, "no_proxy": "ache.example,example.com,,10.0.0.0/8"}, True),
+    ],
+)
+def test_a_host(scheme: str, environment: dict[str, str], used: bool) -> None:
+    assert proxy_for(scheme, "cache.example", environment) == (Proxy("proxy.example", 3128, None) if used else None)
+
+
+def test_a_network_is_an_exception() -> None:
+    environment = {"HTTPS_PROXY": PROXY, "NO_PROXY": "10.0.0.0/8"}
+    assert proxy_for("https", "10.1.2.3", environment) is None
+    assert proxy_for("https", "11.1.2.3", environment) is not None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
+def test_loopback_is_never_behind_a_proxy(host: str) -> None:
+    assert proxy_for("http", host, {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}) is None
+
+
+def test_its_login_is_not_shown() -> None:
+    proxy = proxy_for("https", "cache.example", {"HTTPS_PROXY": "http://me:hunter2@proxy.example"})
+    assert proxy is not None
+    assert (proxy.host, proxy.port, proxy.authorization) == ("proxy.example", 80, "Basic bWU6aHVudGVyMg==")
+    assert "hunter2" not in repr(proxy)
+    assert "bWU6" not in repr(proxy)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks5://me:hunter2@proxy.example", "https://proxy.example", "http://", "http://a:hunter2"]
+)
+def test_what_cannot_be_used_is_an_error(proxy: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        proxy_for("https", "cache.example", {"HTTPS_PROXY": proxy})
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__context__ is None

@@ -1,0 +1,440 @@
+"""A bundle is the same bytes for the same records, comes back whole, and is refused when anything about it is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Output, Record
+from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteRefused
+from trtbuild.store.bringing import Brought, bring, held, reading
+from trtbuild.store.bundle import open_bundle, write_bundle
+from trtbuild.store.check import verify
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.store import RemoteStore
+
+MIB = 1 << 20
+BLOCK = 512
+
+Payload = Callable[[int, int], bytes]
+
+
+@pytest.fixture
+def filled(local: LocalStore, record_of: Callable[..., Record], payload: Payload) -> list[Record]:
+    """Three records: a large blob, one that shares most of it, a small one."""
+    large = payload(1, 3 * MIB)
+    first = record_of(1, plan=local.put_bytes(large), info=local.put_bytes(b"information"))
+    second = record_of(2, plan=local.put_bytes(large[:MIB] + b"!" + large[MIB:]))
+    third = record_of(3, stage="convert", onnx=local.put_bytes(b"onnx"), origins=local.put_bytes(b"[]"))
+    return [local.put_record(record) for record in (first, second, third)]
+
+
+def exported(store: LocalStore, records: list[Record], path: Path) -> Path:
+    found = {record.recipe.key: held(store, record.recipe.key) for record in records}
+    write_bundle(str(path), {key: each.entry({}) for key, each in found.items() if each}, reading(store))
+    return path
+
+
+def imported(path: Path, store: LocalStore) -> Brought:
+    bundle = open_bundle(str(path))
+    remote = RemoteStore(bundle, "the bundle", store.trust, connections=4)
+    try:
+        return bring(remote, bundle.keys, store)
+    finally:
+        remote.close()
+        bundle.close()
+
+
+@pytest.fixture
+def bundle(local: LocalStore, filled: list[Record], tmp_path: Path) -> Path:
+    return exported(local, filled, tmp_path / "team.bundle")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "other")
+
+
+def records_in(store: LocalStore) -> list[Path]:
+    return list(store.root.glob("ac/*/*"))
+
+
+# -- there and back
+
+
+def test_what_is_exported_comes_back_whole(bundle: Path, filled: list[Record], other: LocalStore) -> None:
+    brought = imported(bundle, other)
+    assert sorted(brought.came) == sorted(record.recipe.key for record in filled)
+    assert (brought.present, brought.missing, brought.untrusted, brought.failed) == ([], [], {}, {})
+    for record in filled:
+        assert other.get_record(record.recipe.key) == record
+        for output in record.outputs.values():
+            assert hashlib.sha256(other.get_bytes(output.sha256)).hexdigest() == output.sha256
+    assert verify(other).damage == ()
+
+
+def test_what_is_shared_is_in_it_once(bundle: Path) -> None:
+    assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB
+
+
+def test_the_second_import_moves_nothing(bundle: Path, filled: list[Record], other: LocalStore) -> None:
+    imported(bundle, other)
+    again = imported(bundle, other)
+    assert (len(again.present), again.came, again.bytes_moved) == (3, [], 0)
+
+
+def test_equal_contents_are_equal_bytes(bundle: Path, filled: list[Record], other: LocalStore, tmp_path: Path) -> None:
+    imported(bundle, other)
+    again = exported(other, list(reversed(filled)), tmp_path / "again.bundle")
+    assert again.read_bytes() == bundle.read_bytes()
+
+
+def test_it_is_a_plain_tar_in_the_order_that_is_documented(bundle: Path) -> None:
+    with tarfile.open(bundle, "r:") as archive:
+        names = archive.getnames()
+        index = json.loads((archive.extractfile("index") or io.BytesIO()).read())
+    assert names[0] == "format" and names[-1] == "index"
+    kinds = [name.split("/")[0] for name in names[1:-1]]
+    assert kinds == sorted(kinds, key=["cas", "ac"].index)
+    assert index["sha256"] == hashlib.sha256(bundle.read_bytes()[: index["bytes"]]).hexdigest()
+    done = subprocess.run(["tar", "tf", str(bundle)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == names
+
+
+def test_an_empty_bundle_is_a_bundle(local: LocalStore, other: LocalStore, tmp_path: Path) -> None:
+    assert imported(exported(local, [], tmp_path / "empty"), other) == Brought()
+
+
+def test_a_record_that_is_there_already_stays(
+    bundle: Path, filled: list[Record], other: LocalStore, record_of: Callable[..., Record]
+) -> None:
+    mine = other.put_record(record_of(1, who="somebody else", plan=other.put_bytes(b"mine")))
+    brought = imported(bundle, other)
+    assert brought.present == [mine.recipe.key]
+    assert other.get_record(mine.recipe.key) == mine
+
+
+def test_a_damaged_file_is_not_exported_and_no_bundle_is_left(
+    local: LocalStore, filled: list[Record], entry_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = entry_path(local, "cas", local.parts(filled[0].outputs["plan"].sha256)[1].sha256)
+    path.chmod(0o644)
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(EntryCorrupt):
+        exported(local, filled, tmp_path / "bundle")
+    assert not path.exists()  # it is in quarantine
+    assert [each.name for each in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, filled: list[Record]) -> None:
+    before = bundle.read_bytes()
+
+    def broken(file: Output) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    found = held(local, filled[0].recipe.key)
+    assert found is not None
+    with pytest.raises(OSError, match="No space"):
+        write_bundle(str(bundle), {filled[0].recipe.key: found.entry({})}, broken)
+    assert bundle.read_bytes() == before
+    assert len(list(bundle.parent.glob("*bundle*"))) + len(list(bundle.parent.glob(".*"))) == 1
+
+
+# -- what is refused
+
+
+def refused(path: Path, data: bytes, store: LocalStore, match: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(BundleRefused, match=match):
+        imported(path, store)
+    assert records_in(store) == []
+    assert not list(store.root.glob("cas/*/*"))
+
+
+def member(name: str, data: bytes, **fields: object) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(data), 0o444
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % BLOCK)
+
+
+def with_index(body: bytes, records: int, files: int) -> bytes:
+    """A bundle of `body`, which is all that is before the index."""
+    index = {"schema": "trtbuild.bundle/1", "records": records, "files": files, "bytes": len(body)}
+    text = json.dumps({**index, "sha256": hashlib.sha256(body).hexdigest()}).encode() + b"\n"
+    return body + member("index", text) + bytes(2 * BLOCK)
+
+
+def members_of(path: Path) -> list[tuple[str, bytes]]:
+    with tarfile.open(path, "r:") as archive:
+        found = [(info.name, (archive.extractfile(info) or io.BytesIO()).read()) for info in archive]
+    return found[:-1]
+
+
+def put_together(members: list[tuple[str, bytes]]) -> bytes:
+    names = [name for name, _ in members]
+    body = b"".join(member(name, data) for name, data in members)
+    return with_index(
+        body, sum(name.startswith("ac/") for name in names), sum(name.startswith("cas/") for name in names)
+    )
+
+
+def cas(data: bytes) -> tuple[str, bytes]:
+    name = hashlib.sha256(data).hexdigest()
+    return f"cas/{name[:2]}/{name}", data
+
+
+def test_the_tests_own_writer_writes_bundles(bundle: Path) -> None:
+    assert put_together(members_of(bundle)) == bundle.read_bytes()
+
+
+def test_a_bundle_that_is_cut_off_is_named_as_such(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    whole = bundle.read_bytes()
+    offsets = [1, BLOCK, len(whole) // 2, len(whole) // 2 // BLOCK * BLOCK, len(whole) - 2048, len(whole) - 1025]
+    for length in offsets:
+        refused(tmp_path / "cut", whole[:length], other, "cut off")
+    for length in (len(whole) - 1024, len(whole) - 512, len(whole) - 1):
+        refused(tmp_path / "cut", whole[:length], other, "cut off, or something was added")
+
+
+def test_an_empty_file_is_cut_off(other: LocalStore, tmp_path: Path) -> None:
+    refused(tmp_path / "empty", b"", other, "cut off")
+
+
+@pytest.mark.parametrize("more", [b"\0", bytes(BLOCK), b"more", member("format", b"x")])
+def test_what_was_added_to_is_refused(bundle: Path, other: LocalStore, tmp_path: Path, more: bytes) -> None:
+    refused(tmp_path / "long", bundle.read_bytes() + more, other, "something was added")
+
+
+def test_every_kind_of_byte_counts(
+    local: LocalStore, record_of: Callable[..., Record], other: LocalStore, tmp_path: Path
+) -> None:
+    record = local.put_record(record_of(1, plan=local.put_bytes(b"plan")))
+    whole = exported(local, [record], tmp_path / "small").read_bytes()
+    path = tmp_path / "flipped"
+    assert len(whole) < 10_000
+    for place in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << (place % 8)
+        path.write_bytes(flipped)
+        with pytest.raises(BundleRefused):
+            imported(path, other)
+    assert records_in(other) == [] and not list(other.root.glob("cas/*/*"))
+
+
+def test_other_files_are_no_bundles(other: LocalStore, tmp_path: Path) -> None:
+    refused(tmp_path / "page", b"<html>" * 1000, other, "no header that a bundle has")
+    refused(tmp_path / "newer", with_index(member("format", b"trtbuild.bundle/2\n"), 0, 0), other, "this format")
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("readme" + "é" * 10))
+    refused(tmp_path / "tar", archive.getvalue(), other, "no header|is an extended header")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "cas/aa/../../../x",
+        f"cas/ab/{'a' * 64}",
+        f"cas/aa/{'a' * 63}",
+        f"cas/AA/{'A' * 64}",
+        f"cas/aa/{'a' * 64}/x",
+        f"./cas/aa/{'a' * 64}",
+        "tmp/x",
+        "locks/store",
+        "format",
+    ],
+)
+def test_no_name_leads_out_of_a_store(bundle: Path, other: LocalStore, tmp_path: Path, name: str) -> None:
+    first, *rest = members_of(bundle)
+    refused(tmp_path / "evil", put_together([first, (name, b"x"), *rest]), other, "a bundle has no member")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "what"),
+    [
+        (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.SYMTYPE, "a symbolic link"),
+        (tarfile.CHRTYPE, "a device"),
+        (tarfile.BLKTYPE, "a device"),
+        (tarfile.DIRTYPE, "a directory"),
+        (tarfile.FIFOTYPE, "a named pipe"),
+        (tarfile.GNUTYPE_SPARSE, "a sparse file"),
+        (tarfile.XHDTYPE, "an extended header"),
+        (tarfile.GNUTYPE_LONGNAME, "an extended header"),
+    ],
+)
+def test_nothing_but_plain_files(bundle: Path, other: LocalStore, tmp_path: Path, flag: bytes, what: str) -> None:
+    (form, text), *rest = members_of(bundle)
+    odd = member(f"cas/aa/{'a' * 64}", b"", type=flag, linkname="/etc/passwd")
+    body = member(form, text) + odd + b"".join(member(name, data) for name, data in rest)
+    refused(tmp_path / "odd", with_index(body, 3, len(rest) - 3), other, what)
+
+
+@pytest.mark.parametrize("fields", [{"mode": 0o4755}, {"mtime": 1}, {"uid": 1}, {"uname": "root"}, {"linkname": "x"}])
+def test_a_header_that_says_more_is_refused(
+    bundle: Path, other: LocalStore, tmp_path: Path, fields: dict[str, object]
+) -> None:
+    (form, text), (name, data), *rest = members_of(bundle)
+    body = member(form, text) + member(name, data, **fields) + b"".join(member(*each) for each in rest)
+    refused(tmp_path / "odd", with_index(body, 3, len(rest) - 2), other, "no header that a bundle has")
+
+
+def test_names_are_there_once_and_in_order(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    first, one, two, *rest = members_of(bundle)
+    refused(tmp_path / "twice", put_together([first, one, one, two, *rest]), other, "is there twice")
+    refused(tmp_path / "order", put_together([first, two, one, *rest]), other, "out of order")
+    entries = [each for each in rest if each[0].startswith("ac/")]
+    files = [each for each in rest if each[0].startswith("cas/")]
+    early = [first, entries[0], one, two, *files, *entries[1:]]
+    refused(tmp_path / "early", put_together(early), other, "out of order|is not there")
+
+
+def test_a_file_is_what_its_name_says(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    first, (name, data), *rest = members_of(bundle)
+    forged = put_together([first, (name, data[:-1] + b"?"), *rest])
+    refused(tmp_path / "forged", forged, other, "other bytes than its name says")
+
+
+def test_sizes_are_bounded_before_anything_is_read(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    first, *_ = members_of(bundle)
+    huge = tarfile.TarInfo(f"cas/aa/{'a' * 64}")
+    huge.mode = 0o444
+    for size, match in ((8**11 - 1, "are the most"), (17 * MIB, "are the most"), (16 * MIB, "cut off")):
+        huge.size = size
+        bomb = member(*first) + huge.tobuf(tarfile.USTAR_FORMAT) + b"x" * BLOCK
+        refused(tmp_path / "bomb", bomb, other, match)
+    path = tmp_path / "holes"
+    path.write_bytes(member(*first))
+    os.truncate(path, 1 << 40)  # a terabyte that needs no disk
+    with pytest.raises(BundleRefused, match="no header"):
+        imported(path, other)
+
+
+def test_an_entry_names_what_is_there_and_all_of_it(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    first, *rest = members_of(bundle)
+    lacking = [each for each in rest if each[1] != b"information"]
+    assert len(lacking) == len(rest) - 1
+    refused(tmp_path / "less", put_together([first, *lacking]), other, "which is not there in that size")
+    files = sorted([each for each in rest if each[0].startswith("cas/")] + [cas(b"a stowaway")])
+    entries = [each for each in rest if each[0].startswith("ac/")]
+    refused(tmp_path / "more", put_together([first, *files, *entries]), other, "belongs to no record")
+
+
+def test_an_entry_is_an_entry(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    first, *rest = members_of(bundle)
+    files = [each for each in rest if each[0].startswith("cas/")]
+    (name, _), *entries = [each for each in rest if each[0].startswith("ac/")]
+    for garbage, match in ((b"{}", "is no entry"), (b'{"outputFiles": []}', "names no record")):
+        forged = put_together([first, *files, (name, garbage), *entries])
+        refused(tmp_path / "forged", forged, other, match)
+
+
+def test_the_index_is_of_this_bundle(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    body = b"".join(member(*each) for each in members_of(bundle))
+    refused(tmp_path / "index", with_index(body, 2, 9), other, "its index is not that of what is in it")
+
+
+def test_a_record_under_another_key_does_not_get_in(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    first, *rest = members_of(bundle)
+    files = [each for each in rest if each[0].startswith("cas/")]
+    (_, data), *entries = [each for each in rest if each[0].startswith("ac/")]
+    wrong = sorted([(f"ac/00/{'0' * 64}", data), *entries])
+    path = tmp_path / "replayed"
+    path.write_bytes(put_together([first, *files, *wrong]))
+    brought = imported(path, other)
+    assert list(brought.failed) == ["0" * 64] and "another key" in brought.failed["0" * 64]
+    assert other.get_record("0" * 64) is None
+    assert verify(other).damage == ()
+
+
+def test_chunks_in_another_order_are_another_blob(
+    bundle: Path, filled: list[Record], other: LocalStore, tmp_path: Path
+) -> None:
+    key = filled[0].recipe.key
+    members = []
+    for name, data in members_of(bundle):
+        if name.endswith(key):
+            entry = json.loads(data)
+            chunks = [each for each in entry["outputFiles"] if each["path"].endswith(("/0", "/1"))]
+            chunks[0]["digest"], chunks[1]["digest"] = chunks[1]["digest"], chunks[0]["digest"]
+            data = json.dumps(entry).encode()
+        members.append((name, data))
+    path = tmp_path / "swapped"
+    path.write_bytes(put_together(members))
+    brought = imported(path, other)
+    assert list(brought.failed) == [key]
+    assert other.get_record(key) is None and len(brought.came) == 2
+    assert verify(other).damage == ()
+
+
+def test_only_regular_files_are_read(other: LocalStore, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(BundleRefused, match="regular file"):
+            imported(path, other)
+
+
+def test_a_bundle_that_changes_while_it_is_read_is_no_danger(
+    bundle: Path, filled: list[Record], other: LocalStore
+) -> None:
+    opened = open_bundle(str(bundle))
+    bundle.chmod(0o644)
+    with open(bundle, "r+b") as file:
+        file.write(bytes(bundle.stat().st_size))
+    remote = RemoteStore(opened, "the bundle", other.trust, connections=2)
+    brought = bring(remote, opened.keys, other)
+    assert brought.came == [] and len(brought.failed) == 3
+    os.truncate(bundle, 100)
+    with pytest.raises(RemoteDown, match="changed while it was read"):
+        opened.get("ac", opened.keys[0], 1 << 20)
+    with pytest.raises(RemoteRefused):
+        opened.put("cas", "a" * 64, b"", once=True)
+    remote.close()
+    assert records_in(other) == []
+
+
+# -- killed
+
+IMPORT = """\
+import sys
+from trtbuild.store.bringing import bring
+from trtbuild.store.bundle import open_bundle
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.store import RemoteStore
+
+bundle = open_bundle(sys.argv[1])
+store = LocalStore(sys.argv[2])
+print("opened", flush=True)
+bring(RemoteStore(bundle, "the bundle", None, connections=2), bundle.keys, store, lambda brought: print("one", flush=True))
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_an_import_that_is_killed_leaves_whole_records_and_is_begun_again(
+    bundle: Path, filled: list[Record], tmp_path: Path, child: Callable[..., object], lines: int
+) -> None:
+    root = tmp_path / f"killed-{lines}"
+    process = child(IMPORT, bundle, root)
+    for _ in range(lines):
+        process.line()  # type: ignore[attr-defined]
+    process.kill()  # type: ignore[attr-defined]
+    assert process.process.returncode == -signal.SIGKILL  # type: ignore[attr-defined]
+    store = LocalStore(root)
+    assert verify(store).damage == ()
+    again = imported(bundle, store)
+    assert len(again.came) + len(again.present) == 3
+    assert verify(store).damage == ()

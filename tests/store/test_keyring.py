@@ -1,0 +1,300 @@
+"""Whom a machine believes."""
+
+from __future__ import annotations
+
+import datetime
+import stat
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Output
+from trtbuild.core.trust import LOCAL, Signature
+from trtbuild.errors import ConfigurationError
+from trtbuild.store import keyring as keyrings
+from trtbuild.store.keyring import Keyring, MachineKey, judge
+from trtbuild.store.signing import Signer
+
+KEY, OTHER, DOCUMENT = "ab" * 32, "cd" * 32, Output("ef" * 32, 1234)
+CI, RELEASE, STRANGER = (
+    Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "release", "stranger"))
+)
+
+
+def at(text: str) -> Callable[[], datetime.datetime]:
+    return lambda: datetime.datetime.fromisoformat(f"{text}T12:00:00+00:00")
+
+
+def signed(signer: Signer, domain: str | None = None, key: str = KEY, document: Output = DOCUMENT) -> Signature:
+    return signer.sign(key, document, domain or signer.name, "someone@somewhere", "2026-01-02T03:04:05Z")
+
+
+def refusal(policy: Keyring, *signatures: Signature) -> str | None:
+    why_not = policy.refusal(KEY, DOCUMENT, signatures)
+    assert (policy.voucher(KEY, DOCUMENT, signatures) is None) == (why_not is not None)
+    return why_not
+
+
+def test_a_signature_of_a_trusted_key_counts() -> None:
+    policy = Keyring([CI.trusted])
+    assert policy.enforced
+    assert refusal(policy, signed(CI)) is None
+    assert policy.voucher(KEY, DOCUMENT, [signed(STRANGER), signed(CI)]) == signed(CI)
+
+
+def test_what_is_not_signed_does_not_count() -> None:
+    assert refusal(Keyring([CI.trusted])) == "it is not signed"
+
+
+def test_a_stranger_is_told_by_name_and_fingerprint() -> None:
+    said = f"signed by a key that is not trusted (name 'stranger', fingerprint {STRANGER.trusted.fingerprint})"
+    assert refusal(Keyring([CI.trusted]), signed(STRANGER)) == said
+
+
+def test_what_a_stranger_calls_itself_cannot_upset_a_terminal() -> None:
+    why_not = refusal(Keyring([CI.trusted]), replace(signed(STRANGER), signer="\x1b[2J\n" + "x" * 500))
+    assert why_not is not None
+    assert why_not.isprintable()
+    assert len(why_not) < 200
+
+
+def test_the_name_of_a_trusted_key_is_no_proof() -> None:
+    assert "not trusted" in (refusal(Keyring([CI.trusted]), signed(Signer("ci", b"x" * 32))) or "")
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Signature)])
+def test_nothing_of_a_signature_can_be_altered(field: str) -> None:
+    policy = Keyring([CI.trusted, RELEASE.trusted], read_domains=["ci", "release"])
+    good = signed(CI)
+    assert refusal(policy, good) is None
+    value = {"public_key": RELEASE.public_key, "value": signed(CI, key=OTHER).value}.get(field, "release")
+    altered = replace(good, **{field: value})  # type: ignore[arg-type]
+    assert refusal(policy, altered) == "its signature does not fit (altered, or another record's)"
+
+
+def test_every_bit_of_the_value_counts() -> None:
+    policy, good = Keyring([CI.trusted]), signed(CI)
+    for place in range(64):
+        for bit in (1, 128):
+            value = bytearray(good.value)
+            value[place] ^= bit
+            assert refusal(policy, replace(good, value=bytes(value))) is not None
+    for value in (b"", bytes(64), good.value[:-1], good.value + b"\0"):
+        assert refusal(policy, replace(good, value=bytes(value))) is not None
+
+
+def test_a_signature_is_worth_nothing_for_another_record() -> None:
+    policy = Keyring([CI.trusted])
+    unfit = "its signature does not fit (altered, or another record's)"
+    assert refusal(policy, signed(CI, key=OTHER)) == unfit
+    assert refusal(policy, signed(CI, document=Output(OTHER, 1234))) == unfit
+    assert refusal(policy, signed(CI, document=Output(DOCUMENT.sha256, 1))) == unfit
+
+
+def test_other_domains_are_not_read() -> None:
+    policy = Keyring([CI.trusted], read_domains=["release", "ci"])
+    assert refusal(policy, signed(CI, "pr-7")) == "signed for domain pr-7; this machine reads release, ci"
+    assert refusal(policy, signed(CI, "release")) is None
+
+
+def test_a_key_signs_only_for_the_domains_that_it_may() -> None:
+    policy = Keyring([replace(CI.trusted, domains=("ci",)), RELEASE.trusted], read_domains=["release", "ci"])
+    assert refusal(policy, signed(CI, "release")) == "key 'ci' may not sign for domain release"
+    assert refusal(policy, signed(CI, "ci")) is None
+
+
+def test_domains_that_are_read_if_nothing_is_said() -> None:
+    assert Keyring([CI.trusted, replace(RELEASE.trusted, domains=("r1", "r2"))]).read_domains == ("ci", "r1", "r2")
+    assert Keyring([CI.trusted], signer=RELEASE).read_domains == ("release", "ci")
+    assert Keyring([CI.trusted], signer=RELEASE, domain="mine", read_domains=["ci"]).read_domains == ("ci", "mine")
+
+
+def test_a_key_counts_through_its_last_day_by_this_machines_clock() -> None:
+    trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
+    assert refusal(Keyring([trusted], now=at("2026-03-31")), signed(CI)) is None
+    said = "key 'ci' expired on 2026-03-31 (this machine's clock says 2026-04-01)"
+    assert refusal(Keyring([trusted], now=at("2026-04-01")), signed(CI)) == said
+
+
+def test_a_clock_that_is_a_year_off_is_named() -> None:
+    trusted = replace(CI.trusted, expires=datetime.date(2026, 12, 31))
+    assert "2027-11-21" in (refusal(Keyring([trusted], now=at("2027-11-21")), signed(CI)) or "")
+    assert refusal(Keyring([trusted], now=at("2025-11-21")), signed(CI)) is None
+
+
+def test_when_a_signature_says_that_it_was_made_decides_nothing() -> None:
+    trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
+    for moment in ("1999-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "never"):
+        back_dated = CI.sign(KEY, DOCUMENT, "ci", "", moment)
+        assert refusal(Keyring([trusted], now=at("2026-03-01")), back_dated) is None
+        assert refusal(Keyring([trusted], now=at("2026-05-01")), back_dated) is not None
+
+
+def test_a_key_that_was_given_more_time_counts() -> None:
+    keys = [replace(CI.trusted, expires=datetime.date(year, 1, 1)) for year in (2026, 2028)]
+    assert refusal(Keyring(keys, now=at("2027-01-01")), signed(CI)) is None
+
+
+def test_a_revoked_key_does_not_count_whoever_trusts_it() -> None:
+    policy = Keyring([CI.trusted, RELEASE.trusted], revoked=[CI.public_key])
+    assert refusal(policy, signed(CI)) == "key 'ci' is revoked"
+    assert refusal(policy, signed(RELEASE)) is None
+    assert refusal(policy, signed(CI), signed(RELEASE)) is None, "another may vouch for the record"
+
+
+def test_of_several_signatures_the_reasons_are_all_said() -> None:
+    policy = Keyring([CI.trusted])
+    said = refusal(policy, signed(CI, "pr-7"), signed(STRANGER), signed(CI, "pr-7")) or ""
+    assert said.startswith("signed for domain pr-7; this machine reads ci; signed by a key")
+    assert said.count("pr-7") == 1
+
+
+def test_a_machine_that_signs_believes_itself_and_judges_others() -> None:
+    policy = Keyring(signer=CI, domain="pr-7")
+    assert policy.enforced
+    assert (policy.own_domain, policy.read_domains) == ("pr-7", ("pr-7",))
+    own = policy.sign(KEY, DOCUMENT)
+    assert policy.refusal(KEY, DOCUMENT, own) is None
+    assert policy.for_others(own) == own
+    assert refusal(policy, signed(STRANGER)) is not None
+    assert refusal(policy) == "it is not signed"
+    assert "pr-7" in (refusal(policy, signed(CI, "release")) or ""), "its own key, for a domain that is not its own"
+
+
+def test_its_own_key_may_sign_for_no_other_domain() -> None:
+    policy = Keyring([RELEASE.trusted], signer=CI, domain="pr-7", read_domains=["release"])
+    assert refusal(policy, signed(CI, "release")) == "key 'ci' may not sign for domain release"
+
+
+def test_a_machine_that_does_not_sign_believes_what_it_made_itself(tmp_path: Path) -> None:
+    policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
+    assert policy.own_domain is None
+    assert not (tmp_path / "state").exists(), "nothing is made before it is needed"
+    own = policy.sign(KEY, DOCUMENT)
+    assert stat.S_IMODE((tmp_path / "state" / "local.key").stat().st_mode) == 0o600
+    assert policy.refusal(KEY, DOCUMENT, own) is None
+    assert policy.own_domain == own[0].domain
+    assert own[0].domain.startswith(LOCAL)
+    assert policy.own_domain not in policy.read_domains, "no remote has such entries"
+    assert policy.for_others(own) == ()
+    assert policy.for_others([*own, signed(CI)]) == (signed(CI),)
+    again = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
+    assert again.refusal(KEY, DOCUMENT, own) is None
+    assert again.own_domain == policy.own_domain
+
+
+def test_what_a_machine_made_for_itself_counts_nowhere_else(tmp_path: Path) -> None:
+    one, two = (Keyring([CI.trusted], machine=MachineKey(tmp_path / name)) for name in "ab")
+    own = one.sign(KEY, DOCUMENT)
+    two.sign(KEY, DOCUMENT)
+    assert "not trusted" in (two.refusal(KEY, DOCUMENT, own) or "")
+    assert "not trusted" in (Keyring([CI.trusted]).refusal(KEY, DOCUMENT, own) or "")
+    forged = signed(CI, own[0].domain)
+    assert "not trusted" in (one.refusal(KEY, DOCUMENT, [forged]) or ""), "a trusted key says nothing for a machine"
+
+
+def test_a_machine_that_signs_does_not_look_at_its_machine_key(tmp_path: Path) -> None:
+    own = Keyring([CI.trusted], machine=MachineKey(tmp_path / "k")).sign(KEY, DOCUMENT)
+    policy = Keyring([CI.trusted], signer=RELEASE, machine=MachineKey(tmp_path / "k"))
+    assert policy.refusal(KEY, DOCUMENT, own) is not None
+    assert policy.sign(KEY, DOCUMENT)[0].public_key == RELEASE.public_key
+
+
+def test_where_no_key_can_be_kept_the_build_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "file" / "local.key"))
+    own = policy.sign(KEY, DOCUMENT)
+    assert policy.refusal(KEY, DOCUMENT, own) is None
+    assert policy.refusal(KEY, DOCUMENT, policy.sign(KEY, DOCUMENT)) is None
+    assert len(policy.warnings) == 1
+    assert "cannot be kept" in policy.warnings[0]
+
+
+def test_a_broken_machine_key_is_told_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "local.key").write_bytes(b"broken")
+    (tmp_path / "local.key").chmod(0o600)
+    policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
+    assert policy.refusal(KEY, DOCUMENT, policy.sign(KEY, DOCUMENT)) is None
+    assert "no signing key" in policy.warnings[0]
+    assert (tmp_path / "local.key").read_bytes() == b"broken"
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_a_signing_key_that_does_not_count_any_more_is_as_good_as_none(tmp_path: Path, how: str) -> None:
+    trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
+    policy = Keyring(
+        [trusted],
+        revoked=[CI.public_key] if how == "revoked" else [],
+        signer=CI,
+        machine=MachineKey(tmp_path / "k"),
+        now=at("2026-04-01"),
+    )
+    own = policy.sign(KEY, DOCUMENT)
+    assert policy.refusal(KEY, DOCUMENT, own) is None
+    assert policy.for_others(own) == ()
+    assert how in policy.warnings[0]
+    alone = Keyring(revoked=[CI.public_key], signer=CI)
+    assert alone.enforced
+    assert alone.refusal(KEY, DOCUMENT, ()) is not None, "a policy is not given up with its key"
+
+
+def test_a_worker_judges_as_its_driver_does(tmp_path: Path) -> None:
+    driver = Keyring(
+        [replace(CI.trusted, domains=("ci",)), replace(STRANGER.trusted, expires=datetime.date(2020, 1, 1))],
+        revoked=[Signer("x", b"x" * 32).public_key],
+        signer=RELEASE,
+        domain="mine",
+    )
+    worker = judge(driver.to_json())
+    assert worker.enforced
+    assert worker.sign(KEY, DOCUMENT) == ()
+    assert worker.own_domain is None
+    assert tuple(worker.read_domains) == tuple(driver.read_domains)
+    for signatures in (
+        driver.sign(KEY, DOCUMENT),
+        (),
+        [signed(CI)],
+        [signed(CI, "mine")],
+        [signed(STRANGER)],
+        [signed(Signer("x", b"x" * 32))],
+        [signed(RELEASE, "release")],
+    ):
+        assert worker.refusal(KEY, DOCUMENT, signatures) == driver.refusal(KEY, DOCUMENT, signatures)
+    machine = Keyring([CI.trusted], machine=MachineKey(tmp_path / "k"))
+    assert machine.to_json() == judge(machine.to_json()).to_json()
+    own = machine.sign(KEY, DOCUMENT)
+    assert judge(machine.to_json()).refusal(KEY, DOCUMENT, own) is None
+    assert not judge(None).enforced
+    assert not judge(Keyring().to_json()).enforced
+    assert judge(Keyring(revoked=[CI.public_key], signer=CI).to_json()).enforced
+
+
+def test_no_worker_is_told_a_private_key() -> None:
+    assert CI.text().rpartition(":")[2] not in str(Keyring([RELEASE.trusted], signer=CI).to_json())
+
+
+def test_without_keys_nothing_is_judged_or_signed() -> None:
+    policy = Keyring()
+    assert not policy.enforced
+    assert policy.sign(KEY, DOCUMENT) == ()
+    assert policy.refusal(KEY, DOCUMENT, ()) is None
+
+
+def test_a_signature_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    verify = keyrings._verify
+    monkeypatch.setattr(keyrings, "_verify", lambda *given: calls.append(given) or verify(*given))
+    policy = Keyring([CI.trusted])
+    for _ in range(3):
+        assert policy.refusal(KEY, DOCUMENT, [signed(CI)]) is None
+    assert len(calls) == 1
+    assert policy.refusal(OTHER, DOCUMENT, [signed(CI)]) is not None
+    assert len(calls) == 2
+
+
+def test_rejects_domains_that_cannot_be() -> None:
+    for settings in ({"read_domains": ["a b"]}, {"read_domains": ["local-1"]}, {"signer": CI, "domain": "local-1"}):
+        with pytest.raises(ConfigurationError):
+            Keyring([CI.trusted], **settings)  # type: ignore[arg-type]

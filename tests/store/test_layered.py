@@ -1,0 +1,360 @@
+"""A local store with remotes behind it: what is asked of whom, what is moved, and what a remote's faults come to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Output, Record
+from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
+from trtbuild.store import action_result
+from trtbuild.store.layered import SMALL, LayeredStore
+from trtbuild.store.layout import Kind
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.memory import MemoryTransport
+from trtbuild.store.remote.store import RemoteStore
+
+MIB = 1 << 20
+
+#: Too large to be in an entry itself.
+PLAN = b"plan " * 2000
+
+RecordOf = Callable[..., Record]
+Payload = Callable[[int, int], bytes]
+
+
+def layered(folder: Path, *transports: MemoryTransport, name: str = "team") -> LayeredStore:
+    remotes = [RemoteStore(each, f"{name}{n or ''}", connections=4) for n, each in enumerate(transports)]
+    return LayeredStore(LocalStore(folder), remotes, remotes)
+
+
+@pytest.fixture
+def team() -> MemoryTransport:
+    return MemoryTransport()
+
+
+@pytest.fixture
+def mine(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
+    return layered(tmp_path / "mine", team)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
+    return layered(tmp_path / "theirs", team)
+
+
+def moved(team: MemoryTransport, method: str) -> int:
+    return sum(size for called, _, _, size in team.calls if called == method)
+
+
+def test_what_one_puts_another_finds(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
+) -> None:
+    data = payload(1, 3 * MIB + 5)
+    record = record_of(1, plan=mine.put_bytes(data), layers=mine.put_bytes(b"layers"))
+    mine.put_record(record)
+    mine.finish()
+    found = theirs.get_record(record.recipe.key)
+    assert found is not None
+    assert found.recipe.same_as(record.recipe)
+    assert theirs.source_of(record.recipe.key) == "team"
+    assert theirs.has(record.outputs["plan"].sha256)
+    assert theirs.get_bytes(record.outputs["plan"].sha256) == data
+
+
+def test_a_hit_moves_the_record_and_nothing_else(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    team.calls.clear()
+    assert theirs.get_record(record.recipe.key) is not None
+    assert moved(team, "get") < 10_000
+    assert theirs.local.get_record(record.recipe.key) is None, "its blobs are not here"
+
+
+def test_a_record_whose_blobs_are_all_here_needs_no_remote_any_more(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL)))
+    mine.put_record(record)
+    mine.finish()
+    assert theirs.get_record(record.recipe.key) is not None
+    theirs.bring([record.outputs["plan"].sha256])
+    team.entries.clear()
+    kept = theirs.local.get_record(record.recipe.key)
+    assert kept is not None, "the small blob came along, and the record is whole"
+    assert theirs.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL)
+
+
+def test_a_large_blob_that_nobody_needs_stays_there(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, small=mine.put_bytes(b"small"), large=mine.put_bytes(payload(1, SMALL + 1)))
+    mine.put_record(record)
+    mine.finish()
+    theirs.get_record(record.recipe.key)
+    assert theirs.get_bytes(record.outputs["small"].sha256) == b"small"
+    assert not theirs.local.has(record.outputs["large"].sha256)
+    assert theirs.has(record.outputs["large"].sha256)
+
+
+def test_only_chunks_that_are_lacking_move(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    old = payload(1, 8 * MIB)
+    new = old[: 3 * MIB] + payload(2, MIB) + old[4 * MIB :]
+    for number, data in enumerate((old, new)):
+        record = record_of(number, plan=mine.put_bytes(data))
+        team.calls.clear()
+        mine.put_record(record)
+        mine.finish()
+        sent = moved(team, "put")
+        team.calls.clear()
+        theirs.get_record(record.recipe.key)
+        assert theirs.get_bytes(record.outputs["plan"].sha256) == data
+        fetched = moved(team, "get")
+    assert sent < 2.8 * MIB, "a changed MiB, and the chunks at its ends"
+    assert fetched < 2.8 * MIB
+
+
+def test_a_broken_download_goes_on_where_it_stopped(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 8 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    (parts,) = theirs.readers[0].find(record.recipe.key).parts.values()  # type: ignore[union-attr]
+    held = team.entries.pop(("cas", parts[-1].sha256))
+    theirs.get_record(record.recipe.key)
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(record.outputs["plan"].sha256)
+    team.entries["cas", parts[-1].sha256] = held
+    team.calls.clear()
+    again = layered(theirs.local.root, team)
+    again.get_record(record.recipe.key)
+    assert again.get_bytes(record.outputs["plan"].sha256) == payload(1, 8 * MIB)
+    assert moved(team, "get") < 2 * MIB
+
+
+def test_a_blob_that_is_gone_is_not_there_in_the_next_plan(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    theirs.get_record(record.recipe.key)
+    sha256 = record.outputs["plan"].sha256
+    del team.entries["cas", sha256]
+    assert theirs.has(sha256), "the record says so"
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(sha256)
+    assert not theirs.has(sha256)
+    assert theirs.reports()[0]["blobs_gone"] == 1
+
+
+class Damaging(MemoryTransport):
+    """Gives other bytes for what `damage` says."""
+
+    def __init__(self, damage: Callable[[Kind, str, bytes], bytes]) -> None:
+        super().__init__()
+        self._damage = damage
+        self.damaged = 0
+
+    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+        data = super().get(kind, name, limit)
+        changed = None if data is None else self._damage(kind, name, data)
+        self.damaged += changed != data
+        return changed
+
+
+@pytest.mark.parametrize("which", ["cas", "ac"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"<html><body>Sign in</body></html>",
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data + b" x",
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+    ],
+    ids=["html", "empty", "short", "long", "flipped"],
+)
+def test_what_a_remote_damages_is_not_there(
+    tmp_path: Path, record_of: RecordOf, which: Kind, damage: Callable[[bytes], bytes]
+) -> None:
+    team = Damaging(lambda kind, name, data: damage(data) if kind == which else data)
+    mine, theirs = layered(tmp_path / "mine", team), layered(tmp_path / "theirs", team)
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    if theirs.get_record(record.recipe.key) is not None:
+        assert which == "cas", "the document came with the entry"
+        with pytest.raises(BlobMissing):
+            theirs.get_bytes(record.outputs["plan"].sha256)
+    assert team.damaged
+
+
+def test_chunks_that_are_another_blob_are_not_used(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 3 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    key = record.recipe.key
+    entry = action_result.ActionResult.from_bytes(team.entries["ac", key])
+    document = entry.document
+    (blob,) = entry.blobs()
+    chunks = entry.blobs()[blob]
+    assert document is not None
+    forged = action_result.record_entry(document, {blob: (chunks[1], chunks[0], *chunks[2:])})
+    team.entries["ac", key] = forged.to_bytes()
+    assert theirs.get_record(key) is not None
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(blob)
+    assert not theirs.local.has(blob)
+    assert not theirs.has(blob)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"plan": Output("0" * 64, 1 << 50)},
+        {"plan": Output("0" * 64, 7)},
+    ],
+    ids=["petabytes", "not the output"],
+)
+def test_an_entry_that_does_not_fit_its_record_is_none(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, lie: dict[str, Output]
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    text = Record(record.recipe, lie).to_bytes()
+    document = Output(hashlib.sha256(text).hexdigest(), len(text))
+    team.entries["cas", document.sha256] = text
+    blob = lie["plan"].sha256
+    for parts in ((), (Output(blob, 4),), (Output(blob, 1 << 50),)):
+        entry = action_result.record_entry(document, {blob: parts} if parts else {})
+        team.entries["ac", record.recipe.key] = entry.to_bytes()
+        assert theirs.get_record(record.recipe.key) is None
+
+
+def test_remotes_are_asked_in_order_and_the_first_hit_wins(tmp_path: Path, record_of: RecordOf) -> None:
+    first, second = MemoryTransport(), MemoryTransport()
+    both = layered(tmp_path / "both", first, second)
+    only_second = layered(tmp_path / "second", second)
+    record = record_of(1, plan=only_second.put_bytes(b"plan"))
+    only_second.put_record(record)
+    only_second.finish()
+    assert both.get_record(record.recipe.key) is not None
+    assert both.source_of(record.recipe.key) == "team1"
+    assert [report["misses"] for report in both.reports()] == [1, 0]
+
+
+class Down(MemoryTransport):
+    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+        self.calls.append(("get", kind, name, 0))
+        raise RemoteDown("nobody is there")
+
+    def has(self, kind: Kind, name: str) -> bool:
+        self.calls.append(("has", kind, name, 0))
+        raise RemoteDown("nobody is there")
+
+
+def test_a_remote_that_is_down_is_passed_over(tmp_path: Path, record_of: RecordOf) -> None:
+    down, up = Down(), MemoryTransport()
+    store, other = layered(tmp_path / "a", down, up), layered(tmp_path / "b", up)
+    record = record_of(1, plan=other.put_bytes(b"plan"))
+    other.put_record(record)
+    other.finish()
+    assert store.get_record(record.recipe.key) is not None
+    mine = record_of(2, plan=store.put_bytes(b"mine"))
+    store.put_record(mine)
+    store.finish()
+    assert down.calls
+    assert [report["records_not_sent"] for report in store.reports()] == [1, 0]
+    assert layered(tmp_path / "c", up).get_record(mine.recipe.key) is not None
+
+
+def test_an_engine_that_somebody_else_was_faster_with_is_used(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf
+) -> None:
+    first = record_of(1, who="them", plan=theirs.put_bytes(b"their plan"))
+    assert mine.get_record(first.recipe.key) is None
+    theirs.put_record(first)
+    theirs.finish()
+    won = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")))
+    assert won.provenance["who"] == "them"
+    assert mine.get_bytes(won.outputs["plan"].sha256) == b"their plan"
+
+
+def test_a_record_of_a_remote_is_never_replaced(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    first = record_of(1, who="them", plan=theirs.put_bytes(b"plan"))
+    theirs.put_record(first)
+    theirs.finish()
+    before = team.entries["ac", first.recipe.key]
+    forced = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"another plan")), replace=True)
+    mine.finish()
+    assert forced.provenance["who"] == "me"
+    assert team.entries["ac", first.recipe.key] == before
+    assert mine.reports()[0]["lost_races"] == 1
+
+
+def test_what_is_useless_over_there_is_replaced(
+    mine: LayeredStore, team: MemoryTransport, theirs: LayeredStore, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    team.entries["ac", record.recipe.key] = b"{"
+    mine.put_record(record)
+    mine.finish()
+    assert theirs.get_record(record.recipe.key) is not None
+
+
+def test_who_only_asks_changes_nothing(
+    mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    asking = layered(tmp_path / "asking", team)
+    asking.only_asks()
+    assert asking.get_record(record.recipe.key) is not None
+    assert asking.get_bytes(record.outputs["plan"].sha256) == PLAN
+    assert not (tmp_path / "asking").exists()
+
+
+def test_several_records_are_looked_for_at_once(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    records = [record_of(number, plan=mine.put_bytes(PLAN)) for number in range(20)]
+    for record in records[:10]:
+        mine.put_record(record)
+    mine.finish()
+    theirs.expect(record.recipe.key for record in records)
+    team.calls.clear()
+    found = [theirs.get_record(record.recipe.key) for record in records]
+    assert [each is not None for each in found] == [True] * 10 + [False] * 10
+    assert not team.calls
+    mine.put_record(records[15])
+    mine.finish()
+    assert theirs.get_record(records[15].recipe.key) is not None, "what was not there is asked for again"
+
+
+def test_a_place_that_cannot_be_written_reads_all_the_same(
+    mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    store = layered(Path("/proc/trtbuild-cache"), team)  # where not even root makes a directory
+    with pytest.raises(StoreUnavailable):
+        store.put_bytes(b"x")
+    assert store.get_record(record.recipe.key) is not None
+    sha256 = record.outputs["plan"].sha256
+    store.copy_to(sha256, str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == store.get_bytes(sha256) == payload(1, 2 * MIB)

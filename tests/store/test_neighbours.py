@@ -1,0 +1,360 @@
+"""Who else uses a store: other users with other umasks, clocks that are off, and whoever leaves odd things there."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Record
+from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
+from trtbuild.store.action_result import list_key
+from trtbuild.store.check import verify
+from trtbuild.store.collect import collect
+from trtbuild.store.local import LocalStore
+
+MIB = 1 << 20
+YEAR_S = 365 * 86400.0
+
+# What is imported is imported before: the interpreter may lie where only root can read.
+USER = """
+import ctypes, os, sys, logging
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.errors import StoreUnavailable
+from trtbuild.store.check import verify
+from trtbuild.store.collect import collect
+from trtbuild.store.local import LocalStore
+import trtbuild.store.chunking
+trtbuild.store.chunking._cutter()
+umask, uid, groups, root, number, act = sys.argv[1:]
+os.umask(int(umask, 8))
+if int(uid):
+    os.setgroups([int(group) for group in groups.split(",") if group])
+    os.setgid(int(uid))
+    os.setuid(int(uid))
+def record(number, **outputs):
+    return Record(Recipe("engine", 1, (("number", int(number)),)), outputs)
+def build(number):
+    with store.session(), store.building(record(number).recipe.key):
+        if store.get_record(record(number).recipe.key) is None:
+            plan = store.put_bytes(bytes([int(number)]) * 2_000_000)
+            store.put_record(record(number, plan=plan, info=store.put_bytes(b"of %d" % int(number))))
+        for output in store.get_record(record(number).recipe.key).outputs.values():
+            assert len(store.get_bytes(output.sha256)) == output.size
+try:
+    store = LocalStore(root)
+    exec(act)
+except StoreUnavailable as error:
+    print("unavailable:", error.text, "|", error.hint)
+"""
+
+
+def run_as(umask: str, root: Path, number: int, act: str, uid: int = 0, groups: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", USER, umask, str(uid), groups, str(root), str(number), act],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def modes(root: Path) -> tuple[set[int], set[int]]:
+    found = list(root.rglob("*"))
+    return (
+        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_dir()},
+        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()},
+    )
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become other users")
+
+
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> Path:
+    """A folder that every user can reach; pytest's own are for one user alone."""
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.stat().st_mode & 0o055 != 0o055:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    return tmp_path
+
+
+# -- users
+
+
+@pytest.mark.parametrize(("root_mode", "file_mode"), [(0o2775, 0o664), (0o770, 0o660), (0o1777, 0o666)])
+def test_in_a_shared_store_modes_are_those_of_the_root_whatever_the_umask(
+    tmp_path: Path, root_mode: int, file_mode: int
+) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    root.chmod(root_mode)
+    for number, umask in enumerate(("022", "077", "000")):
+        assert run_as(umask, root, number, "build(number); collect(store)") == ""
+    assert modes(root) == ({root_mode}, {file_mode})
+
+
+def test_a_store_of_ones_own_keeps_the_umask(tmp_path: Path) -> None:
+    run_as("077", tmp_path / "store", 1, "build(number)")
+    assert modes(tmp_path / "store") == ({0o700}, {0o400, 0o600})
+
+
+@as_root
+@pytest.mark.parametrize("setgid", [True, False])
+def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bool) -> None:
+    """Each builds, uses and touches what the others built, holds their keys, and collects."""
+    root = open_to_all / "store"
+    root.mkdir()
+    os.chown(root, 64001, 64100)
+    root.chmod(0o2770 if setgid else 0o770)
+    users = [("077", 64001), ("022", 64002), ("027", 64003)]
+    for turn, (umask, uid) in enumerate(users):
+        act = "for each in range(int(number) + 1): build(each)"
+        assert run_as(umask, root, turn, act, uid, "64100") == ""
+    assert modes(root) == ({0o2770 if setgid else 0o770}, {0o660})
+    assert {path.stat().st_gid for path in root.rglob("*")} == {64100}
+    store = LocalStore(root)
+    for path in [*root.glob("cas/*/*"), *root.glob("ac/*/*")]:
+        os.utime(path, (1, 1))
+    (root / "sessions" / "of-the-dead").touch()
+    os.chown(root / "sessions" / "of-the-dead", 64001, 64100)
+    (root / "sessions" / "of-the-dead").chmod(0o660)
+    # the third uses one record, the second collects the rest
+    assert run_as("077", root, 1, "build(number)", 64003, "64100") == ""
+    run_as("077", root, 0, "collect(store, max_age_s=1000.0)", 64002, "64100")
+    assert verify(store).damage == ()
+    assert len(list(root.glob("ac/*/*"))) == 2, "the record that was used, and its list"
+    assert list(root.glob("sessions/*")) == []
+
+
+@as_root
+def test_who_may_only_read_reads_and_is_told_why_nothing_can_be_put(open_to_all: Path) -> None:
+    root = open_to_all / "store"
+    root.mkdir()
+    os.chown(root, 64001, 64001)
+    assert run_as("022", root, 1, "build(number)", 64001) == ""
+    assert run_as("022", root, 1, "found = store.get_record(record(number).recipe.key); assert found", 64002) == ""
+    said = run_as("022", root, 2, "build(number)", 64002)
+    assert said.startswith("unavailable: the cache cannot be used: Permission denied | make the directory writable")
+    root.chmod(0o700)
+    said = run_as("022", root, 1, "build(number)", 64002)
+    assert said.startswith("unavailable: the cache cannot be used: Permission denied")
+    assert verify(LocalStore(root)).damage == ()
+
+
+# -- clocks
+
+
+@pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
+def test_entries_whose_times_are_a_year_off_are_kept_while_they_are_used(
+    local: LocalStore,
+    record_of: Callable[..., Record],
+    age: Callable[..., None],
+    payload: Callable[..., bytes],
+    off_s: float,
+) -> None:
+    records = [
+        local.put_record(record_of(number, plan=local.put_bytes(payload(number, 2 * MIB)))) for number in range(3)
+    ]
+    age(local, off_s)
+    user = LocalStore(local.root)
+    with user.session():
+        used = user.get_record(records[0].recipe.key)
+        assert used == records[0]
+        assert user.has(used.outputs["plan"].sha256)
+        new = user.put_record(record_of(9, plan=user.put_bytes(b"written within the session")))
+        collect(LocalStore(local.root), max_size=0, max_age_s=0.0, slack_s=0.0)
+        for record in (used, new):
+            assert user.get_record(record.recipe.key) == record
+            user.get_bytes(record.outputs["plan"].sha256)
+    assert verify(local).damage == ()
+
+
+@pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
+def test_a_session_whose_start_is_a_year_off_keeps_what_it_uses(
+    local: LocalStore, record_of: Callable[..., Record], off_s: float
+) -> None:
+    """The clock was put right, or wrong, since it began."""
+    old = local.put_record(record_of(1, plan=local.put_bytes(b"found")))
+    with local.session():
+        (session,) = (local.root / "sessions").iterdir()
+        start_ns = session.stat().st_mtime_ns + int(off_s * 1e9)
+        os.utime(session, ns=(start_ns, start_ns))
+        local.entries.sessions._change(str(session), start_ns)
+        assert local.get_record(old.recipe.key) == old and local.has(old.outputs["plan"].sha256)
+        new = local.put_record(record_of(2, plan=local.put_bytes(b"written")))
+        report = collect(LocalStore(local.root), max_size=0, max_age_s=0.0, slack_s=-3600.0)
+        assert report.records_removed == () and report.blobs_removed == 0
+        assert (
+            local.get_bytes(old.outputs["plan"].sha256) + local.get_bytes(new.outputs["plan"].sha256) == b"foundwritten"
+        )
+    assert collect(local, max_size=0, slack_s=-3600.0).records_kept == 0, "and then it is of no account any more"
+
+
+@pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
+def test_leftovers_whose_times_are_a_year_off_harm_nobody(local: LocalStore, off_s: float) -> None:
+    local.put_bytes(b"x")
+    for name in (
+        "tmp/unfinished",
+        "sessions/of-the-dead",
+        f"locks/{'ab' * 32}",
+        f"quarantine/cas-{'ab' * 32}-00000000",
+    ):
+        (local.root / name).touch()
+        os.utime(local.root / name, (time.time() + off_s,) * 2)
+    report = collect(local)
+    assert report.leftovers_removed == (4 if off_s < 0 else 0)
+    with local.session(), local.building("ab" * 32):
+        assert local.put_bytes(b"y").size == 1
+    assert not (local.root / "locks" / ("ab" * 32)).exists()
+
+
+# -- odd things
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "first bit": lambda data: bytes([data[0] ^ 0x80]) + data[1:],
+    "middle bit": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    "last bit": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "empty": lambda data: b"",
+    "one byte": lambda data: data[:1],
+    "half": lambda data: data[: len(data) // 2],
+    "a byte short": lambda data: data[:-1],
+    "a byte long": lambda data: data + b"\0",
+    "a newline long": lambda data: data + b"\n",
+    "twice": lambda data: data * 2,
+    "zeros": lambda data: bytes(len(data)),
+    "html": lambda data: b"<!doctype html><title>404</title>",
+    "other json": lambda data: b'{"outputFiles":[]}',
+    "deep json": lambda data: b"[" * 100_000,
+}
+KINDS = ["small blob", "chunk", "chunk list", "record entry", "document"]
+
+
+@pytest.fixture
+def target(
+    local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes], entry_path: Callable[..., Path]
+) -> Callable[[str], tuple[Record, Path]]:
+    def choose(kind: str) -> tuple[Record, Path]:
+        plan, info = local.put_bytes(payload(1, 2 * MIB)), local.put_bytes(b"information")
+        record = local.put_record(record_of(1, plan=plan, info=info))
+        action = local.get_action(record.recipe.key)
+        assert action is not None and action.document is not None
+        place = {
+            "small blob": ("cas", info.sha256),
+            "chunk": ("cas", local.parts(plan.sha256)[1].sha256),
+            "chunk list": ("ac", list_key(plan.sha256)),
+            "record entry": ("ac", record.recipe.key),
+            "document": ("cas", action.document.sha256),
+        }[kind]
+        return record, entry_path(local, *place)
+
+    return choose
+
+
+def use(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> bool:
+    """Whether all of the record is there; what is given is right in any case."""
+    try:
+        found = store.get_record(record.recipe.key)
+        if found is None:
+            return False
+        assert found == record
+        for name, output in found.outputs.items():
+            assert store.get_bytes(output.sha256) == contents[name]
+            store.copy_to(output.sha256, str(out))
+            assert out.read_bytes() == contents[name]
+    except (BlobMissing, EntryCorrupt):
+        return False
+    return True
+
+
+def assert_heals(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> None:
+    for _ in range(4):
+        if use(store, record, contents, out):
+            break
+        for data in contents.values():
+            store.put_bytes(data)
+        store.put_record(record)
+    assert use(store, record, contents, out)
+    assert verify(store).damage == ()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_entry_is_never_given_out_and_heals(
+    local: LocalStore,
+    target: Callable[[str], tuple[Record, Path]],
+    payload: Callable[..., bytes],
+    tmp_path: Path,
+    kind: str,
+    damage: str,
+) -> None:
+    record, path = target(kind)
+    right = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(DAMAGES[damage](right))
+    assert path.read_bytes() != right
+    contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
+    usable = use(LocalStore(local.root), record, contents, tmp_path / "out")
+    if kind != "record entry":  # of which a bit may have no meaning
+        assert usable == (kind == "chunk list" and damage == "a newline long")
+    if usable:
+        verify(local)
+    assert_heals(LocalStore(local.root), record, contents, tmp_path / "out")
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "a directory": lambda path: (path.mkdir(), (path / "inner").write_bytes(b"x")),
+    "a pipe": lambda path: os.mkfifo(path),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link elsewhere": lambda path: path.symlink_to("/etc/passwd"),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_is_put_aside(
+    local: LocalStore,
+    target: Callable[[str], tuple[Record, Path]],
+    payload: Callable[..., bytes],
+    tmp_path: Path,
+    kind: str,
+    odd: str,
+) -> None:
+    record, path = target(kind)
+    path.unlink()
+    ODD[odd](path)
+    before = Path("/etc/passwd").stat().st_mtime_ns
+    contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
+    verify(local, quarantine=False)
+    collect(local)
+    assert not use(LocalStore(local.root), record, contents, tmp_path / "out")
+    assert_heals(LocalStore(local.root), record, contents, tmp_path / "out")
+    assert Path("/etc/passwd").stat().st_mtime_ns == before, "nothing is touched through a link"
+    assert any((local.root / "quarantine").iterdir())
+    assert collect(local, quarantine_age_s=-60.0).leftovers_removed > 0
+    assert not any((local.root / "quarantine").iterdir())
+
+
+@pytest.mark.parametrize("name", ["tmp", "locks", "sessions", "quarantine", "cas", "ac"])
+def test_a_file_in_the_place_of_a_directory_is_told(
+    local: LocalStore, record_of: Callable[..., Record], name: str
+) -> None:
+    local.put_record(record_of(1, plan=local.put_bytes(b"plan")))
+    (local.root / name).rename(local.root / "aside")
+    (local.root / name).write_bytes(b"in the way")
+    store = LocalStore(local.root)
+    with pytest.raises(StoreUnavailable) as caught:
+        store.put_bytes(b"new")
+    assert caught.value.hint and caught.value.file == str(local.root)

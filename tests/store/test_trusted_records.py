@@ -1,0 +1,394 @@
+"""Records in stores whose users trust some and not others."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Output, Record
+from trtbuild.core.trust import Trust, domain_key
+from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
+from trtbuild.store import check
+from trtbuild.store.action_result import ActionResult, record_entry
+from trtbuild.store.collect import collect
+from trtbuild.store.keyring import Keyring, MachineKey
+from trtbuild.store.local import LocalStore
+from trtbuild.store.memory import MemoryStore
+from trtbuild.store.search import records_of
+from trtbuild.store.signing import Signer
+
+CI, RELEASE, STRANGER = (
+    Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "release", "stranger"))
+)
+
+Store = LocalStore | MemoryStore
+Opened = Callable[..., Store]
+
+
+def policy(signer: Signer | None, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
+    return Keyring([each.trusted for each in trusted], signer=signer, domain=domain, read_domains=reads)
+
+
+@pytest.fixture(params=["local", "memory"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """One store, as users with different policies open it."""
+    memory = MemoryStore()
+
+    def under(trust: Trust | None = None) -> Store:
+        if request.param == "local":
+            return LocalStore(tmp_path / "store", trust)
+        view = MemoryStore(trust)
+        view.blobs, view.records, view.signatures = memory.blobs, memory.records, memory.signatures
+        return view
+
+    return under
+
+
+@pytest.fixture
+def put(record_of: Callable[..., Record]) -> Callable[..., Record]:
+    """Put a record of one recipe, whose plan says who made it."""
+
+    def publish(store: Store, who: str, number: int = 1, *, replace: bool = False) -> Record:
+        return store.put_record(record_of(number, who=who, plan=store.put_bytes(who.encode())), replace=replace)
+
+    return publish
+
+
+def who(record: Record | None) -> object:
+    return None if record is None else record.provenance["who"]
+
+
+def key_of(record_of: Callable[..., Record], number: int = 1) -> str:
+    return record_of(number).recipe.key
+
+
+def test_what_was_signed_is_found_by_whoever_trusts_the_key(opened: Opened, put: Callable[..., Record]) -> None:
+    key = put(opened(policy(CI)), "ci").recipe.key
+    assert who(opened(policy(CI)).get_record(key)) == "ci", "its own"
+    assert who(opened(policy(None, CI)).get_record(key)) == "ci"
+    assert who(opened().get_record(key)) == "ci", "who trusts everybody reads it too"
+    with pytest.raises(RecordUntrusted, match="signed by a key that is not trusted \\(name 'ci'"):
+        opened(policy(None, RELEASE)).get_record(key)
+
+
+def test_what_is_not_signed_counts_for_who_trusts_everybody(opened: Opened, put: Callable[..., Record]) -> None:
+    key = put(opened(), "anyone").recipe.key
+    assert who(opened().get_record(key)) == "anyone"
+    with pytest.raises(RecordUntrusted, match=r"does not count: it is not signed$"):
+        opened(policy(None, CI)).get_record(key)
+
+
+def test_one_that_does_not_count_is_not_in_the_way(opened: Opened, put: Callable[..., Record]) -> None:
+    """Nobody can keep others from sharing by being first (core/trust.py, rule 4)."""
+    key = put(opened(policy(STRANGER)), "stranger").recipe.key
+    assert who(put(opened(policy(CI)), "ci")) == "ci"
+    assert who(opened(policy(CI)).get_record(key)) == "ci"
+    assert who(opened(policy(None, CI)).get_record(key)) == "ci"
+    assert who(opened(policy(STRANGER)).get_record(key)) == "stranger", "and it is left for those who trust it"
+    assert who(opened().get_record(key)) == "stranger"
+
+
+def test_two_domains_share_a_store_and_do_not_meet(opened: Opened, put: Callable[..., Record]) -> None:
+    release, pr = policy(RELEASE, RELEASE), policy(CI, CI, domain="pr-7", reads=("pr-7",))
+    for first, second in ((release, pr), (pr, release)):
+        number = id(first)
+        put(opened(first), first.own_domain, number)
+        record = put(opened(second), second.own_domain, number)
+        for each in (release, pr):
+            assert who(opened(each).get_record(record.recipe.key)) == each.own_domain
+            assert who(put(opened(each), "later", number)) == each.own_domain, "each hits its own"
+
+
+def test_a_release_never_reads_what_a_pull_request_wrote(opened: Opened, put: Callable[..., Record]) -> None:
+    """Even where both have one key, which they should not."""
+    key = put(opened(policy(CI, domain="pr-7")), "pr").recipe.key
+    with pytest.raises(RecordUntrusted, match="signed for domain pr-7; this machine reads release, ci"):
+        opened(policy(None, CI, reads=("release", "ci"))).get_record(key)
+
+
+def test_the_order_of_domains_is_the_order_of_preference(opened: Opened, put: Callable[..., Record]) -> None:
+    key = put(opened(policy(STRANGER)), "stranger").recipe.key
+    put(opened(policy(CI)), "ci")
+    put(opened(policy(RELEASE)), "release")
+    for reads in (("release", "ci"), ("ci", "release")):
+        assert who(opened(policy(None, CI, RELEASE, reads=reads)).get_record(key)) == reads[0]
+
+
+def test_who_was_first_wins_where_it_counts(opened: Opened, put: Callable[..., Record]) -> None:
+    put(opened(policy(CI)), "ci")
+    assert who(put(opened(policy(RELEASE, CI)), "release")) == "ci"
+    assert who(put(opened(policy(RELEASE, CI)), "release", replace=True)) == "release"
+
+
+def test_a_forced_record_replaces_what_counts_and_nothing_else(opened: Opened, put: Callable[..., Record]) -> None:
+    key = put(opened(policy(STRANGER)), "stranger").recipe.key
+    put(opened(policy(CI)), "ci")
+    put(opened(policy(CI)), "ci again", replace=True)
+    assert who(opened(policy(CI)).get_record(key)) == "ci again"
+    assert who(opened(policy(STRANGER)).get_record(key)) == "stranger"
+
+
+def test_a_machine_without_a_signing_key_hits_what_it_built(
+    opened: Opened, put: Callable[..., Record], tmp_path: Path
+) -> None:
+    def machine(name: str) -> Keyring:
+        return Keyring([CI.trusted], machine=MachineKey(tmp_path / name))
+
+    key = put(opened(), "before there were keys").recipe.key
+    put(opened(machine("a")), "a")
+    put(opened(machine("b")), "b")
+    assert who(opened(machine("a")).get_record(key)) == "a"
+    assert who(opened(machine("b")).get_record(key)) == "b"
+    with pytest.raises(RecordUntrusted):
+        opened(machine("c")).get_record(key)
+
+
+def test_has_records_finds_a_domains_own(opened: Opened, record_of: Callable[..., Record]) -> None:
+    store, key = opened(policy(CI)), key_of(record_of)
+    assert store.has_records([key]) == set()
+    record = record_of(1, plan=store.put_bytes(b"x"))
+    store.put_record(record)
+    if isinstance(store, LocalStore):
+        ac = store.root / "ac"
+        (ac / domain_key("ci", key)[:2]).mkdir()
+        (ac / key[:2] / key).rename(ac / domain_key("ci", key)[:2] / domain_key("ci", key))
+    else:
+        store.records[domain_key("ci", key)] = store.records.pop(key)
+        store.signatures[domain_key("ci", key)] = store.signatures.pop(key)
+    assert store.has_records([key]) == {key}
+    assert store.get_record(key) == record
+
+
+# -- what only a directory has
+
+
+@pytest.fixture
+def at_ci(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store", policy(CI))
+
+
+def entry_file(store: LocalStore, key: str) -> Path:
+    return Path(store.entries.layout.entry("ac", key))
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o644) if path.exists() else None
+    path.write_bytes(data)
+
+
+def test_a_record_replayed_under_another_key_does_not_count(
+    at_ci: LocalStore, put: Callable[..., Record], record_of: Callable[..., Record]
+) -> None:
+    record = put(at_ci, "ci")
+    other = key_of(record_of, 2)
+    rewrite(entry_file(at_ci, other), entry_file(at_ci, record.recipe.key).read_bytes())
+    with pytest.raises(RecordUntrusted, match="its signature does not fit"):
+        at_ci.get_record(other)
+    assert entry_file(at_ci, other).exists(), "it is left for those for whom it may count"
+
+
+def test_a_record_of_another_target_does_not_count(at_ci: LocalStore, record_of: Callable[..., Record]) -> None:
+    """A genuine document of one target with the genuine signature of another's."""
+    plan = at_ci.put_bytes(b"plan")
+    ada, hopper = (record_of(number, plan=plan) for number in (89, 90))
+    at_ci.put_record(ada)
+    at_ci.put_record(hopper)
+    ada_entry, hopper_entry = (
+        ActionResult.from_bytes(entry_file(at_ci, record.recipe.key).read_bytes()) for record in (ada, hopper)
+    )
+    mixed = replace(hopper_entry, signatures=ada_entry.signatures)
+    rewrite(entry_file(at_ci, hopper.recipe.key), mixed.to_bytes())
+    with pytest.raises(RecordUntrusted, match="its signature does not fit"):
+        at_ci.get_record(hopper.recipe.key)
+
+
+def test_another_engine_under_a_genuine_signature_does_not_count(
+    at_ci: LocalStore, put: Callable[..., Record], record_of: Callable[..., Record]
+) -> None:
+    key = put(at_ci, "ci").recipe.key
+    genuine = ActionResult.from_bytes(entry_file(at_ci, key).read_bytes())
+    forger = LocalStore(at_ci.root)
+    evil = record_of(1, who="evil", plan=forger.put_bytes(b"evil"))
+    document = forger.put_bytes(evil.to_bytes())
+    forged = record_entry(document, {evil.outputs["plan"].sha256: (evil.outputs["plan"],)}, genuine.signatures)
+    rewrite(entry_file(at_ci, key), forged.to_bytes())
+    assert who(forger.get_record(key)) == "evil", "the fault was delivered"
+    with pytest.raises(RecordUntrusted, match="its signature does not fit"):
+        at_ci.get_record(key)
+    assert who(put(at_ci, "ci", replace=False)) == "ci"
+    assert who(LocalStore(at_ci.root, policy(None, CI)).get_record(key)) == "ci"
+
+
+def test_no_flipped_byte_of_a_signed_entry_gives_another_record(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+    record = put(at_ci, "ci")
+    key = record.recipe.key
+    path = entry_file(at_ci, key)
+    good = path.read_bytes()
+    refused = 0
+    for place in range(len(good)):
+        for mask in (1, 0x20, 0x80):
+            rewrite(path, good[:place] + bytes([good[place] ^ mask]) + good[place + 1 :])
+            try:
+                found = at_ci.get_record(key)
+            except (EntryCorrupt, RecordUntrusted):
+                refused += 1
+                continue
+            assert found in (None, record)
+            refused += found is None
+    assert refused > len(good)
+    rewrite(path, good)
+    assert at_ci.get_record(key) == record
+
+
+def test_no_flipped_byte_of_a_signed_document_is_believed(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+    record = put(at_ci, "ci")
+    entry, document = at_ci.entry(record.recipe.key) or (None, b"")
+    assert entry is not None
+    assert entry.document is not None
+    path = Path(at_ci.entries.layout.entry("cas", entry.document.sha256))
+    saved = entry_file(at_ci, record.recipe.key).read_bytes()
+    for place in range(0, len(document), 3):
+        rewrite(path, document[:place] + bytes([document[place] ^ 1]) + document[place + 1 :])
+        rewrite(entry_file(at_ci, record.recipe.key), saved)
+        with pytest.raises(EntryCorrupt):
+            at_ci.get_record(record.recipe.key)
+    for wrong in (b"", document[:-1], document + b" "):
+        rewrite(path, wrong)
+        rewrite(entry_file(at_ci, record.recipe.key), saved)
+        with contextlib.suppress(EntryCorrupt):
+            assert at_ci.get_record(record.recipe.key) is None
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "!", "bnVsbA==", "e30=", "W10=", "W3sic2lnbmVyIjoxfV0=", "W1tbW1tb", 7, None, ["x"], "gICA"]
+)
+def test_what_is_no_signature_is_as_good_as_none(at_ci: LocalStore, put: Callable[..., Record], raw: object) -> None:
+    key = put(at_ci, "ci").recipe.key
+    path = entry_file(at_ci, key)
+    rewrite(path, json.dumps({**json.loads(path.read_bytes()), "stdoutRaw": raw}).encode())
+    with pytest.raises(RecordUntrusted, match="it is not signed"):
+        at_ci.get_record(key)
+    assert who(LocalStore(at_ci.root).get_record(key)) == "ci"
+
+
+def test_a_damaged_entry_is_no_matter_where_the_domain_has_its_own(
+    at_ci: LocalStore, put: Callable[..., Record]
+) -> None:
+    key = put(LocalStore(at_ci.root, policy(STRANGER)), "stranger").recipe.key
+    put(at_ci, "ci")
+    rewrite(entry_file(at_ci, key), b"garbage")
+    assert who(at_ci.get_record(key)) == "ci"
+    assert not entry_file(at_ci, key).exists(), "it is in quarantine"
+    rewrite(entry_file(at_ci, domain_key("ci", key)), b"garbage")
+    with pytest.raises(EntryCorrupt):
+        at_ci.get_record(key)
+    assert at_ci.get_record(key) is None
+    assert who(put(at_ci, "ci again")) == "ci again"
+    assert entry_file(at_ci, key).exists()
+
+
+def test_an_entry_that_counts_is_copied_with_its_document(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+    assert at_ci.entry("ab" * 32) is None
+    key = put(LocalStore(at_ci.root, policy(STRANGER)), "stranger").recipe.key
+    with pytest.raises(RecordUntrusted):
+        at_ci.entry(key)
+    put(at_ci, "ci")
+    entry, document = at_ci.entry(key) or (None, b"")
+    assert entry is not None
+    assert [signature.signer for signature in entry.signatures] == ["ci"]
+    assert entry.document == Output(hashlib.sha256(document).hexdigest(), len(document))
+    assert who(Record.from_bytes(document)) == "ci"
+    unsigned, _ = LocalStore(at_ci.root).entry(key) or (None, b"")
+    assert [signature.signer for signature in unsigned.signatures if unsigned] == ["stranger"]
+
+
+def test_what_comes_from_elsewhere_keeps_its_document_and_signatures(
+    at_ci: LocalStore, put: Callable[..., Record], tmp_path: Path
+) -> None:
+    record = put(at_ci, "ci")
+    key = record.recipe.key
+    entry, document = at_ci.entry(key) or (None, b"")
+    assert entry is not None
+    colleague = LocalStore(tmp_path / "other", policy(None, CI))
+    with pytest.raises(BlobMissing):
+        colleague.put_found(record, document, entry.signatures)
+    colleague.put_bytes(b"ci")
+    assert colleague.put_found(record, document, entry.signatures) == record
+    assert colleague.get_record(key) == record
+    assert entry_file(colleague, key).read_bytes() == entry_file(at_ci, key).read_bytes()
+    stranger = LocalStore(tmp_path / "third", policy(None, RELEASE))
+    stranger.put_bytes(b"ci")
+    with pytest.raises(RecordUntrusted, match="not trusted"):
+        stranger.put_found(record, document, entry.signatures)
+    with pytest.raises(RecordUntrusted, match="it is not signed"):
+        stranger.put_found(record, document)
+    assert stranger.has_records([key]) == set()
+
+
+def test_what_comes_from_elsewhere_stands_beside_what_does_not_count(
+    at_ci: LocalStore, put: Callable[..., Record], tmp_path: Path
+) -> None:
+    record = put(at_ci, "ci")
+    entry, document = at_ci.entry(record.recipe.key) or (None, b"")
+    assert entry is not None
+    put(LocalStore(tmp_path / "other"), "anyone")
+    colleague = LocalStore(tmp_path / "other", policy(None, CI))
+    colleague.put_bytes(b"ci")
+    colleague.put_found(record, document, entry.signatures)
+    assert who(colleague.get_record(record.recipe.key)) == "ci"
+    assert entry_file(colleague, domain_key("ci", record.recipe.key)).exists()
+    assert who(LocalStore(tmp_path / "other").get_record(record.recipe.key)) == "anyone"
+
+
+def test_verify_knows_the_entries_of_domains(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+    key = put(LocalStore(at_ci.root), "anyone").recipe.key
+    put(at_ci, "ci")
+    report = check.verify(at_ci)
+    assert (report.records, report.damage) == (2, ())
+    rewrite(entry_file(at_ci, "ab" * 32), entry_file(at_ci, domain_key("ci", key)).read_bytes())
+    (damage,) = check.verify(at_ci).damage
+    assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
+
+
+def test_records_are_found_by_what_they_left_whatever_their_place(
+    at_ci: LocalStore, put: Callable[..., Record], payload: Callable[[int, int], bytes]
+) -> None:
+    key = put(LocalStore(at_ci.root), "anyone").recipe.key
+    put(at_ci, "ci")
+    (found,) = records_of(at_ci, hashlib.sha256(b"ci").hexdigest())
+    assert (found.recipe.key, who(found)) == (key, "ci")
+    assert list(records_of(at_ci, hashlib.sha256(b"anyone").hexdigest())) == []
+    assert [who(each) for each in records_of(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())] == [
+        "anyone"
+    ]
+    assert check.verify(at_ci).damage == (), "looking has put nothing aside"
+
+
+def test_collection_keeps_the_blobs_and_pins_of_a_domains_entries(
+    at_ci: LocalStore, put: Callable[..., Record], age: Callable[[LocalStore, float], None]
+) -> None:
+    for number in (1, 2):
+        put(LocalStore(at_ci.root), "anyone", number)
+        put(at_ci, f"ci {number}", number)
+    key = at_ci.put_record(put(at_ci, "ci 1", 1)).recipe.key
+    age(at_ci, 86400)
+    report = collect(at_ci, max_age_s=3600, pinned=[key])
+    assert (len(report.records_removed), report.records_kept) == (2, 2)
+    assert who(at_ci.get_record(key)) == "ci 1"
+    assert at_ci.get_bytes(hashlib.sha256(b"ci 1").hexdigest()) == b"ci 1"
+    assert not at_ci.has(hashlib.sha256(b"ci 2").hexdigest())
+
+
+def test_signatures_are_not_parsed_where_nothing_is_judged(
+    at_ci: LocalStore, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = put(at_ci, "ci")
+    monkeypatch.setattr("trtbuild.store.action_result._signatures", lambda raw: pytest.fail("parsed"))
+    assert LocalStore(at_ci.root).get_record(record.recipe.key) == record

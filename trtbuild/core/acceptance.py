@@ -1,0 +1,92 @@
+"""Traces that this machine did not make and could not make: where torch is missing, or is not the one of a lock file.
+
+Rules
+1. Neither torch-side versions nor installed distributions are compared: the record says with which it was made, and the
+   steps below are looked up with those. All else that was declared or seen has to be the same here and now.
+2. A lock file names its trace by key. Everything that this trace has looked at is looked at again; no chain is followed,
+   and none has to be in the cache.
+3. Otherwise a pointer leads from the files to the last trace that was made of them (`keys.any_trace`). With a lock file,
+   only to one that was made with the versions that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trtbuild.core import keys
+from trtbuild.core.dependency import Dependency, Observation
+from trtbuild.core.encoding import Value, encode
+from trtbuild.core.graph import Reason
+from trtbuild.core.lookups import LockedTrace, Lookups
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.errors import BlobMissing, EntryCorrupt
+
+Declared = Sequence[tuple[str, Value]]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The recipe of a trace that is taken as it is, the versions that it was made with, what of it was seen again here, and
+    the reason of the hit."""
+
+    recipe: Recipe
+    versions: Mapping[str, str]
+    observations: tuple[Observation, ...]
+    reason: Reason
+
+
+def by_lock(look: Lookups, declared: Declared, locked: LockedTrace | None) -> Accepted | None:
+    """The trace that a lock file names, if it is one of what is `declared` (without versions) and of what there is to see
+    here (rule 2)."""
+    record = look.record(locked.key) if locked is not None and locked.key is not None else None
+    if record is None or locked is None or record.recipe.stage != "trace" or record.recipe.key != locked.key:
+        return None
+    wanted = dict([*declared, ("versions", dict(locked.versions))])
+    seen: list[Observation] = []
+    for name, value in record.recipe.parts:
+        if ":" not in name:
+            if name not in wanted or encode(wanted.pop(name)) != encode(value):
+                return None
+            continue
+        dependency = Dependency.from_part(name)
+        if dependency.kind == "distribution":
+            continue
+        if look.observe(dependency) != value:
+            return None
+        seen.append(Observation(dependency, str(value)))
+    if wanted or record.recipe.version != keys.STEP_VERSIONS["trace"]:
+        return None
+    return _accepted(record.recipe, tuple(seen), "trtbuild.lock names it")
+
+
+def by_files(
+    look: Lookups, declared: Declared, observations: tuple[Observation, ...], locked: LockedTrace | None
+) -> Accepted | None:
+    """The trace that a pointer leads to (rule 3)."""
+    anyone = keys.trace(declared, observations)
+    wanted = keys.any_trace(anyone)
+    pointer = look.record(wanted.key)
+    if pointer is None or not pointer.recipe.same_as(wanted):
+        return None
+    try:
+        made = Record.from_bytes(look.blob(pointer.outputs["record"].sha256)).recipe
+    except (BlobMissing, EntryCorrupt, KeyError, ValueError):
+        return None
+    if not keys.may_stand_for(made, anyone):
+        return None
+    if locked is None:
+        return _accepted(made, observations, "torch is not installed here")
+    found = _accepted(made, observations, "these are the versions of trtbuild.lock")
+    return found if found is not None and dict(found.versions) == dict(locked.versions) else None
+
+
+def _accepted(made: Recipe, observations: tuple[Observation, ...], because: str) -> Accepted | None:
+    versions = dict(made.parts).get("versions")
+    if not isinstance(versions, Mapping):
+        return None
+    named = {name: str(version) for name, version in versions.items()}
+    made_with = ", ".join(f"{name} {version}" for name, version in named.items())
+    reason = Reason("recorded", f"made elsewhere with {made_with}; accepted because {because}")
+    return Accepted(made, named, observations, reason)

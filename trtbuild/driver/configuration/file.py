@@ -1,0 +1,183 @@
+"""The file that a user's configuration is in: may it be believed, what does it say, and in which line.
+
+Rules
+1. As with ssh's configuration: it belongs to the user or to root, and nobody else may write it. It says where engines come
+   from and whom to believe, so whoever may write it may run code as this user. A group may write it only if the user is
+   alone in it, as where every user has a group of the same name. Root believes a file of any owner: in containers a mounted
+   file has the owner that it has outside.
+2. It is a regular file of UTF-8 text. What is checked is what was opened.
+3. TOML parsers give no lines. They are looked for in the text: headers of tables, and keys at the beginning of a line. An
+   entry that cannot be found so (one of an inline table) is at the line of what holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.errors import ConfigurationError
+
+#: More than this is no configuration.
+LARGEST = 1 << 20
+
+_POSITION = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_.-]+)["']?\s*=""")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an entry stands: a line of a file, or a variable of the environment."""
+
+    file: str | None = None
+    line: int | None = None
+    variable: str | None = None
+
+    def error(self, text: str, hint: str | None = None) -> ConfigurationError:
+        """An error about the entry."""
+        return ConfigurationError(
+            f"{self.variable}: {text}" if self.variable else text, file=self.file, line=self.line, hint=hint
+        )
+
+
+class ConfigFile:
+    """A file that was read: its values, the places of its entries, and its digest."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        """Raises ConfigurationError where the text is no TOML."""
+        from hashlib import sha256
+
+        self.path = path
+        self.sha256 = sha256(data).hexdigest()
+        try:
+            self._text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise ConfigurationError("it is not UTF-8 text", file=path, line=line, hint="save it as UTF-8") from None
+        self.values = _parsed(path, self._text)
+        self._lines = self._text.splitlines()
+
+    def place(self, table: str, key: str | None = None, *, nth: int = 0, item: str | None = None) -> Place:
+        """The place of a table (the `nth` of an array of tables), of a key in it, or of an item of the key's array."""
+        start, found = 0, None
+        for number, current, index, name in self._entries():
+            if current != table or index != nth:
+                continue
+            start = start or number
+            if name is not None and name.split(".")[0] == key:
+                found = number
+                break
+        line = found or start or self._somewhere(table)
+        if found and item is not None:
+            line = next((n for n in range(found, len(self._lines) + 1) if item in self._lines[n - 1]), found)
+        return Place(self.path, line)
+
+    def _entries(self) -> list[tuple[int, str, int, str | None]]:
+        """(line, table, which of its name, key or None for a header) of every line that begins something."""
+        table, index, counts = "", 0, dict[str, int]()
+        found: list[tuple[int, str, int, str | None]] = []
+        for number, line in enumerate(self._lines, 1):
+            header = _HEADER.match(line)
+            if header and "=" not in line.split("#")[0]:
+                table = header[2].strip("\"' ")
+                index = counts.get(table, 0) if header[1] == "[[" else 0
+                counts[table] = counts.get(table, 0) + 1
+                found.append((number, table, index, None))
+            elif key := _KEY.match(line):
+                found.append((number, table, index, key[1]))
+        return found
+
+    def _somewhere(self, name: str) -> int | None:
+        """The line of a table that is written as ``name = …`` or ``name.key = …``."""
+        for number, _, _, key in self._entries():
+            if key is not None and key.split(".")[0] == name:
+                return number
+        return None
+
+
+def read(path: str, *, must_exist: bool) -> ConfigFile | None:
+    """The file; None where there is none and none has to be. Raises ConfigurationError."""
+    if path == os.devnull:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        if not must_exist:
+            return None
+        raise ConfigurationError(
+            "TRTBUILD_CONFIG names a file that is not there", file=path, hint="write it, or unset TRTBUILD_CONFIG"
+        ) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    try:
+        _check(path, os.fstat(descriptor))
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    finally:
+        os.close(descriptor)
+    if len(data) > LARGEST:
+        raise ConfigurationError(f"it has more than {LARGEST} bytes", file=path, hint="see docs/configuration.md")
+    return ConfigFile(path, data)
+
+
+def _unreadable(path: str, error: OSError) -> ConfigurationError:
+    reason = (error.strerror or str(error)).lower()
+    return ConfigurationError(f"it cannot be read: {reason}", file=path, hint=f'ls -l "{path}"')
+
+
+def _check(path: str, found: os.stat_result) -> None:
+    """Rules 1 and 2."""
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigurationError("it is no regular file", file=path, hint="name a TOML file")
+    user = os.geteuid()
+    if found.st_uid not in (user, 0) and user != 0:
+        raise ConfigurationError(
+            "it belongs to another user, who could have engines of theirs run as yours",
+            file=path,
+            hint=f'use a file of your own: cp "{path}" ~/.config/trtbuild/config.toml',
+        )
+    others = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    if others & stat.S_IWOTH or (others and not _alone_in_group(found.st_gid)):
+        raise ConfigurationError(
+            f"others may write it (mode {stat.S_IMODE(found.st_mode):04o}), and so have engines of theirs run as yours",
+            file=path,
+            hint=f'chmod go-w "{path}"',
+        )
+
+
+def _alone_in_group(gid: int) -> bool:
+    """Whether a group has the name of this user and no other member (rule 1)."""
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _parsed(path: str, text: str) -> Mapping[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[import-not-found,no-redef,unused-ignore]
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        position = _POSITION.search(str(error))
+        told = _POSITION.sub("", str(error)).replace("(at end of document)", "at the end of the file").strip()
+        raise ConfigurationError(
+            f"it is no TOML: {told[:1].lower()}{told[1:]}",
+            file=path,
+            line=int(position[1]) if position else len(text.splitlines()) or 1,
+            column=int(position[2]) if position else None,
+            hint='texts stand in quotes: name = "team"; docs/configuration.md has an example',
+        ) from None

@@ -1,0 +1,111 @@
+"""What is said of trust: keys that are believed, keys that are not any more, the key that signs, and domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core.nearest import suggestion
+from trtbuild.driver.configuration import TrustSettings, expanded
+from trtbuild.driver.configuration.file import Place
+from trtbuild.driver.configuration.sources import Sources
+from trtbuild.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from trtbuild.store.signing import TrustedKey
+
+#: A trusted key that is written as a table.
+KEY_FIELDS = ("name", "key", "expires", "domains")
+
+_KEY_EXAMPLE = '"ci:<base64>", as `trtbuild cache keygen` prints it'
+
+
+def configured(sources: Sources) -> TrustSettings:
+    """Whom to believe. What is wrong goes to the sources' problems."""
+    key_file, key = _signing(sources)
+    domain = sources.text("TRTBUILD_DOMAIN", "trust", "domain")
+    written = _parsed(sources, "check_domain", [] if domain is None else [domain])
+    read = _parsed(sources, "check_domain", sources.texts("TRTBUILD_READ_DOMAINS", "trust", "read_domains"))
+    return TrustSettings(
+        _keys(sources),
+        frozenset(_parsed(sources, "parse_revoked", sources.texts("TRTBUILD_REVOKED_KEYS", "trust", "revoked"))),
+        key_file,
+        key,
+        written[0] if written else None,
+        tuple(dict.fromkeys(read)),
+    )
+
+
+def _parsed(sources: Sources, how: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
+    """What a function of `store.signing` makes of texts; it is imported only if there are any."""
+    found = []
+    for text, place in texts:
+        from trtbuild.store import signing
+
+        parsed = sources.tried(place, lambda: getattr(signing, how)(text))  # noqa: B023
+        if parsed is not None:
+            found.append(parsed)
+    return found
+
+
+def _keys(sources: Sources) -> tuple[TrustedKey, ...]:
+    if sources.environ.get("TRTBUILD_TRUSTED_KEYS", "-").strip() == "":
+        sources.problem(
+            Place(variable="TRTBUILD_TRUSTED_KEYS"),
+            "it is set and empty, which would believe everybody",
+            "unset it, or give it the keys; a secret or variable that CI does not know is empty text",
+        )
+        return ()
+    given = sources.variable("TRTBUILD_TRUSTED_KEYS")
+    lines: list[tuple[str, Place]] = [] if given is None else [(word, given[1]) for word in given[0].split()]
+    for item, place in [] if given is not None else sources.items("trust", "keys"):
+        line = sources.tried(place, lambda: _line(item))  # noqa: B023
+        if line is not None:
+            lines.append((line, place))
+    return tuple(_parsed(sources, "parse_trusted", lines))
+
+
+def _line(item: Any) -> str:
+    """A trusted key as one text: ``name:<base64>;expires=…;domains=…``. Raises ConfigurationError without a place."""
+    if isinstance(item, str):
+        return item.strip()
+    if not isinstance(item, dict):
+        raise ConfigurationError("a trusted key is a text or a table", hint=f"write {_KEY_EXAMPLE}")
+    for key in item:
+        if key not in KEY_FIELDS:
+            raise ConfigurationError(f"{key!r} is not known here", hint=suggestion(key, KEY_FIELDS, "fields of a key"))
+    for key in ("name", "key"):
+        if not isinstance(item.get(key), str):
+            raise ConfigurationError(f"a trusted key has no {key}", hint='write {name = "ci", key = "<base64>"}')
+    return f"{item['name']}:{item['key']}{_limits(item)}"
+
+
+def _limits(item: Mapping[str, Any]) -> str:
+    text = ""
+    if "expires" in item:  # a date of TOML, or a text; what is no date is refused by who parses the line
+        text += f";expires={item['expires']}"
+    if "domains" in item:
+        domains = item["domains"]
+        if not isinstance(domains, list) or not domains or not all(isinstance(name, str) for name in domains):
+            raise ConfigurationError("domains of a key are not a list of names", hint='write domains = ["ci"]')
+        text += f";domains={','.join(domains)}"
+    return text
+
+
+def _signing(sources: Sources) -> tuple[Path | None, str | None]:
+    """(file, key); at most one of them."""
+    key = sources.variable("TRTBUILD_SIGNING_KEY")
+    if key is not None:
+        if sources.variable("TRTBUILD_SIGNING_KEY_FILE") is not None:
+            text = "TRTBUILD_SIGNING_KEY_FILE is set too, and only one key signs"
+            sources.problem(key[1], text, "unset one of them")
+        return None, key[0]
+    entry = sources.text("TRTBUILD_SIGNING_KEY_FILE", "trust", "signing_key_file")
+    if entry is None:
+        return None, None
+    path = Path(expanded(entry[0], sources.environ))
+    if not path.is_absolute() and entry[1].variable is None:
+        sources.problem(entry[1], f"signing_key_file {entry[0]!r} is not an absolute path", "begin it with / or ~/")
+        return None, None
+    return path.absolute(), None

@@ -1,0 +1,157 @@
+"""Whole records, brought into a local store from a remote: so that nothing of them has to be asked for again.
+
+Rules
+1. Within one session of the local store: what comes is safe from collection until its record names it.
+2. A record's blobs first, each compared with its name, and the record last, by the local store's own publication. So
+   whoever is killed at any moment leaves whole records, and files that no record names.
+3. A record that is here already, with all that it names, is not asked for. Neither is a file that is here.
+4. A blob that several records name is brought once: records that are on their way at once take turns (`Turns`).
+5. What goes wrong with one record is told, and stops no other. That the local store cannot be written stops all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from trtbuild.core.record import Output
+from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted, RemoteFault
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.files import Read
+from trtbuild.store.remote.store import Found, RemoteStore
+from trtbuild.store.remote.uploads import found_locally
+
+# Records that are on their way at once: most are a few small files, one after another.
+_AT_ONCE = 8
+
+
+@dataclass
+class Brought:
+    """What came of bringing records, by key."""
+
+    #: Those that came, and those that were here before.
+    came: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    #: Those that are not over there, or whose blobs are not.
+    missing: list[str] = field(default_factory=list)
+    #: Those that do not count for this machine → why not.
+    untrusted: dict[str, str] = field(default_factory=dict)
+    #: Those that something was wrong with → what.
+    failed: dict[str, str] = field(default_factory=dict)
+    #: Of files in ``cas/`` that came.
+    bytes_moved: int = 0
+
+    @property
+    def done(self) -> int:
+        """How many records there is an answer for."""
+        return sum(map(len, (self.came, self.present, self.missing, self.untrusted, self.failed)))
+
+
+class Turns:
+    """One thread at a time for each name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
+
+    @contextmanager
+    def of(self, names: Iterable[str]) -> Iterator[None]:
+        """Held while something is done with all of `names`."""
+        with self._lock:
+            turns = [self._turns.setdefault(name, threading.Lock()) for name in sorted(set(names))]
+        with ExitStack() as stack:
+            for turn in turns:  # always in this order, so that no two threads wait for each other
+                stack.enter_context(turn)
+            yield
+
+
+def held(store: LocalStore, key: str) -> Found | None:
+    """The record that counts here, with all that a copy of it needs; None where it is not here, or not whole.
+
+    Raises StoreUnavailable.
+    """
+    try:
+        found = found_locally(store, key)
+    except (EntryCorrupt, RecordUntrusted, KeyError, ValueError):
+        return None
+    return found if found is not None and all(store.has(sha256) for sha256 in found.parts) else None
+
+
+def reading(store: LocalStore) -> Read:
+    """Gives CAS files of a local store, each compared with its name, for who sends them somewhere.
+
+    Raises BlobMissing, EntryCorrupt when one is not what its name says (it is in quarantine then), StoreUnavailable.
+    """
+
+    def read(file: Output) -> bytes:
+        data = store.entries.read("cas", file.sha256)
+        if data is None:
+            raise BlobMissing(f"{file.sha256} is not in the store {store.root}")
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            store.entries.quarantine("cas", file.sha256, "its bytes have another SHA-256")
+            raise EntryCorrupt(f"{file.sha256} was damaged; it was moved to quarantine")
+        return data
+
+    return read
+
+
+def bring(
+    remote: RemoteStore, keys: Iterable[str], local: LocalStore, told: Callable[[Brought], None] = lambda brought: None
+) -> Brought:
+    """Bring the records with these `keys` from `remote` to `local`. `told` hears of the state after each.
+
+    Raises StoreUnavailable; what came before is whole.
+    """
+    brought, turns = Brought(), Turns()
+    with local.session(), ThreadPoolExecutor(_AT_ONCE) as pool:
+        wanted = []
+        for key in dict.fromkeys(keys):
+            if held(local, key) is None:
+                wanted.append(key)
+            else:
+                brought.present.append(key)
+                told(brought)
+        running = {pool.submit(_bring_one, remote, key, local, turns): key for key in wanted}
+        try:
+            for future in as_completed(running):
+                _note(brought, running[future], future.result())
+                told(brought)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return brought
+
+
+def _bring_one(
+    remote: RemoteStore, key: str, local: LocalStore, turns: Turns
+) -> int | BlobMissing | RecordUntrusted | RemoteFault:
+    """The bytes that came, or why the record did not."""
+    moved = 0
+    try:
+        found = remote.find(key)
+        if found is None:
+            return BlobMissing(f"the record is not in {remote.name}")
+        for sha256, parts in found.parts.items():
+            with turns.of([sha256]):
+                if not local.has(sha256):
+                    moved += remote.fetch(sha256, parts, local)
+        local.put_found(found.record, found.document, found.signatures)
+    except (BlobMissing, RecordUntrusted, RemoteFault) as error:
+        return error
+    return moved
+
+
+def _note(brought: Brought, key: str, result: int | BlobMissing | RecordUntrusted | RemoteFault) -> None:
+    if isinstance(result, int):
+        brought.came.append(key)
+        brought.bytes_moved += result
+    elif isinstance(result, BlobMissing):
+        brought.missing.append(key)
+    elif isinstance(result, RecordUntrusted):
+        brought.untrusted[key] = result.text
+    else:
+        brought.failed[key] = result.text

@@ -1,0 +1,316 @@
+"""A bundle: records and all that they name in one file, for machines with no network. Format: docs/bundle.md.
+
+Rules
+1. A bundle is a plain tar (POSIX ustar) of the files of a store: ``format``, ``cas/…``, ``ac/…``, ``index``, in this order
+   and sorted by name. Nothing in it says when, where or by whom it was written, so equal contents are equal bytes.
+2. What is read must be to the byte what a writer would have written: a header is made anew from the name and the size
+   that it gives, and compared. So there are no links, no devices, no other paths, no second way to say anything.
+3. The index is last and has the SHA-256 of everything before it. `open_bundle` reads the whole file before anything of it
+   is used: what was cut off, added to or altered is refused as a whole.
+4. No size is believed before it is compared with a limit and with what is left of the file, and no name before it is
+   known to be a digest. Each file in ``cas/`` is compared with its name.
+5. An entry names only files that are in the bundle, with their sizes; and each file is named by an entry.
+6. An open bundle is a remote that is a file (`Transport`): what is taken from it goes through the same checks as what
+   comes from a server. What was checked at the beginning is not trusted: the file may be another one by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteLied, RemoteRefused
+from trtbuild.store.action_result import ActionResult
+from trtbuild.store.layout import Kind
+from trtbuild.store.publication import copy_atomically
+from trtbuild.store.remote.files import MAX_FILE, Read
+from trtbuild.store.remote.records import MAX_ENTRY
+
+SCHEMA = "trtbuild.bundle/1"
+
+_FORMAT = f"{SCHEMA}\n".encode()
+_BLOCK = 512
+_END = bytes(2 * _BLOCK)
+_NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
+_LIMITS = {"cas": MAX_FILE, "ac": MAX_ENTRY}
+_MAX_INDEX = 4096
+
+# What a member is by its type flag (POSIX pax, "ustar Header Block"), and GNU tar's own.
+_TYPES = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"5": "a directory",
+    b"6": "a named pipe",
+    b"S": "a sparse file",
+    b"g": "an extended header",
+    b"x": "an extended header",
+    b"K": "an extended header",
+    b"L": "an extended header",
+}
+
+#: Is told how many bytes are done, and how many there are in all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a bundle that was written holds: records, files in ``cas/``, and its own size in bytes."""
+
+    records: int
+    files: int
+    size_bytes: int
+
+
+def write_bundle(
+    path: str, entries: Mapping[str, ActionResult], read: Read, progress: Progress | None = None
+) -> Written:
+    """Write the records with these `entries`, by key, and the CAS files that they name, which `read` gives, to `path`.
+
+    The file appears whole or not at all. Raises what `read` raises, EntryCorrupt when the bytes that it gives are not what
+    was asked for, and OSError when `path` cannot be written.
+    """
+    files = {file.sha256: file for entry in entries.values() for _, file in entry.files}
+    last = _index(len(entries), len(files), 0, "")
+    total = sum(_occupied(len(entry.to_bytes())) for entry in entries.values()) + _occupied(len(last)) + len(_END)
+    total += sum(_occupied(file.size) for file in files.values()) + _occupied(len(_FORMAT))
+
+    def members() -> Iterator[tuple[str, bytes | memoryview]]:
+        yield "format", _FORMAT
+        for sha256, file in sorted(files.items()):
+            data = read(file)
+            if len(data) != file.size or hashlib.sha256(data).hexdigest() != sha256:
+                raise EntryCorrupt(f"{sha256} is not what its name says: it cannot be exported")
+            yield _path("cas", sha256), data
+        for key, entry in sorted(entries.items()):
+            yield _path("ac", key), entry.to_bytes()
+
+    def pieces() -> Iterator[memoryview]:
+        whole, done = hashlib.sha256(), 0
+        for name, data in members():
+            for piece in (_header(name, len(data)), data, _padding(len(data))):
+                whole.update(piece)
+                done += len(piece)
+                yield memoryview(piece)
+            if progress is not None:
+                progress(done, total)
+        index = _index(len(entries), len(files), done, whole.hexdigest())
+        for piece in (_header("index", len(index)), index, _padding(len(index)), _END):
+            yield memoryview(piece)
+
+    copy_atomically(pieces(), path)
+    return Written(len(entries), len(files), Path(path).stat().st_size)
+
+
+def _path(kind: Kind, name: str) -> str:
+    return f"{kind}/{name[:2]}/{name}"
+
+
+def _header(name: str, size: int) -> bytes:
+    """The header of a member. Raises ValueError for what has none in ustar."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o444
+    return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % _BLOCK)
+
+
+def _occupied(size: int) -> int:
+    return _BLOCK + size + -size % _BLOCK
+
+
+def _index(records: int, files: int, size_bytes: int, sha256: str) -> bytes:
+    document = {"schema": SCHEMA, "records": records, "files": files, "bytes": size_bytes, "sha256": sha256}
+    return json.dumps(document).encode() + b"\n"
+
+
+class Bundle:
+    """An open bundle: a `Transport` that gives what is in it, and takes nothing."""
+
+    def __init__(self, place: str, file: BinaryIO, members: Mapping[tuple[Kind, str], tuple[int, int]]) -> None:
+        self.place = place
+        self._file = file
+        self._members = members  # offset and size of each
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of its records, sorted."""
+        return tuple(name for kind, name in self._members if kind == "ac")
+
+    @property
+    def size_bytes(self) -> int:
+        """All files in ``cas/`` together."""
+        return sum(size for (kind, _), (_, size) in self._members.items() if kind == "cas")
+
+    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+        """See `transport.Transport`."""
+        if (kind, name) not in self._members:
+            return None
+        offset, size = self._members[kind, name]
+        if size > limit:
+            raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
+        try:
+            data = os.pread(self._file.fileno(), size, offset)
+        except OSError as error:
+            raise RemoteDown(f"{self.place} cannot be read: {error.strerror}") from error
+        if len(data) != size:
+            raise RemoteDown(f"{self.place} was changed while it was read")
+        return data
+
+    def has(self, kind: Kind, name: str) -> bool:
+        """See `transport.Transport`."""
+        return (kind, name) in self._members
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        """A bundle is written as a whole: raises RemoteRefused."""
+        raise RemoteRefused(f"{self.place} is a bundle, which takes nothing")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
+    """Read a whole bundle and check it (rules 2 to 5).
+
+    Raises BundleRefused, with the byte where it is wrong, or OSError when `path` cannot be read.
+    """
+    file = _opened(path)
+    try:
+        members = _Reading(path, file, progress).members()
+    except BaseException:
+        file.close()
+        raise
+    return Bundle(path, file, members)
+
+
+def _opened(path: str) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise BundleRefused("a bundle is a regular file", file=path, hint="copy it to a disk first")
+
+
+class _Reading:
+    """One reading of a bundle from its first byte to its last."""
+
+    def __init__(self, path: str, file: BinaryIO, progress: Progress | None) -> None:
+        self._path = path
+        self._file = file
+        self._progress = progress or (lambda done, total: None)
+        self._size = os.fstat(file.fileno()).st_size
+        self._at = 0
+        self._whole = hashlib.sha256()
+        self._members: dict[tuple[Kind, str], tuple[int, int]] = {}
+        self._named: dict[str, int] = {}  # SHA-256 and size of what entries name
+
+    def members(self) -> dict[tuple[Kind, str], tuple[int, int]]:
+        name, size = self._next()
+        if name != "format" or self._data(size, 64) != _FORMAT:
+            raise self._refused("it does not begin as a bundle of this format", at=0)
+        last, previous = "cas/", ""
+        while True:
+            start, before = self._at, self._whole.hexdigest()
+            name, size = self._next()
+            if name == "index":
+                self._finish(start, before, self._data(size, _MAX_INDEX))
+                return self._members
+            matched = _NAME.fullmatch(name)
+            if matched is None:
+                raise self._refused(f"a bundle has no member {name!r}", at=start)
+            kind: Kind = "cas" if matched[1] == "cas" else "ac"
+            place = f"{kind}/"
+            if (place == "cas/" and last == "ac/") or (place == last and name <= previous):
+                what = "is there twice" if name == previous else "is out of order"
+                raise self._refused(f"{name} {what}", at=start)
+            last, previous = place, name
+            self._members[kind, matched[3]] = (self._at, size)
+            self._check(kind, matched[3], self._data(size, _LIMITS[kind]), start)
+            self._progress(self._at, self._size)
+
+    def _check(self, kind: Kind, name: str, data: bytes, start: int) -> None:
+        if kind == "cas":
+            if hashlib.sha256(data).hexdigest() != name:
+                raise self._refused(f"cas/{name} has other bytes than its name says", at=start)
+            return
+        try:
+            entry = ActionResult.from_bytes(data)
+        except ValueError as error:
+            raise self._refused(f"ac/{name} is no entry: {error}", at=start) from error
+        if entry.document is None:
+            raise self._refused(f"ac/{name} names no record", at=start)
+        for _, file in entry.files:
+            _, size = self._members.get(("cas", file.sha256), (0, -1))
+            if size != file.size:
+                raise self._refused(f"ac/{name} names {file.sha256}, which is not there in that size", at=start)
+            self._named[file.sha256] = file.size
+
+    def _finish(self, start: int, digest: str, data: bytes) -> None:
+        files = [name for kind, name in self._members if kind == "cas"]
+        if data != _index(len(self._members) - len(files), len(files), start, digest):
+            raise self._refused("its index is not that of what is in it: it was altered", at=start)
+        if self._size - self._at != len(_END) or self._file.read(len(_END) + 1) != _END:
+            raise self._refused(
+                "it does not end where its index does: it was cut off, or something was added", self._at
+            )
+        unnamed = next((name for name in files if name not in self._named), None)
+        if unnamed is not None:
+            raise self._refused(f"cas/{unnamed} belongs to no record")
+        self._progress(self._size, self._size)
+
+    def _next(self) -> tuple[str, int]:
+        """The name and size that the next header gives."""
+        start, block = self._at, self._read(_BLOCK)
+        name = block[:100].partition(b"\0")[0]
+        digits = block[124:135]
+        size = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else -1
+        try:
+            expected = _header(name.decode("ascii"), size) if size >= 0 else b""
+        except ValueError:
+            expected = b""
+        if block == expected:
+            return name.decode("ascii"), size
+        shown = name.decode("ascii", "backslashreplace")
+        kind = _TYPES.get(block[156:157])
+        if kind is not None and block[257:262] == b"ustar":
+            raise self._refused(f"{shown!r} is {kind}: a bundle has plain files only", at=start)
+        raise self._refused("here is no header that a bundle has", at=start)
+
+    def _data(self, size: int, limit: int) -> bytes:
+        if size > limit:
+            raise self._refused(f"a member of {size} bytes, where {limit} are the most", at=self._at)
+        data = self._read(size)
+        padding = -size % _BLOCK
+        if self._read(padding) != bytes(padding):
+            raise self._refused("bytes between two members", at=self._at - padding)
+        return data
+
+    def _read(self, size: int) -> bytes:
+        if size > self._size - self._at:
+            raise self._refused(f"it is cut off: it ends after {self._size} bytes, in the middle of a member")
+        data = self._file.read(size)
+        if len(data) != size:
+            raise self._refused("it was changed while it was read", at=self._at)
+        self._whole.update(data)
+        self._at += size
+        return data
+
+    def _refused(self, why: str, at: int | None = None) -> BundleRefused:
+        where = "" if at is None else f" (at byte {at})"
+        return BundleRefused(
+            f"the bundle is not imported: {why}{where}",
+            file=self._path,
+            hint="nothing of it was used; copy it once more, or export it again",
+        )

@@ -1,0 +1,94 @@
+"""Whether bytes come and go fast enough. No total limit: only silence, and what is as good as silence, ends a transfer.
+
+Rules
+1. Time is judged in windows. The first one begins with the attempt, and connecting, asking and the head of the answer share
+   its `patience_s`. The next ends when the first would have, but not before a fifth of that has passed: so a remote that
+   answers at the last moment and then drips costs 1.2 times the patience. All others last `patience_s`.
+2. A window in which fewer than `SLOWEST` bytes a second moved is silence, with one exception:
+3. Connections that share a slow line share its speed. While all of them together move `SLOWEST`, a single one may wait,
+   but not longer than `QUEUED` times the patience without any byte.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trtbuild.store.remote.transport import SLOWEST
+
+#: See rule 3.
+QUEUED = 8
+
+
+class Silence(Exception):
+    """Nothing came for `seconds`, or too little."""
+
+    def __init__(self, seconds: float, some: bool) -> None:
+        super().__init__(f"{'hardly anything' if some else 'nothing'} came for {seconds:.2g} s")
+
+
+@dataclass
+class Flow:
+    """Bytes that all connections to one remote moved. Counted without a lock: a lost update does not matter."""
+
+    moved: int = 0
+
+
+class Pace:
+    """The windows of one connection. `clock` is in seconds, and only differences matter."""
+
+    def __init__(self, flow: Flow, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._flow = flow
+        self.patience_s = patience_s
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """An attempt begins."""
+        self._begun = self._last_byte = self._clock()
+        self._open(self._begun, self._begun + self.patience_s)
+
+    def head_came(self) -> None:
+        """The head of the answer is complete, and its body begins."""
+        now = self._clock()
+        self._open(now, max(self._begun + self.patience_s, now + self.patience_s / 5))
+
+    def allow(self, extra_s: float) -> float:
+        """The next window is longer by `extra_s`. Returns its length in seconds."""
+        now = self._clock()
+        self._open(now, now + self.patience_s + extra_s)
+        return self.patience_s + extra_s
+
+    def came(self, size: int) -> None:
+        """`size` bytes came."""
+        self._some = self._some or size > 0
+        self.moved(size)
+
+    def moved(self, size: int) -> None:
+        """`size` bytes came or went."""
+        self._flow.moved += size
+        self._own += size
+        if size:
+            self._last_byte = self._clock()
+
+    def left_s(self) -> float:
+        """Seconds that one call may block, more than 0. Raises Silence."""
+        now = self._clock()
+        if now >= self._end:
+            self._judge(now)
+        return max(self._end - now, 0.001)
+
+    def _open(self, now: float, end: float) -> None:
+        self._start, self._end = now, end
+        self._own = 0
+        self._some = False
+        self._all_before = self._flow.moved
+
+    def _judge(self, now: float) -> None:
+        length_s = now - self._start
+        enough = SLOWEST * length_s
+        queued = now - self._last_byte < QUEUED * self.patience_s and self._flow.moved - self._all_before >= enough
+        if self._own < enough and not queued:
+            raise Silence(length_s, some=self._some)
+        self._open(now, now + self.patience_s)

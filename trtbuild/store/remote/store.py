@@ -1,0 +1,226 @@
+"""A store over a transport: the contract of core/ports.py, somewhere else.
+
+It is made of `files` (CAS files over a transport) and `records` (entries and their documents); their rules hold here. What
+is added is the form of large blobs, which is that of the local store: chunks, and a list of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from trtbuild.core.ports import FileStamp
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Output, Record
+from trtbuild.core.trust import Everyone, Trust
+from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteLied
+from trtbuild.store import action_result
+from trtbuild.store.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
+from trtbuild.store.local import LocalStore
+from trtbuild.store.publication import copy_atomically
+from trtbuild.store.remote.files import MAX_FILE, Read, RemoteFiles, is_file
+from trtbuild.store.remote.records import MAX_ENTRY, Found, RemoteRecords, document_of
+from trtbuild.store.remote.transport import Transport
+
+__all__ = ["Found", "RemoteStore"]
+
+
+class RemoteStore:
+    """The `Store` of core/ports.py over a transport. `name` is what people call it.
+
+    Every method raises RemoteFault too: what to make of it is for `store.layered` to decide.
+    """
+
+    def __init__(self, transport: Transport, name: str, trust: Trust | None = None, *, connections: int = 16) -> None:
+        self.name = name
+        self.transport = transport
+        self.trust: Trust = trust or Everyone()
+        self._files = RemoteFiles(transport, name, connections)
+        self._records = RemoteRecords(self._files, self.trust)
+        self._lock = threading.Lock()
+        self._building: dict[str, threading.Lock] = {}
+
+    # -- for a store in front of it
+
+    def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
+        """The record under a key, if it is there and counts. Raises RecordUntrusted."""
+        return self._records.find(key, wanted)
+
+    def find_many(self, keys: Iterable[str]) -> Iterator[tuple[str, Found | Exception | None]]:
+        """`find` for several keys at once. An error stands in the place of what was not found."""
+
+        def look(key: str) -> tuple[str, Found | Exception | None]:
+            try:
+                return key, self._records.find(key)
+            except Exception as error:  # of this key; what it means is for the caller to decide
+                return key, error
+
+        return self._files.over(look, dict.fromkeys(keys))
+
+    def publish(self, found: Found, read: Read) -> Found:
+        """Leave a record there, after its CAS files, which `read` gives. Returns what is there now: another's, if that
+        came first and counts for this machine. Raises what `read` raises."""
+        return self._records.publish(found, read)
+
+    def fetch(self, sha256: str, parts: Sequence[Output], into: LocalStore) -> int:
+        """Bring a blob into a local store: only the files that it lacks. Returns the bytes that were fetched.
+
+        Raises BlobMissing when a file is gone over there, StoreUnavailable. What came before stays, so the next call goes
+        on from there.
+        """
+        fetched = 0
+        whole = hashlib.sha256()
+        with into.receiving() as receipt:
+
+            def bring(part: Output) -> tuple[bytes | memoryview, int]:
+                if receipt.has(part):
+                    data = into.entries.read("cas", part.sha256)
+                    if data is not None and is_file(part, data):
+                        return data, 0
+                data = self._files.demand(part)
+                receipt.put(part, data)
+                return data, len(data)
+
+            for data, count in self._files.over(bring, parts):
+                fetched += count
+                if len(parts) > 1:
+                    whole.update(data)
+        if len(parts) > 1:
+            if whole.hexdigest() != sha256:
+                raise self._files.lie(f"the chunks that it names are not blob {sha256}")
+            into.join(sha256, parts, verified=True)
+        return fetched
+
+    def fetch_bytes(self, sha256: str, parts: Sequence[Output]) -> bytes:
+        """A blob's bytes, verified. Raises BlobMissing."""
+        return b"".join(self._verified(sha256, parts))
+
+    def copy_parts(self, sha256: str, parts: Sequence[Output], path: str) -> FileStamp | None:
+        """Write a blob's verified bytes to `path`, atomically. Raises BlobMissing, or OSError when it cannot be written."""
+        return copy_atomically(self._verified(sha256, parts), path)
+
+    def _verified(self, sha256: str, parts: Sequence[Output]) -> Iterator[memoryview]:
+        whole = hashlib.sha256()
+        for data in self._files.over(self._files.demand, parts):
+            whole.update(data)
+            yield memoryview(data)
+        if whole.hexdigest() != sha256:
+            raise self._files.lie(f"the chunks that it names are not blob {sha256}")
+
+    def close(self) -> None:
+        """End its threads and let go of its connections."""
+        self._files.close()
+
+    # -- the contract
+
+    def put_bytes(self, data: bytes | memoryview) -> Output:
+        """Keep `data`."""
+        view = memoryview(data).cast("B")
+        if len(view) <= MAX_SIZE:
+            whole = Output(hashlib.sha256(view).hexdigest(), len(view))
+            self._files.send([whole], lambda file: view)
+            return whole
+        return self._put_large(windows_of_bytes(view))
+
+    def put_file(self, path: str) -> Output:
+        """Keep a file's bytes, reading it once. Raises OSError when `path` cannot be read."""
+        with open(path, "rb", buffering=0) as file:
+            head = bytearray()
+            while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
+                head += more
+            return (
+                self.put_bytes(memoryview(head))
+                if len(head) <= MAX_SIZE
+                else self._put_large(windows_of_file(head, file))
+            )
+
+    def _put_large(self, windows: Iterable[Window]) -> Output:
+        whole, chunks = hashlib.sha256(), list[Output]()
+        for window in windows:
+            whole.update(window.data)
+            named = [Output(hashlib.sha256(chunk).hexdigest(), len(chunk)) for chunk in window.chunks]
+            self._files.send(named, dict(zip(named, window.chunks, strict=True)).__getitem__)
+            chunks += named
+        sha256 = whole.hexdigest()
+        entry = action_result.list_entry(sha256, chunks).to_bytes()
+        self.transport.put("ac", action_result.list_key(sha256), entry, once=False)
+        return Output(sha256, sum(chunk.size for chunk in chunks))
+
+    def get_bytes(self, sha256: str) -> bytes:
+        """The bytes, verified. Raises BlobMissing, EntryCorrupt."""
+        with _lies_are_corrupt():
+            return self.fetch_bytes(sha256, self._listed(sha256))
+
+    def copy_to(self, sha256: str, path: str) -> FileStamp | None:
+        """Write the verified bytes to `path`, atomically. Raises BlobMissing, EntryCorrupt, or OSError."""
+        with _lies_are_corrupt():
+            return copy_atomically(self._verified(sha256, self._listed(sha256)), path)
+
+    def has(self, sha256: str) -> bool:
+        """Whether all files of the blob are there."""
+        try:
+            parts = self._listed(sha256)
+        except (BlobMissing, RemoteLied):
+            return False
+        return len(parts) == 1 or self._files.all_there(parts)
+
+    def _listed(self, sha256: str) -> tuple[Output, ...]:
+        """The CAS files of a blob that no record was found for. Raises BlobMissing."""
+        data = self.transport.get("cas", sha256, MAX_FILE)
+        if data is not None:
+            return (Output(sha256, len(data)),)
+        listed = self.transport.get("ac", action_result.list_key(sha256), MAX_ENTRY)
+        if listed is None:
+            raise BlobMissing(f"blob {sha256} is not in {self.name}")
+        try:
+            return action_result.listed_chunks(listed, sha256)
+        except ValueError as error:
+            raise self._files.lie(f"the chunk list of {sha256}: {error}") from error
+
+    def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
+        """The record, or None. Raises EntryCorrupt, RecordUntrusted."""
+        with _lies_are_corrupt():
+            found = self.find(key, wanted)
+        return None if found is None else found.record
+
+    def has_records(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` under which there is an entry."""
+        asked = list(keys)
+        there = self._files.over(lambda key: self.transport.has("ac", key), asked)
+        return {key for key, is_there in zip(asked, there, strict=True) if is_there}
+
+    def put_record(self, record: Record, *, replace: bool = False) -> Record:
+        """Publish a record of this machine's making, after its blobs; as core/ports.py says. Raises BlobMissing."""
+        parts = {}
+        for output in record.outputs.values():
+            with _lies_are_corrupt():
+                parts[output.sha256] = self._listed(output.sha256)
+            if not self._files.all_there(parts[output.sha256]):
+                raise BlobMissing(f"blob {output.sha256} is not whole in {self.name}")
+        text = record.to_bytes()
+        document = document_of(text)
+        self._files.send([document], lambda file: text)
+        found = Found(record, text, self.trust.for_others(self.trust.sign(record.recipe.key, document)), parts)
+        return self._records.enter(found, self._files.demand, replace=replace).record
+
+    def session(self) -> AbstractContextManager[None]:
+        """What is collected over there is found missing when it is asked for."""
+        return nullcontext()
+
+    @contextmanager
+    def building(self, key: str) -> Iterator[None]:
+        """Held while a key is being built, by one thread of this process at a time: no lock reaches further."""
+        with self._lock:
+            lock = self._building.setdefault(key, threading.Lock())
+        with lock:
+            yield
+
+
+@contextmanager
+def _lies_are_corrupt() -> Iterator[None]:
+    try:
+        yield
+    except RemoteLied as lie:
+        raise EntryCorrupt(lie.text) from lie

@@ -1,0 +1,130 @@
+"""Sending what was built to the remotes, beside the build.
+
+Rules
+1. Nothing waits for an upload but the end of the command (`finish`), and that as long as bytes move: what cannot be sent is
+   counted and told, and is no failure of the build.
+2. What is sent is the local store's entry as it is: the document's bytes and the signatures that it has there.
+3. Records that this machine's policy does not trust are not sent, and neither are those that nobody else could
+   (`Trust.for_others`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+
+from trtbuild.core.record import Output, Record
+from trtbuild.errors import BlobMissing, StoreError
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.records import Found
+from trtbuild.store.remote.store import RemoteStore
+
+# Records that are sent at once to a remote. Each of them uses all of the remote's connections for its files.
+_AT_ONCE = 4
+
+#: Called with a key and another's record that was there first.
+Lost = Callable[[RemoteStore, Found], None]
+
+
+class Uploads:
+    """The records on their way to each of `remotes`."""
+
+    def __init__(self, local: LocalStore, remotes: Sequence[RemoteStore], lost: Lost) -> None:
+        self._local = local
+        self._remotes = remotes
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._running: set[Future[None]] = set()
+        self._given: set[tuple[str, str]] = set()
+        #: By remote: records that are there now, and those that could not be sent.
+        self.sent: Counter[str] = Counter()
+        self.not_sent: Counter[str] = Counter()
+
+    def add(self, key: str) -> None:
+        """Send the local store's record under `key`, once."""
+        for remote in self._remotes:
+            with self._lock:
+                if (remote.name, key) in self._given:
+                    continue
+                self._given.add((remote.name, key))
+                pool = self._pools.get(remote.name)
+                if pool is None:
+                    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=f"upload-{remote.name}")
+                    self._pools[remote.name] = pool
+                future = pool.submit(self._send, remote, key)
+                self._running.add(future)
+            future.add_done_callback(self._done)
+
+    def _done(self, future: Future[None]) -> None:
+        with self._lock:
+            self._running.discard(future)
+
+    def _send(self, remote: RemoteStore, key: str) -> None:
+        try:
+            sent = self.send_now(remote, key)
+        except (StoreError, OSError):
+            # Why is in the remote's report; what cannot be read here is found out by whoever needs it here.
+            self.not_sent[remote.name] += 1
+        else:
+            self.sent[remote.name] += sent
+
+    def send_now(self, remote: RemoteStore, key: str) -> bool:
+        """Send one record, and come back when it is there. False when it is none that others may have.
+
+        Raises RemoteFault, BlobMissing when it is not whole here, StoreUnavailable.
+        """
+        found = found_locally(self._local, key)
+        if found is None:
+            return False
+        signatures = remote.trust.for_others(found.signatures)
+        if remote.trust.enforced and not signatures:
+            return False
+        found = replace(found, signatures=signatures)
+        there = remote.publish(found, self._read)
+        if there is not found and there.document != found.document:
+            self._lost(remote, there)
+        return True
+
+    def _read(self, file: Output) -> bytes:
+        data = self._local.entries.read("cas", file.sha256)
+        if data is None:
+            raise BlobMissing(f"{file.sha256} is not in the store {self._local.root}")
+        return data
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not there yet."""
+        with self._lock:
+            return len(self._running)
+
+    def finish(self) -> None:
+        """Come back when nothing is on its way any more."""
+        while True:
+            with self._lock:
+                running = set(self._running)
+            if not running:
+                return
+            wait(running, timeout=0.2)  # so that Ctrl-C is heard
+
+    def close(self) -> None:
+        """Drop what has not been begun. What is on its way is left to end by itself."""
+        with self._lock:
+            pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def found_locally(local: LocalStore, key: str) -> Found | None:
+    """A record of the local store, with all that a copy of it needs. None: it is not there. Raises StoreError."""
+    entry = local.entry(key)
+    if entry is None:
+        return None
+    action, document = entry
+    record = Record.from_bytes(document)
+    named = action.blobs()
+    parts = {output.sha256: named[output.sha256] for output in record.outputs.values()}
+    return Found(record, document, action.signatures, parts)

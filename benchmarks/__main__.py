@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-from benchmarks import chunks, cold_build, digests, null_build, one_layer, plan_speed, restore
+from benchmarks import chunks, cold_build, crowd, digests, null_build, one_layer, plan_speed, pull, restore, transfer
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.session import Session, Sizes
 
@@ -28,6 +28,9 @@ BENCHMARKS: dict[str, Callable[[Session], Iterator[Row]]] = {
     "cold": cold_build.rows,
     "layer": one_layer.rows,
     "restore": restore.rows,
+    "pull": pull.rows,
+    "crowd": crowd.rows,
+    "transfer": transfer.rows,
     "null": null_build.rows,
     "plan": plan_speed.rows,
 }

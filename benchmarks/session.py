@@ -39,6 +39,10 @@ class Sizes:
     chunk_layers: int = 4
     weights_gb: float = 2.0
     dvc_stages: int = 100
+    pull_mb: int = 350
+    pull_repeats: int = 5
+    hit_mb: int = 100
+    crowd: int = 24
     repeats: int = 15
     cold_repeats: int = 3
 

@@ -67,3 +67,27 @@ def test_a_collection_lines_up() -> None:
         "kept          1 record, 58 blobs       512 B",
         "  2 kept: in use",
     ]
+
+
+def test_a_collection_in_steps_says_what_is_to_come() -> None:
+    found = {
+        "dry_run": False,
+        "records_removed": 2,
+        "blobs_removed": 0,
+        "freed_bytes": 8192,
+        "records_kept": 1,
+        "blobs_kept": 12,
+        "kept_bytes": 9 * 2**20,
+        "kept_because": {},
+        "leftovers_removed": 1,
+        "blobs_condemned": 31,
+        "condemned_bytes": 6 * 2**20,
+        "blobs_restored": 1,
+    }
+    assert shown(caches.collected(found)) == [
+        "removed    2 records, 0 blobs, 1 leftover  8.0 KiB",
+        "kept       1 record, 12 blobs              9.0 MiB",
+        "condemned  31 blobs                        6.0 MiB",
+        "  condemned: no record names them; the next collections remove them, an hour apart or more",
+        "  1 blob put back: a record names it again",
+    ]

@@ -76,7 +76,7 @@ def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> 
         (["why", "vit/engine/model", "@"], ["@ada"]),
         (["why", "vit/engine/model", "@", "a"], ["@ada"]),
         (["why", "gone"], []),
-        (["cache", ""], ["stats", "verify", "gc"]),
+        (["cache", ""], ["stats", "verify", "gc", "keygen", "push", "pull", "export", "import"]),
         (["completion", "z"], ["zsh"]),
     ],
 )

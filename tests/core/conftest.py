@@ -96,6 +96,7 @@ class FakeWorld:
         self.tables: dict[str, dict[str, Weight]] = {}
         self.placed: set[str] = set()
         self.damaged: set[str] = set()
+        self.untrusted: set[str] = set()
         self.forced = False
         self.uncacheable: set[str] = set()
         self.versions: Mapping[str, str] | None = VERSIONS
@@ -108,7 +109,7 @@ class FakeWorld:
     # -- Lookups
 
     def record(self, key: str) -> Record | None:
-        return self.records.get(key)
+        return None if key in self.untrusted else self.records.get(key)
 
     def record_of(self, recipe: Recipe) -> Record | None:
         return self.record(recipe.key)
@@ -153,7 +154,7 @@ class FakeWorld:
         return ()
 
     def unusable(self, key: str) -> Reason | None:
-        return None
+        return Reason("untrusted", "it is not signed") if key in self.untrusted else None
 
     def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
         self.expected += [recipe.key for recipe in recipes()]

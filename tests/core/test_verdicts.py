@@ -75,6 +75,23 @@ def test_a_step_that_was_here_before_is_evicted_not_changed(world: FakeWorld) ->
     assert world.build(a_model()) == ["net/lower"]
 
 
+def test_a_record_that_does_not_count_is_a_miss_that_says_so(world: FakeWorld) -> None:
+    world.build(a_model())
+    world.untrusted = {world.plan(a_model()).steps[ENGINES[0]].key or ""}
+    step = world.plan(a_model()).steps[ENGINES[0]]
+    assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
+
+
+def test_a_trace_whose_links_do_not_count_says_so(world: FakeWorld) -> None:
+    world.build(a_model())
+    links = {key for key, record in world.records.items() if record.recipe.stage == "trace-link"}
+    assert links
+    for untrusted in (links, set(world.records)):
+        world.untrusted, world.history = untrusted, {}
+        step = world.plan(a_model()).steps["net/trace"]
+        assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
+
+
 # -- documents that planning reads
 
 

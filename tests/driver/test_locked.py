@@ -83,9 +83,9 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_record_that_can_be_built_right_is_refused_wherever_it_is(local: bool, frozen: bool) -> None:
     guard = LockGuard(a_lock(), frozen=frozen)
-    assert guard.refusal(KEY, RIGHT, local=local) is None
-    assert guard.refusal(KEY, WRONG, local=local) == "its plan is not the one that trtbuild.lock names"
-    assert guard.refusal("f" * 64, WRONG, local=local) is None
+    assert guard.refusal(KEY, RIGHT, local) is None
+    assert guard.refusal(KEY, WRONG, local) == "its plan is not the one that trtbuild.lock names"
+    assert guard.refusal("f" * 64, WRONG, local) is None
 
 
 def test_of_a_toolchain_whose_builds_differ_a_local_record_is_used_unless_frozen() -> None:
@@ -102,14 +102,14 @@ def test_of_a_toolchain_whose_builds_differ_a_local_record_is_used_unless_frozen
     )
     lock = replace(a_lock(), models={"net": model})
     guard = LockGuard(lock, frozen=False)
-    assert guard.refusal(KEY, WRONG, local=True) is None
-    assert guard.refusal(KEY, WRONG, local=False) is not None
-    assert guard.refusal("8" * 64, WRONG, local=True) is not None
+    assert guard.refusal(KEY, WRONG, True) is None
+    assert guard.refusal(KEY, WRONG, False) is not None
+    assert guard.refusal("8" * 64, WRONG, True) is not None
     index = Record(RECIPE, {"index": Output(OTHER, 10)})
-    assert guard.refusal("9" * 64, index, local=True) is None  # it holds an engine that cannot be built again
+    assert guard.refusal("9" * 64, index, True) is None  # it holds an engine that cannot be built again
     frozen = LockGuard(lock, frozen=True)
-    assert frozen.refusal(KEY, WRONG, local=True) is not None
-    assert frozen.refusal("9" * 64, index, local=True) is not None
+    assert frozen.refusal(KEY, WRONG, True) is not None
+    assert frozen.refusal("9" * 64, index, True) is not None
 
 
 def test_what_is_used_and_is_not_what_was_locked_is_named(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ import pytest
 from tests.conftest import CommandLine, step
 from trtbuild.cli import rebuilds
 from trtbuild.core.record import Record
-from trtbuild.driver.rebuilding import share_of
+from trtbuild.driver.rebuilding import rebuild, share_of
+from trtbuild.driver.watcher import Watcher
+from trtbuild.driver.workspace import Request
 from trtbuild.errors import UsageError
 from trtbuild.store.local import LocalStore
+from trtbuild.toolchain import table
 
 MANIFEST = """\
 version: 1
@@ -195,3 +198,31 @@ def test_a_share_is_a_percentage() -> None:
     for text in ("10", "0%", "101%", "-1%", "all", "nan%"):
         with pytest.raises(UsageError, match="share"):
             share_of(text)
+
+
+def test_only_toolchains_that_give_the_same_bytes_twice_are_asked(
+    trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
+    monkeypatch.setenv("TRTBUILD_REMOTES", "")
+    assert table.FLAVOURS["tensorrt-rtx"].reproducible and not table.FLAVOURS["tensorrt"].reproducible
+    flavours = {
+        **table.FLAVOURS,
+        "tensorrt-rtx": dataclasses.replace(table.FLAVOURS["tensorrt-rtx"], reproducible=False),
+    }
+    monkeypatch.setattr(table, "FLAVOURS", flavours)
+    found = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
+    assert (found["engines"], found["sampled"], found["same"]) == (0, 0, 0)
+    assert {each["reason"] for each in found["unchecked"]} == {"tensorrt-rtx does not give the same bytes twice"}
+
+
+def test_another_version_of_the_toolchain_is_a_reason(trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = table.installed_version("tensorrt-rtx")
+    manifest = trtbuild.project / "trtbuild.yaml"
+    manifest.write_text(MANIFEST.replace("ada: {sm: 89}", f'ada: {{sm: 89, version: "{version}"}}'))
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
+    monkeypatch.setenv("TRTBUILD_REMOTES", "")
+    monkeypatch.setattr(table, "installed_version", lambda toolchain: "9.9.9")
+    found = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
+    (reason,) = {each["reason"] for each in found["unchecked"]}
+    assert reason == f"it was built by tensorrt-rtx {version}, and 9.9.9 is installed here"

@@ -47,11 +47,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     command.project.mkdir()
     (command.project / "trtbuild.yaml").write_text(MANIFEST)
     (command.project / "net.py").write_text(NET)
+    (base / "remote").mkdir()
     command.environment.update(
         HOME=str(base / "home"),
         XDG_STATE_HOME=str(base / "state"),
         XDG_CONFIG_HOME=str(base / "config"),
         TRTBUILD_TRUSTED_KEYS=str(CI.trusted),
+        TRTBUILD_REMOTES=f"team=rw:file://{base / 'remote'}",
     )
     document = command("build", environment={"TRTBUILD_SIGNING_KEY": CI.text()})
     assert ran(document)["engine"] == 1
@@ -74,22 +76,43 @@ def test_every_record_is_signed_those_of_conversions_on_the_way_too(built: Comma
     assert records > 6
 
 
-def test_who_trusts_the_key_hits_everything(built: CommandLine) -> None:
+def remote_entries(built: CommandLine) -> dict[str, bytes]:
+    """AC entries in the remote."""
+    remote = Path(built.environment["TRTBUILD_REMOTES"].removeprefix("team=rw:file://"))
+    return {path.name: path.read_bytes() for path in remote.glob("ac/*/*")}
+
+
+def test_what_is_sent_is_signed(built: CommandLine) -> None:
+    entries = [ActionResult.from_bytes(data) for data in remote_entries(built).values()]
+    signers = [[each.signer for each in entry.signatures] for entry in entries if entry.document is not None]
+    assert len(signers) > 6
+    assert all(names == ["ci"] for names in signers)
+
+
+def test_who_trusts_the_key_hits_everything(built: CommandLine, tmp_path: Path) -> None:
     assert verdicts(built("plan")) == {("hit", "recorded")}
+    colleague = built("plan", environment={"TRTBUILD_CACHE_DIR": str(tmp_path)})
+    assert verdicts(colleague) == {("hit", "recorded")}
+    assert {entry["source"] for entry in colleague["steps"]} == {"team"}
 
 
-def test_who_trusts_another_key_is_told_why_it_is_no_hit(built: CommandLine) -> None:
-    trusted = str(Signer("release", b"r" * 32).trusted)
-    document = built("plan", environment={"TRTBUILD_TRUSTED_KEYS": trusted})
-    trace = step(document, "net/trace")
-    assert (trace["verdict"], trace["reason"]["code"]) == ("run", "untrusted")
-    assert "signed by a key that is not trusted (name 'ci', fingerprint" in trace["reason"]["text"]
+def test_who_trusts_another_key_is_told_why_it_is_no_hit(built: CommandLine, tmp_path: Path) -> None:
+    theirs = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
+    for cache in (built.cache, tmp_path):
+        document = built("plan", environment={**theirs, "TRTBUILD_CACHE_DIR": str(cache)})
+        trace = step(document, "net/trace")
+        assert (trace["verdict"], trace["reason"]["code"]) == ("run", "untrusted")
+        assert "signed by a key that is not trusted (name 'ci', fingerprint" in trace["reason"]["text"]
 
 
 def test_a_machine_without_a_signing_key_builds_for_itself_beside_it(built: CommandLine) -> None:
     """Unsigned records, and one user's of another domain, stand in no other's way."""
     theirs = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
-    assert ran(built("build", environment=theirs))["engine"] == 1
+    sent = remote_entries(built)
+    document = built("build", environment=theirs)
+    assert ran(document)["engine"] == 1
+    assert remote_entries(built) == sent, "what counts on one machine alone is not sent"
+    assert any("there is none to sign with" in warning for warning in document["warnings"])
     assert verdicts(built("plan", environment=theirs)) == {("hit", "recorded")}
     assert verdicts(built("plan")) == {("hit", "recorded")}
     assert len(list((Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir())) == 1

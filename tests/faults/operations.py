@@ -1,7 +1,7 @@
 """What is killed and disturbed at its system calls: the operations of a local store, and what must hold after each.
 
-An operation works below a folder: ``store/``, and ``out/`` for what leaves it. `prepare` makes what is there before, `run`
-does it, and can be done again: its result is then the same.
+An operation works below a folder: ``store/``, and ``out/`` for what leaves it (and ``team/``: remote_operations.py).
+`prepare` makes what is there before, `run` does it, and can be done again: its result is then the same.
 """
 
 from __future__ import annotations
@@ -238,7 +238,8 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class State:
-    """What is visible below a folder: the store's entries by path, and the bytes of other files that have their name."""
+    """What is visible below a folder: entries by path, in the store and in a shared directory; the bytes of other files
+    that have their name; and what is in quarantine."""
 
     entries: frozenset[str]
     files: frozenset[tuple[str, bytes]]
@@ -247,7 +248,7 @@ class State:
 
 def state(place: Path) -> State:
     """The visible files: neither those in ``tmp/`` nor ones that are being written beside their place."""
-    entries = [path for kind in ("cas", "ac") for path in (place / "store").glob(f"{kind}/??/*")]
+    entries = [path for kind in ("cas", "ac") for path in place.glob(f"[st]*/{kind}/??/*")]
     files = [path for path in place.glob("out/*") if not path.name.endswith(".tmp")]
     return State(
         frozenset(str(path.relative_to(place)) for path in entries),

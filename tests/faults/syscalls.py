@@ -177,7 +177,7 @@ def _calls(log: str) -> Iterator[Call]:
 class _InTurn:
     """An executor that does in the calling thread, at once, what it is given."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
     def __enter__(self) -> _InTurn:
@@ -197,7 +197,7 @@ class _InTurn:
     def map(self, call: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
         return iter([call(*each) for each in zip(*arguments, strict=False)])
 
-    def shutdown(self, **_: object) -> None:
+    def shutdown(self, *_: object, **__: object) -> None:
         pass
 
 

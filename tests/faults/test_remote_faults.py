@@ -23,11 +23,12 @@ from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.core.trust import Everyone, Trust
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
-from trtbuild.store.action_result import list_entry, record_entry
+from trtbuild.store.action_result import ActionResult, list_entry, record_entry
 from trtbuild.store.check import verify
 from trtbuild.store.keyring import Keyring
 from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.directory import DirectoryTransport
 from trtbuild.store.remote.http import HttpTransport
 from trtbuild.store.remote.patience import Patient
 from trtbuild.store.remote.settings import RemoteSettings
@@ -58,7 +59,8 @@ class Machine:
     def __init__(self, folder: Path, url: str, trust: Trust | None = None) -> None:
         self.trust = trust or Everyone()
         settings = RemoteSettings("team", url, patience_s=PATIENCE_S)
-        transport = Patient(HttpTransport(settings, {}), PATIENCE_S, jitter=lambda: 0.05)
+        bare = DirectoryTransport(settings) if url.startswith("file:") else HttpTransport(settings, {})
+        transport = Patient(bare, PATIENCE_S, jitter=lambda: 0.05)
         remote = RemoteStore(transport, "team", self.trust, connections=4)
         self.local = LocalStore(folder, self.trust)
         self.store = LayeredStore(self.local, [remote], [remote])
@@ -192,6 +194,53 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert machine.build() == CONTENTS
     report = machine.end()
     assert report["failures"] == 1 and report["given_up"] and report["skipped"] > 0
+    check(machine, report, began)
+
+
+# -- damage in a shared directory
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "first bit": lambda data: bytes([data[0] ^ 0x80]) + data[1:],
+    "middle bit": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    "last bit": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "empty": lambda data: b"",
+    "half": lambda data: data[: len(data) // 2],
+    "a byte short": lambda data: data[:-1],
+    "a byte long": lambda data: data + b"\0",
+    "zeros": lambda data: bytes(len(data)),
+    "64 MB more": lambda data: data + bytes(64 << 20),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("target", ["entry", "document", "chunk", "blob"])
+def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) -> None:
+    began = time.monotonic()
+    share = tmp_path / "share"
+    share.mkdir()
+    first = Machine(tmp_path / "first", f"file://{share}")
+    first.build()
+    assert first.end()["records_sent"] == 1
+    entry = share / "ac" / RECIPE.key[:2] / RECIPE.key
+    action = ActionResult.from_bytes(entry.read_bytes())
+    assert action.document is not None
+    wanted = {
+        "document": action.document.sha256,
+        "chunk": next(file.sha256 for path, file in action.files if path.endswith("/2")),
+        "blob": hashlib.sha256(CONTENTS["info"]).hexdigest(),
+    }
+    path = entry if target == "entry" else share / "cas" / wanted[target][:2] / wanted[target]
+    right = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(DAMAGES[damage](right))
+    machine = Machine(tmp_path / "here", f"file://{share}")
+    built = machine.build(contents=OURS)
+    report = machine.end()
+    # what is in the entry itself needs no document; and of an entry, a bit may have no meaning
+    assert built == (OURS if machine.built else CONTENTS)
+    if target in ("chunk", "blob"):
+        assert machine.built == 1 and report["blobs_gone"] == 1
+        assert damage == "empty" or report["said"], "an empty file is taken for none"
     check(machine, report, began)
 
 

@@ -108,6 +108,15 @@ def child() -> Iterator[Callable[..., Child]]:
         each.process.communicate()
 
 
+# One request after the other: moto looks for an object and writes it in two steps, a real service in one.
+OBJECT_SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+
+
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
     """The endpoint of moto's S3 server, a process of its own on loopback. It has the bucket ``cache``."""
@@ -115,7 +124,7 @@ def object_server() -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-c", OBJECT_SERVER, str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

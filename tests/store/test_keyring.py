@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import stat
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -183,6 +185,19 @@ def test_a_machine_that_does_not_sign_believes_what_it_made_itself(tmp_path: Pat
     again = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
     assert again.refusal(KEY, DOCUMENT, own) is None
     assert again.own_domain == policy.own_domain
+
+
+def test_processes_that_begin_at_once_have_one_machine_key(tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def make(number: int) -> bytes:
+        key = MachineKey(tmp_path / "state" / "local.key")
+        together.wait(timeout=30)
+        return key.make().public_key
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(make, range(8)))) == 1
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["local.key"]
 
 
 def test_what_a_machine_made_for_itself_counts_nowhere_else(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ with store.session(), store.receiving() as receipt:
 """
 
 
-@pytest.mark.parametrize("number", [1, 63, 64, 65, 399])
+@pytest.mark.parametrize("number", [1, 64, 399])
 def test_killed_while_receiving(tmp_path: Path, child: Callable[..., Any], number: int) -> None:
     root = tmp_path / "store"
     writer = child(KILLED, root, number)
@@ -229,5 +229,7 @@ def test_killed_while_receiving(tmp_path: Path, child: Callable[..., Any], numbe
     assert verify(store).damage == ()
     generator = random.Random(1)
     with store.receiving() as receipt:
-        assert len(receipt.found(named(generator.randbytes(5000)) for _ in range(400))) == number // 64 * 64
+        found = receipt.found(named(generator.randbytes(5000)) for _ in range(400))
+    # two batches at most were waiting, and one was being written
+    assert (number // publication._TOGETHER - 2) * publication._TOGETHER <= len(found) <= number
     collect(store, max_size=1 << 30)

@@ -149,6 +149,13 @@ def test_a_machine_without_a_signing_key_hits_what_it_built(
         opened(machine("c")).get_record(key)
 
 
+def test_who_cannot_sign_takes_nothing_from_others(opened: Opened, put: Callable[..., Record]) -> None:
+    key = put(opened(policy(RELEASE)), "release").recipe.key
+    nobody = policy(None, CI)  # and no key of the machine either
+    assert who(put(opened(nobody), "unsigned", replace=True)) == "unsigned", "it is built, and not kept"
+    assert who(opened(policy(RELEASE)).get_record(key)) == "release"
+
+
 def test_has_records_finds_a_domains_own(opened: Opened, record_of: Callable[..., Record]) -> None:
     store, key = opened(policy(CI)), key_of(record_of)
     assert store.has_records([key]) == set()

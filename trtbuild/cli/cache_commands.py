@@ -18,7 +18,7 @@ Flags = dict[str, Any]
 @click.group(cls=Sections, epilog=examples("trtbuild cache stats", "trtbuild cache gc --max-size 50GiB --dry-run"))
 @common
 def cache(flags: Flags) -> None:
-    """Look at the cache, check it, collect what is not used.
+    """Look at the cache, check it, collect what is not used, move it elsewhere.
 
     It is cache/ of the project, or what $TRTBUILD_CACHE_DIR names.
     """

@@ -72,7 +72,8 @@ def collected(found: Document) -> list[str]:
     if found.get("blobs_condemned"):
         because.append("  condemned: no record names them; the next collections remove them, an hour apart or more")
     if found.get("blobs_restored"):
-        because.append(f"  {count(found['blobs_restored'], 'blob')} put back: a record names them again")
+        it = "it" if found["blobs_restored"] == 1 else "them"
+        because.append(f"  {count(found['blobs_restored'], 'blob')} put back: a record names {it} again")
     return [*aligned(rows, right=(2,)), *because]
 
 

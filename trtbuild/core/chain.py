@@ -11,8 +11,8 @@ Rules
    what they ask for (a superset is sound: at worst something is built again), and extends their end.
 4. A link at a place wins over a record there: the longer chain knows more. So does the link of whoever wrote first.
 5. A link that names nothing new leads nowhere: it is damaged, and taken as none.
-6. The first link that a trace adds says what came after it (`Ahead`). It is a hint: where links are far away, those that are
-   likely to be read are asked for at once, and not one after another. What they say is decided by reading them.
+6. The first link that a trace adds says what came after it (`Ahead`). It is a hint: where links are far away, those that
+   are likely to be read are asked for at once, and not one after another. What they say is decided by reading them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class RecordStore(Protocol):
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None; the sooner read if it is of the `wanted` recipe. A corrupt one is moved to quarantine and
-        raises EntryCorrupt."""
+        raises EntryCorrupt; one that is there and does not count (core/trust.py) raises RecordUntrusted."""
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` under which there is an entry. It counts as used then, and is not read."""

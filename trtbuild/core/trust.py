@@ -20,11 +20,11 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trtbuild.core.encoding import digest, encode
+from trtbuild.core.encoding import Value, digest, encode
 from trtbuild.core.record import Output
 
 #: How the domain of a key begins that counts on one machine alone.
@@ -52,7 +52,7 @@ class Signature:
 
 def statement(key: str, document: Output, signature: Signature) -> bytes:
     """The bytes that `signature` signs (rule 1): all that it says, and of what. Its value is not looked at."""
-    said = {
+    said: dict[str, Value] = {
         "key": key,
         "document": document.sha256,
         "size": document.size,
@@ -95,6 +95,10 @@ class Trust(Protocol):
     def read_domains(self) -> Sequence[str]:
         """The domains that are believed, in the order of preference. Without the one of rule 5, which is in no remote."""
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a person should know of this machine's keys."""
+
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
         """Signatures for a record that this machine made; none where nothing is judged."""
 
@@ -120,6 +124,7 @@ class Everyone:
     enforced: bool = False
     own_domain: str | None = None
     read_domains: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
         return ()
@@ -137,9 +142,11 @@ class Everyone:
         return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL))
 
 
-def places(trust: Trust, key: str) -> tuple[str, ...]:
+def places(trust: Trust, key: str) -> Iterator[str]:
     """The AC keys under which a record that counts may stand, in the order in which to look (rule 4)."""
-    if not trust.enforced:
-        return (key,)
-    domains = dict.fromkeys((*trust.read_domains, *filter(None, [trust.own_domain])))
-    return (key, *(domain_key(domain, key) for domain in domains))
+    yield key
+    if trust.enforced:
+        own = trust.own_domain
+        for domain in dict.fromkeys((*trust.read_domains, own)):
+            if domain is not None:
+                yield domain_key(domain, key)

@@ -66,7 +66,7 @@ class Verdicts:
         if reason is not None:
             pass
         elif record is None:
-            reason = self._look.unusable(recipe.key) or self._why_missing(identifier, recipe, names)
+            reason = self._unusable(recipe) or self._why_missing(identifier, recipe, names)
         elif not record.recipe.same_as(recipe):
             reason = Reason("corrupt", "the record under its key was made by another recipe")
         elif lacking := [name for name in LEAVES[stage] if name not in record.outputs]:
@@ -106,6 +106,14 @@ class Verdicts:
         """Make a run of a hit whose results cannot be gone by."""
         self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None)
         return self.plan.steps[step.id]
+
+    def _unusable(self, recipe: Recipe) -> Reason | None:
+        """Why what is there under a key does not count; or, of a trace, the link that would lead further."""
+        reason = self._look.unusable(recipe.key)
+        if reason is None and recipe.stage == "trace":
+            link = self._look.unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
+            reason = link if link is not None and link.code == "untrusted" else None
+        return reason
 
     def _why_missing(self, identifier: str, recipe: Recipe, names: Callable[[], Mapping[str, str]]) -> Reason:
         last = self._look.last_recipe(identifier)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from trtbuild.core.lockfile import line_of
 from trtbuild.core.locks import NAME, Lock
 from trtbuild.core.lookups import LockedTrace
 from trtbuild.core.planning import Facts, ToolchainFacts
@@ -84,6 +83,8 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
     if entry is None or entry.toolchain != target.toolchain:
         return None
     if target.version is not None and target.version != entry.version:
+        from trtbuild.core.lockfile import line_of
+
         place = f"{NAME}:{line_of(lock.text, 'models', model.name, 'targets', target.name)}"
         error = LockFileError(
             f"target {target.name!r} of model {model.name!r} is pinned to {target.toolchain} {target.version}, and {place} "

@@ -130,7 +130,8 @@ def _collect_shared(
         )
     there = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
     try:
-        pinned = _pinned(project, locks, there)
+        # The way to a locked trace may be known here alone: there, it may stand in another domain's entries.
+        pinned = _pinned(project, locks, there) | _pinned(project, locks, wiring.open_local(project))
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault
     finally:

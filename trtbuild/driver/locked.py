@@ -4,7 +4,8 @@ Rules
 1. A record under a locked key whose digests are not the locked ones is not used: it is a miss, and what is built instead
    takes its place.
 2. Except a local one of a toolchain whose builds are not reproducible: building it again could not give the locked bytes,
-   so every build would build it again. It is used, with a warning; under ``--frozen`` it is refused as well.
+   so every build would build it again. Where no remote has the locked one it is used, with a warning; under ``--frozen`` it
+   is refused as well.
 3. What a build leaves that is not what the lock names is a warning (`departures`): the build is right, the release is
    another.
 """
@@ -19,7 +20,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtbuild.core import lockfile
 from trtbuild.core.graph import ModelPlan
 from trtbuild.core.locks import NAME, Lock, LockedTarget
 from trtbuild.core.record import Record
@@ -44,6 +44,8 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
         return None
     except OSError as error:
         raise LockFileError(f"it cannot be read: {error.strerror or error}", file=_shown(project, path)) from error
+    from trtbuild.core import lockfile  # only where there is one: this is on the way of every plan
+
     try:
         text = data.decode().replace("\r\n", "\n")  # as git may check it out on Windows
     except UnicodeDecodeError as error:
@@ -58,7 +60,9 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
 
 def write(project: Path, lock: Lock) -> bool:
     """Put the lock in its place, atomically. Returns whether the file has changed. Raises UsageError."""
-    path, data = project / NAME, lockfile.to_text(lock).encode()
+    from trtbuild.core.lockfile import to_text
+
+    path, data = project / NAME, to_text(lock).encode()
     try:
         if path.is_file() and path.read_bytes().replace(b"\r\n", b"\n") == data:
             return False
@@ -110,8 +114,9 @@ class LockGuard:
             if step.outputs and not _is_reproducible(model.targets, name)
         )
 
-    def refusal(self, key: str, record: Record, *, local: bool) -> str | None:
-        """Why the record that was found under `key` is not used, or None. `local`: it is in the local store."""
+    def refusal(self, key: str, record: Record, local: bool) -> str | None:
+        """Why the record that was found under `key` is not used, or None. `local`: it is in the local store, and no remote
+        has a better one."""
         if local and not self._frozen and key in self._lenient:
             return None
         return self._lock.refusal(key, record)

@@ -20,7 +20,6 @@ from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.spec import Model
 from trtbuild.driver.history import History
-from trtbuild.driver.locked import LockGuard
 from trtbuild.driver.trail import Trail
 from trtbuild.driver.weights_file import WeightsFile
 from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, RecordUntrusted, SourceError
@@ -41,7 +40,6 @@ class StoreLookups:
         *,
         force: bool = False,
         trail: Trail | None = None,
-        guard: LockGuard | None = None,
     ) -> None:
         self._store = store
         self._project = project
@@ -50,7 +48,6 @@ class StoreLookups:
         self._digests = digests
         self._force = force
         self._trail = trail
-        self._guard = guard
         self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
         self._small: dict[str, bytes] = {}
@@ -75,7 +72,7 @@ class StoreLookups:
     def _record(self, key: str, wanted: Recipe | None) -> Record | None:
         if key not in self._records:
             try:
-                self._records[key] = self._locked(key, self._store.get_record(key, wanted))
+                self._records[key] = self._store.get_record(key, wanted)
             except EntryCorrupt:
                 self.corrupt.add(key)
                 self._records[key] = None
@@ -83,16 +80,6 @@ class StoreLookups:
                 self.untrusted[key] = error.text
                 self._records[key] = None
         return self._records[key]
-
-    def _locked(self, key: str, record: Record | None) -> Record | None:
-        """The record, unless the project's lock file names another."""
-        if record is None or self._guard is None:
-            return record
-        refused = self._guard.refusal(key, record, local=self._store.source_of(key) == "local")
-        if refused is None:
-            return record
-        self.untrusted[key] = refused
-        return None
 
     def source_of(self, key: str) -> str:
         return self._store.source_of(key)

@@ -8,8 +8,8 @@ Rules
 3. The table of a weights file is a record too, though no step leaves it.
 4. A record is taken whole, with all that its step left: a store keeps no record that lacks some of it. So a step below
    can be run again from what was taken.
-5. A package of some targets (``--target``) is another than that of all. One that lacks nothing but being put together, which
-   takes no compiler and no time, is put together.
+5. A package of some targets (``--target``) is another than that of all. One that only has to be put together, which takes
+   no compiler and no time, is put together.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from trtbuild.core import chain, keys
 from trtbuild.core.binding import names_of
+from trtbuild.core.dependency import Dependency
 from trtbuild.core.graph import ModelPlan, Step
 from trtbuild.driver.steps import pack
 from trtbuild.driver.workspace import Workspace
@@ -98,15 +99,24 @@ def _follow_the_other_way(workspace: Workspace, plan: ModelPlan) -> None:
     if trace is None or trace.recipe is None:
         return
     names = names_of(look.weights_table(plan.model))
-    versions = None
-    if facts.versions is None:
-        made_with = dict(trace.recipe.parts).get("versions")
-        if not isinstance(made_with, Mapping):
-            return
-        versions = {name: str(version) for name, version in made_with.items()}
-    declared = keys.trace_declared(plan.model, plan.shapes, names, facts.platform, versions)
-    recipe = keys.trace(declared, chain.follow(declared, look.read_link, look.observe))
-    look.record((recipe if versions is not None else keys.any_trace(recipe)).key)
+    if facts.versions is not None:
+        declared = keys.trace_declared(plan.model, plan.shapes, names, facts.platform, None)
+        recipe = keys.trace(declared, chain.follow(declared, look.read_link, look.observe))
+        look.record(keys.any_trace(recipe).key)
+        return
+    made = dict(trace.recipe.parts)
+    versions = made.get("versions")
+    if not isinstance(versions, Mapping):
+        return
+
+    def observe(dependency: Dependency) -> str:
+        seen = made.get(dependency.part) if dependency.kind == "distribution" else None
+        return seen if isinstance(seen, str) else look.observe(dependency)
+
+    declared = keys.trace_declared(
+        plan.model, plan.shapes, names, facts.platform, {name: str(version) for name, version in versions.items()}
+    )
+    chain.follow(declared, look.read_link, observe)  # to the trace that was found the first way
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def _publish_for_any_version(
     store.put_record(Record(pointer, {"record": output}), replace=True)
 
 
-def pack(recipe: Recipe, plan: ModelPlan, store: Store, look: StoreLookups) -> Record:
+def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
     """Put a package together from what is known and in the store, and publish it. Raises BlobMissing."""
     return store.put_record(_package(recipe, plan, store, look), replace=True)
 

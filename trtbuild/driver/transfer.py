@@ -130,10 +130,12 @@ def complete(store: LayeredStore, keys: Sequence[str], told: Told) -> tuple[dict
 def not_there(selection: Selection, lacking: dict[str, str]) -> list[Document]:
     """The steps without which a build would have to run something, each with the reason; those that only follow from them
     are left out."""
+    to_run = [step for step in selection.missing if step.verdict == "run"]
+    lack_more = {step.model for step in to_run if step.stage != "package"}
     steps = [
         {"step": step.id, "key": step.key, "reason": step.reason.text}
-        for step in selection.missing
-        if step.verdict == "run"
+        for step in to_run
+        if step.stage != "package" or step.model not in lack_more
     ]
     records = [{"step": selection.named(key), "key": key, "reason": why} for key, why in sorted(lacking.items())]
     return steps + records

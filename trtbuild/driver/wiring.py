@@ -12,7 +12,6 @@ from trtbuild.core.trust import Everyone, Trust
 from trtbuild.driver import configuration as configurations
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.history import History
-from trtbuild.driver.locked import LockGuard
 from trtbuild.driver.lookups import StoreLookups
 from trtbuild.driver.trail import Trail
 from trtbuild.store.fingerprint import FileDigests
@@ -98,15 +97,7 @@ def file_digests(project: Path) -> FileDigests:
     return FileDigests(Index(project / STATE / "index"))
 
 
-def lookups(
-    project: Path,
-    store: LayeredStore,
-    history: History,
-    digests: FileDigests,
-    *,
-    force: bool,
-    guard: LockGuard | None = None,
-) -> StoreLookups:
+def lookups(project: Path, store: LayeredStore, history: History, digests: FileDigests, *, force: bool) -> StoreLookups:
     """What planning asks of the world."""
     from trtbuild.stages.trace.observe import observe
 
@@ -119,7 +110,7 @@ def lookups(
     def look(dependency: Dependency) -> str:
         return observe(dependency, project, digest)
 
-    return StoreLookups(store, project, history, look, digests, force=force, trail=Trail(project / STATE), guard=guard)
+    return StoreLookups(store, project, history, look, digests, force=force, trail=Trail(project / STATE))
 
 
 def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

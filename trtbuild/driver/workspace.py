@@ -73,15 +73,12 @@ class Workspace:
         #: By model.
         self.facts: Mapping[str, Facts] = environment.gather(list(self.models.values()), lock)
         self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
+        if lock is not None and not request.relock:
+            self.store.refuses = LockGuard(lock, frozen=request.frozen).refusal
         self.history = History(self.project / wiring.STATE)
         self.digests: FileDigests = wiring.file_digests(self.project)
         self.look: StoreLookups = wiring.lookups(
-            self.project,
-            self.store,
-            self.history,
-            self.digests,
-            force=request.force,
-            guard=LockGuard(lock, frozen=request.frozen) if lock is not None and not request.relock else None,
+            self.project, self.store, self.history, self.digests, force=request.force
         )
 
     def plan(self, name: str) -> ModelPlan:

@@ -175,16 +175,25 @@ def _signatures(raw: object) -> tuple[Signature, ...]:
 def _signature(entry: object) -> Signature | None:
     if not isinstance(entry, dict):
         return None
-    texts = [entry.get(name) for name in ("signer", "publicKey", "domain", "builder", "signedAt", "signature")]
-    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts):
-        return None
-    signer, public_key, domain, builder, signed_at, value = texts
     try:
-        signature = Signature(signer, _bytes(public_key), domain, builder, signed_at, _bytes(value))
-    except ValueError:
+        signature = Signature(
+            _text(entry["signer"]),
+            _bytes(_text(entry["publicKey"])),
+            _text(entry["domain"]),
+            _text(entry["builder"]),
+            _text(entry["signedAt"]),
+            _bytes(_text(entry["signature"])),
+        )
+    except (KeyError, ValueError):
         return None
     sizes = (len(signature.public_key), len(signature.value))
-    return signature if sizes == (32, 64) and is_domain(domain) else None
+    return signature if sizes == (32, 64) and is_domain(signature.domain) else None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise ValueError("not a short text")
+    return value
 
 
 def _bytes(text: str) -> bytes:

@@ -109,7 +109,7 @@ class Keyring:
         self.enforced = bool(trusted) or signer is not None
         if self.enforced:
             require_cryptography()
-        self.warnings: list[str] = []
+        self.warnings: Sequence[str] = ()
         self._revoked = frozenset(revoked)
         self._machine = machine
         self._machine_public: TrustedKey | None = None
@@ -142,7 +142,7 @@ class Keyring:
         else:
             return signer
         consequence = "what is built here counts on this machine alone, and is not uploaded"
-        self.warnings.append(f"the signing key {signer.name!r} {why_not}: {consequence}")
+        self.warnings = (f"the signing key {signer.name!r} {why_not}: {consequence}",)
         return None
 
     def to_json(self) -> dict[str, object] | None:
@@ -173,8 +173,7 @@ class Keyring:
         if signer is None and self.enforced and self._machine is not None:
             signer = self._machine.make()
             if self._machine.problem:
-                self.warnings.append(self._machine.problem)
-                self._machine.problem = ""
+                self.warnings = tuple(dict.fromkeys((*self.warnings, self._machine.problem)))
         if signer is None:
             return ()
         domain = domain or _for_its_machine(signer.trusted).domains[0]

@@ -16,14 +16,14 @@ Rules
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from trtbuild.core.ports import FileStamp
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
+from trtbuild.core.trust import LOCAL
 from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
@@ -32,6 +32,7 @@ from trtbuild.errors import (
     StoreError,
     StoreUnavailable,
 )
+from trtbuild.store.afar import Afar, Refuses
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.store import Found, RemoteStore
 from trtbuild.store.remote.uploads import Uploads
@@ -39,7 +40,7 @@ from trtbuild.store.remote.uploads import Uploads
 #: Blobs of at most this many bytes come along with others of their record (rule 2).
 SMALL = 256 << 10
 
-_Place = tuple[RemoteStore, tuple[Output, ...]]
+T = TypeVar("T")
 
 
 class LayeredStore:
@@ -52,109 +53,63 @@ class LayeredStore:
         self.local = local
         self.readers = tuple(readers)
         self.writers = tuple(writers)
+        self._afar = Afar(self.readers)
         self.uploads = Uploads(local, self.writers, self._lost_race)
         self._asking = False
-        self._lock = threading.RLock()
-        #: Records that remotes have, by key.
-        self._found: dict[str, tuple[RemoteStore, Found]] = {}
-        #: Keys that were looked for ahead, and are in no remote.
-        self._absent: set[str] = set()
-        #: Blob → keys of records that name it; and the places that turned out not to have it.
-        self._named: dict[str, set[str]] = {}
-        self._gone: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
         self._bringing: dict[str, threading.Lock] = {}
         self._in_memory: dict[str, bytes] = {}
-        self._counts: dict[str, Counter[str]] = {remote.name: Counter() for remote in (*self.readers, *self.writers)}
+
+    @property
+    def refuses(self) -> Refuses:
+        """What a lock file has against records."""
+        return self._afar.refuses
+
+    @refuses.setter
+    def refuses(self, refuses: Refuses) -> None:
+        self._afar.refuses = refuses
 
     # -- records
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None. Raises EntryCorrupt, RecordUntrusted, StoreUnavailable."""
+        own: Record | None = None
         trouble: StoreError | None = None
         try:
-            record = self.local.get_record(key, wanted)
+            own = self.local.get_record(key, wanted)
         except (EntryCorrupt, RecordUntrusted) as error:
-            record, trouble = None, error
-        if record is not None:
-            if self.readers:
-                self._note(key, record)
-            return record
-        if self.readers:
-            try:
-                found = self._find(key, wanted)
-            except RecordUntrusted as error:
-                found, trouble = None, error
-            if found is not None:
-                return found.record
+            trouble = error
+        if own is not None:
+            why = self.refuses(key, own, False)
+            if why is None:
+                return self._noted(key, own)
+            trouble = RecordUntrusted(why)
+        try:
+            found = self._afar.find(key, wanted) if self.readers else None
+        except RecordUntrusted as error:
+            found, trouble = None, error
+        if found is not None:
+            return found.record
+        if own is not None and self.refuses(key, own, True) is None:
+            return self._noted(key, own)
         if trouble is not None:
             raise trouble
         return None
 
-    def _find(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The first remote's record. Raises RecordUntrusted when there are only such as do not count."""
-        with self._lock:
-            if key in self._found:
-                return self._found[key][1]
-            if key in self._absent:
-                self._absent.discard(key)  # true once: the next one who asks may want to know whether it came meanwhile
-                return None
-        untrusted: RecordUntrusted | None = None
-        for remote in self.readers:
-            try:
-                found = remote.find(key, wanted)
-            except RecordUntrusted as error:
-                self._counts[remote.name]["untrusted"] += 1
-                untrusted = untrusted or error
-                continue
-            except RemoteFault:  # it is in the remote's report
-                continue
-            if found is not None:
-                self._remember(remote, found)
-                return found
-            self._counts[remote.name]["misses"] += 1
-        if untrusted is not None:
-            raise untrusted
-        return None
-
-    def _remember(self, remote: RemoteStore, found: Found) -> None:
-        key = found.record.recipe.key
-        with self._lock:
-            if key not in self._found:
-                self._counts[remote.name]["hits"] += 1
-            self._found[key] = (remote, found)
-        self._note(key, found.record)
-
-    def _note(self, key: str, record: Record) -> None:
-        with self._lock:
-            for output in record.outputs.values():
-                self._named.setdefault(output.sha256, set()).add(key)
+    def _noted(self, key: str, record: Record) -> Record:
+        if self.readers:
+            self._afar.note(key, record)
+        return record
 
     def expect(self, keys: Iterable[str]) -> None:
         """A hint: these records will be asked for. Remotes are asked for all of them at once."""
-        if not self.readers:
-            return
-        with self._lock:
-            unknown = [key for key in dict.fromkeys(keys) if key not in self._found and key not in self._absent]
-        wanted = [key for key in unknown if key not in self.local.has_records(unknown)]
-        for remote in self.readers:
-            left = []
-            for key, found in remote.find_many(wanted):
-                if isinstance(found, Found):
-                    self._remember(remote, found)
-                elif found is None:
-                    self._counts[remote.name]["misses"] += 1
-                    left.append(key)
-            # those that met an error are asked for again, one by one
-            wanted = left
-            if not wanted:
-                return
-        with self._lock:
-            self._absent.update(wanted)
+        if self.readers:
+            self._afar.expect(keys, self.local.has_records)
 
     def source_of(self, key: str) -> str:
         """Where the record of a key came from: ``local``, or a remote's name."""
-        found = self._found.get(key)
-        return "local" if found is None else found[0].name
+        place = self._afar.found(key)
+        return "local" if place is None else place[0].name
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` under which there is a local entry. Raises StoreUnavailable."""
@@ -164,29 +119,21 @@ class LayeredStore:
         """Publish a record, as core/ports.py says; the winner may be a remote's. Raises BlobMissing, StoreUnavailable."""
         key = record.recipe.key
         if self.readers and not replace and record.recipe.stage == "engine":
-            try:
-                found = self._find(key)
-            except RecordUntrusted:
-                found = None
-            # Not one that has gaps: that may be why this was built.
-            if found is not None and found.record.recipe.same_as(record.recipe) and not self._has_gaps(key):
-                return found.record
-        record = self.local.put_record(record, replace=replace)
-        with self._lock:
-            self._found.pop(key, None)
-        if self.writers:
-            self._note(key, record)
-            self.uploads.add(key)
+            with suppress(RecordUntrusted):
+                found = self._afar.find(key)
+                # Not one that has gaps: that may be why this was built.
+                if found is not None and found.record.recipe.same_as(record.recipe) and not self._afar.has_gaps(key):
+                    return found.record
+        record = self._noted(key, self.local.put_record(record, replace=replace))
+        self._afar.forget(key)
+        self.uploads.add(key)
         return record
-
-    def _has_gaps(self, key: str) -> bool:
-        """Whether a blob of a remote's record turned out to be gone."""
-        remote, found = self._found[key]
-        return any((remote.name, sha256) in self._gone for sha256 in found.parts)
 
     def _lost_race(self, remote: RemoteStore, found: Found) -> None:
         """Another machine's record was first: from the next command on, it is ours."""
-        self._counts[remote.name]["lost races"] += 1
+        self._afar.count(remote, "lost_races")
+        if self.refuses(found.record.recipe.key, found.record, False) is not None:
+            return
         with suppress(StoreError):  # then this machine goes on with its own
             for sha256, parts in found.parts.items():
                 if not self.local.has(sha256):
@@ -207,7 +154,7 @@ class LayeredStore:
 
     def has(self, sha256: str) -> bool:
         """Whether the blob is here, or a remote says that it has it. Raises StoreUnavailable."""
-        return self.local.has(sha256) or any(True for _ in self._places(sha256))
+        return self.local.has(sha256) or any(True for _ in self._afar.places(sha256))
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""
@@ -218,10 +165,11 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-            if self._asking or not self._brought(sha256):
-                data = self._in_memory[sha256] = self._from_afar(sha256)
-                return data
-        return self.local.get_bytes(sha256)
+        if not self._asking and self._brought(sha256):
+            return self.local.get_bytes(sha256)
+        data = self._from(sha256, lambda remote, parts: remote.fetch_bytes(sha256, parts))
+        self._in_memory[sha256] = data
+        return data
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Returns the file's stamp.
@@ -233,9 +181,9 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-            if not self._brought(sha256):
-                return self._copy_from_afar(sha256, path)
-        return self.local.copy_to(sha256, path)
+        if self._brought(sha256):
+            return self.local.copy_to(sha256, path)
+        return self._from(sha256, lambda remote, parts: remote.copy_parts(sha256, parts, path))
 
     def bring(self, blobs: Iterable[str]) -> None:
         """Have blobs in the local store, where other processes look for them. Raises BlobMissing, StoreUnavailable."""
@@ -257,55 +205,44 @@ class LayeredStore:
         with lock:
             if self.local.has(sha256):
                 return  # another thread was faster
-            self._each_place(sha256, lambda remote, parts: remote.fetch(sha256, parts, self.local))
-        for key in list(self._named.get(sha256, ())):
+            self._from(sha256, lambda remote, parts: remote.fetch(sha256, parts, self.local))
+        for key in self._afar.keys_of(sha256):
             self._bring_along(key)
 
-    def _each_place(self, sha256: str, fetch: Any) -> Any:
-        for remote, parts in self._places(sha256):
+    def _from(self, sha256: str, fetch: Callable[[RemoteStore, tuple[Output, ...]], T]) -> T:
+        """What `fetch` gives at the first place that has the blob. Raises BlobMissing."""
+        for remote, parts in self._afar.places(sha256):
             try:
                 return fetch(remote, parts)
             except (BlobMissing, RemoteFault):
-                with self._lock:
-                    self._gone.add((remote.name, sha256))
-                self._counts[remote.name]["blobs gone"] += 1
+                self._afar.gone(remote, sha256)
         raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
-
-    def _from_afar(self, sha256: str) -> bytes:
-        data: bytes = self._each_place(sha256, lambda remote, parts: remote.fetch_bytes(sha256, parts))
-        return data
-
-    def _copy_from_afar(self, sha256: str, path: str) -> FileStamp | None:
-        stamp: FileStamp | None = self._each_place(sha256, lambda remote, parts: remote.copy_parts(sha256, parts, path))
-        return stamp
-
-    def _places(self, sha256: str) -> Iterator[_Place]:
-        """The remotes that should have a blob, each with the files that it consists of there."""
-        for key in list(self._named.get(sha256, ())):
-            if key not in self._found and self.readers:
-                try:
-                    self._find(key)
-                except RecordUntrusted:
-                    continue
-            if key in self._found:
-                remote, found = self._found[key]
-                if sha256 in found.parts and (remote.name, sha256) not in self._gone:
-                    yield remote, found.parts[sha256]
 
     def _bring_along(self, key: str) -> None:
         """Complete a record whose other blobs are small, and keep it when it is complete (rule 2)."""
-        if key not in self._found:
+        place = self._afar.found(key)
+        if place is None:
             return
-        remote, found = self._found[key]
+        remote, found = place
         try:
             for output in found.record.outputs.values():
                 if not self.local.has(output.sha256):
                     if output.size > SMALL:
                         return
                     remote.fetch(output.sha256, found.parts[output.sha256], self.local)
-            self.local.put_found(found.record, found.document, found.signatures)
+            self.local.put_found(found.record, found.document, found.signatures, replace=self._is_refused_here(key))
         except StoreError:
             return  # it stays where it is
+
+    def _is_refused_here(self, key: str) -> bool:
+        """Whether the local record of a key is there and counts, and is not used all the same."""
+        if key not in self.local.has_records([key]):
+            return False
+        try:
+            own = self.local.get_record(key)
+        except (EntryCorrupt, RecordUntrusted):
+            return False
+        return own is not None and self.refuses(key, own, False) is not None
 
     # -- the rest
 
@@ -333,8 +270,13 @@ class LayeredStore:
             remote.close()
 
     def warnings(self) -> list[str]:
-        """What a person should know of the remotes, once each."""
-        said = []
+        """What a person should know of the remotes and of the keys, once each."""
+        said = list(self.local.trust.warnings)
+        if self.writers and (self.local.trust.own_domain or "").startswith(LOCAL):
+            names = ", ".join(remote.name for remote in self.writers)
+            said.append(
+                f"{names}: what is built here is not sent, because keys are trusted and there is none to sign with"
+            )
         for report in self.reports():
             said += [f"{report['name']}: {text}" for text in report.get("warnings", ())]
             if number := report["untrusted"]:
@@ -347,17 +289,12 @@ class LayeredStore:
         """What each remote was used for, and what it did wrong; as ``--json`` shows it."""
         reports = []
         for remote in {each.name: each for each in (*self.readers, *self.writers)}.values():
-            counts = self._counts[remote.name]
             report = getattr(remote.transport, "report", None)
             reports.append(
                 {
                     "name": remote.name,
                     "place": remote.transport.place,
-                    "hits": counts["hits"],
-                    "misses": counts["misses"],
-                    "untrusted": counts["untrusted"],
-                    "blobs_gone": counts["blobs gone"],
-                    "lost_races": counts["lost races"],
+                    **self._afar.counts(remote),
                     "records_sent": self.uploads.sent[remote.name],
                     "records_not_sent": self.uploads.not_sent[remote.name],
                     **(report().to_json() if report is not None else {}),

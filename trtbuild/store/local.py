@@ -211,7 +211,9 @@ class LocalStore(LocalBlobs):
             blobs = {output.sha256: self.parts(output.sha256) for output in record.outputs.values()}
             kept = self.put_bytes(document)
             entry = action_result.record_entry(kept, blobs, signatures)
-            self.entries.write("ac", self._free_place(key, kept, signatures), entry.to_bytes())
+            place = self._free_place(key, kept, signatures)
+            if place is not None:
+                self.entries.write("ac", place, entry.to_bytes())
         return record
 
     def _usable(self, key: str, wanted: Record) -> Record | None:
@@ -228,15 +230,16 @@ class LocalStore(LocalBlobs):
             return None
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
-    def _free_place(self, key: str, document: Output, signatures: Sequence[Signature]) -> str:
-        """The AC key for a record: its own, unless another's stands there that does not count here (rule 9)."""
-        voucher = self.trust.voucher(key, document, signatures)
-        if voucher is None:
+    def _free_place(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
+        """The AC key for a record: its own, unless another's stands there that does not count here (rule 9). None: a record
+        that nobody vouches for is in its place nowhere then."""
+        if not self.trust.enforced:
             return key
         try:
             self._at(key, key, None)
         except RecordUntrusted:
-            return domain_key(voucher.domain, key)
+            voucher = self.trust.voucher(key, document, signatures)
+            return None if voucher is None else domain_key(voucher.domain, key)
         except EntryCorrupt:
             pass
         return key

@@ -120,14 +120,16 @@ class MemoryStore:
             document = record.to_bytes()
             signatures = self.trust.sign(key, _described(document))
             place = self._free_place(key, signatures)
-            self.records[place], self.signatures[place] = document, signatures
+            if place is not None:
+                self.records[place], self.signatures[place] = document, signatures
         return record
 
-    def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str:
+    def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str | None:
+        """See `local.LocalStore`."""
         try:
             self._at(key, key, None)
         except RecordUntrusted:
-            return domain_key(signatures[0].domain, key) if signatures else key
+            return domain_key(signatures[0].domain, key) if signatures else None
         except EntryCorrupt:
             pass
         return key

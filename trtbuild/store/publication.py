@@ -28,16 +28,19 @@ import fcntl
 import os
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from trtbuild.core.ports import FileStamp
 from trtbuild.store.layout import Layout, allow, unavailable
 
-# Files that are written before they are synced, and as many open descriptors. More of them gain nothing.
-_TOGETHER = 64
+# Files that are written before they are synced together, and how many such batches wait while more is written: these many
+# descriptors are open at once. More of either gain nothing.
+_TOGETHER = 32
+_WAITING = 2
 
 
 class _Written(NamedTuple):
@@ -57,6 +60,8 @@ class Publication:
         self._unsettled: set[str] = set()
         self._written: list[_Written] = []
         self._gathered: set[str] = set()
+        self._publisher: ThreadPoolExecutor | None = None
+        self._publishing: deque[Future[None]] = deque()
 
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Give `path` the bytes `data`, in place of what it had. Durable after `settle`. Raises StoreUnavailable."""
@@ -95,10 +100,11 @@ class Publication:
                 written = self._write_ahead(path, data)
             with self._lock:
                 self._written.append(written)
-                if len(self._written) < _TOGETHER:
-                    return
-                batch, self._written = self._written, []
-            self._publish(batch)
+                if len(self._written) >= _TOGETHER:
+                    self._begin_batch()
+                late = self._publishing.popleft() if len(self._publishing) > _WAITING else None
+            if late is not None:
+                late.result()
         except OSError as error:
             raise unavailable(error, self._layout.root) from error
 
@@ -117,6 +123,13 @@ class Publication:
             raise
         return _Written(descriptor, fresh, path)
 
+    def _begin_batch(self) -> None:
+        """Have a thread publish what was written."""
+        batch, self._written = self._written, []
+        if self._publisher is None:
+            self._publisher = ThreadPoolExecutor(1, thread_name_prefix="publisher")
+        self._publishing.append(self._publisher.submit(self._publish, batch))
+
     def _publish(self, batch: list[_Written]) -> None:
         try:
             for written in batch:
@@ -130,14 +143,28 @@ class Publication:
             for written in batch:
                 os.close(written.descriptor)
 
-    def abandon(self) -> None:
-        """Remove what was gathered and is not published yet."""
-        with self._lock:
+    def _finish_batches(self) -> None:
+        """Publish what is left, after what is being published. The first error is raised when all of it was tried."""
+        if self._publisher is None:
             batch, self._written = self._written, []
+            self._publish(batch)
+            return
+        if self._written:
+            self._begin_batch()
+        self._publisher.shutdown()
+        self._publisher = None
+        publishing, self._publishing = self._publishing, deque()
+        for future in publishing:
+            future.result()
+
+    def abandon(self) -> None:
+        """Remove what was gathered and is not published yet. What is being published is waited for."""
+        batch, self._written = self._written, []
         for written in batch:
-            with contextlib.suppress(OSError):
-                os.unlink(written.fresh)
+            remove([written.fresh])
             os.close(written.descriptor)
+        with contextlib.suppress(OSError):
+            self._finish_batches()
 
     def _allow(self, descriptor: int) -> None:
         root = self._layout.shared()
@@ -161,10 +188,8 @@ class Publication:
 
     def settle(self, pool: Executor | None = None) -> None:
         """Publish what was gathered, then sync the directories of everything published so far. Raises StoreUnavailable."""
-        with self._lock:
-            batch, self._written = self._written, []
         try:
-            self._publish(batch)
+            self._finish_batches()
             with self._lock:
                 folders, self._unsettled = self._unsettled, set()
             for _ in pool.map(sync_folder, folders) if pool else map(sync_folder, folders):

@@ -73,6 +73,7 @@ class Scan:
     lists: dict[str, tuple[str, Entry]] = field(default_factory=dict)  # by blob: the list's key, and the list
     cas: dict[str, Entry] = field(default_factory=dict)
     domains: set[str] = field(default_factory=set)  # that records are signed for
+    sizes: dict[str, set[int]] = field(default_factory=dict)  # what entries say of the sizes of CAS files
 
     def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
         """Take in the AC entry under `key`. False: it cannot be read, so it counts as a record that names nothing."""
@@ -83,6 +84,8 @@ class Scan:
             self.records[key] = Entry(used_ns, size)
             return False
         self.domains.update(signature.domain for signature in action.signatures)
+        for _, part in action.files:
+            self.sizes.setdefault(part.sha256, set()).add(part.size)
         if len(entry.blobs) == 1 and list_key(entry.blobs[0]) == key:
             self.lists[entry.blobs[0]] = (key, entry)
         else:

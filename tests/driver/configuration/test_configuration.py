@@ -181,6 +181,16 @@ def test_a_project_cannot_configure_itself_by_being_the_home_directory(home: Hom
     home.refused()
 
 
+def test_a_default_file_that_cannot_be_looked_at_is_an_error(home: Home) -> None:
+    """It may say whom not to believe."""
+    home.file.parent.rmdir()
+    home.file.parent.symlink_to(home.file.parent)  # a loop
+    assert "cannot be read" in home.refused().text
+    home.file.parent.unlink()
+    home.file.parent.write_text("a file, so there is nothing below it")
+    assert home.load() == Configuration(path=str(home.file))
+
+
 def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("config.toml", "trtbuild.toml", ".trtbuild/config.toml", ".config/trtbuild/config.toml", ".env"):
         path = home.project / name

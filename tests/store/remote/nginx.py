@@ -108,7 +108,7 @@ def running(prefix: Path) -> Iterator[Nginx]:
             (prefix / "nginx.conf").write_text(_AROUND.format(prefix=prefix, user=user))
             command = [executable, "-p", str(prefix), "-e", f"{prefix}/logs/error.log", "-c", f"{prefix}/nginx.conf"]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            if _answers(process, port):
+            if _answers(process, prefix / "nginx.pid", port):
                 break
         else:
             raise AssertionError((prefix / "logs" / "error.log").read_text())
@@ -121,12 +121,12 @@ def running(prefix: Path) -> Iterator[Nginx]:
             process.kill()
 
 
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+def _answers(process: subprocess.Popen[bytes], pid_file: Path, port: int) -> bool:
     end = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < end:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as there:
             there.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            if b"nginx" in there.recv(4096):
-                return process.poll() is None
+            if b"nginx" in there.recv(4096) and pid_file.exists():  # so the port is not somebody else's
+                return True
         time.sleep(0.02)
     return False

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.record import Record
+from tests.store.remote.nginx import Nginx
+from trtbuild.core.record import Output, Record
 from trtbuild.core.trust import Signature, domain_key
 from trtbuild.errors import BlobMissing, StoreUnavailable
 from trtbuild.store import action_result
@@ -23,6 +24,7 @@ from trtbuild.store.action_result import ActionResult
 from trtbuild.store.remote.collection import GRACE_S, LEAST_GRACE_S, collect_directory
 from trtbuild.store.remote.directory import DirectoryTransport
 from trtbuild.store.remote.files import TRUSTED_S
+from trtbuild.store.remote.http import HttpTransport
 from trtbuild.store.remote.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
 
@@ -272,23 +274,29 @@ def test_records_that_nobody_can_use_go_after_the_grace(root: Path, put: Callabl
     assert there(root, good) == [True] and invalid(root) == []
 
 
-def test_empty_files_make_room(root: Path, put: Callable[..., Record]) -> None:
-    """What a loss of power left is in the way of a server that replaces nothing."""
-    torn = put(1)
+@pytest.mark.parametrize("size", [0, 4096, 200_000])
+def test_files_that_a_loss_of_power_tore_make_room(root: Path, put: Callable[..., Record], size: int) -> None:
+    """They are in the way of a server that replaces nothing."""
+    torn, whole = put(1), put(2)
     place = path_of(root, "cas", torn.outputs["plan"].sha256)
-    os.truncate(place, 0)
+    os.truncate(place, size)
     assert collect_directory(str(root)).records_removed == (torn.recipe.key,)
     for _ in range(3):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
     assert not place.exists() and list(root.glob("gc/hidden/*")) == []
-    again = put(1)
-    os.truncate(place, 0)
+    assert there(root, torn, whole) == [False, True] and invalid(root) == []
+
+
+def test_a_record_that_lies_about_a_size_harms_nobody_else(root: Path, put: Callable[..., Record]) -> None:
+    record = put(1)
+    plan = record.outputs["plan"]
+    lie = action_result.list_entry("ab" * 32, [Output(plan.sha256, plan.size + 1)])
+    store_at(root).transport.put("ac", "cd" * 32, lie.to_bytes(), once=True)
     for _ in range(4):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
-        assert store_at(root).put_bytes(place.name.encode())  # others go on
-    assert there(root, again) == [False] and not place.exists()
+    assert there(root, record) == [True] and invalid(root) == []
 
 
 def test_an_empty_blob_is_an_entry(root: Path, put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
@@ -399,6 +407,34 @@ def test_a_condemned_file_that_is_wrong_only_delays(root: Path, put: Callable[..
     assert report.condemned == 1 and len(files(root, "cas")) == 3
 
 
+def test_the_directory_behind_nginx(
+    nginx: Nginx, record_of: Callable[..., Record], payload: Callable[..., bytes]
+) -> None:
+    there = HttpTransport(RemoteSettings("team", nginx.url_of("writer")))
+    store = RemoteStore(there, "team", connections=2)
+    records = [
+        store.put_record(record_of(number, plan=store.put_bytes(payload(number, 50_000)))) for number in range(3)
+    ]
+    orphan = store.put_bytes(b"of no record")
+    read = path_of(nginx.root, "ac", records[0].recipe.key)
+    pass_time(nginx.root, 9 * DAY)
+    assert store.get_record(records[0].recipe.key) == records[0]
+    assert read.stat().st_atime > time.time() - HOUR, "this file system notes what is read"
+    for _ in range(3):
+        report = collect_directory(str(nginx.root), max_age_s=8 * DAY)
+        pass_time(nginx.root, 2 * HOUR)
+    assert report.blobs_removed == 5 and report.kept.allocated == du(nginx.root)
+    assert [store.get_record(record.recipe.key) for record in records] == [records[0], None, None]
+    assert store.get_bytes(records[0].outputs["plan"].sha256) == payload(0, 50_000)
+    assert not store.has(orphan.sha256)
+    store.close()
+    later = RemoteStore(HttpTransport(RemoteSettings("team", nginx.url_of("writer"))), "team", connections=2)
+    later.put_bytes(payload(1, 50_000))
+    assert later.put_record(records[1]) == records[1]
+    assert invalid(nginx.root) == []
+    later.close()
+
+
 class Killed(BaseException):
     """The process is gone."""
 
@@ -474,7 +510,8 @@ def test_really_killed(root: Path, put: Callable[..., Record], child: Callable[.
 WRITER = """
 import random, sys, time
 from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from tests.store.remote.nginx import Nginx
+from trtbuild.core.record import Output, Record
 from trtbuild.errors import BlobMissing, StoreError
 from trtbuild.store.remote.directory import DirectoryTransport
 from trtbuild.store.remote.settings import RemoteSettings

@@ -440,9 +440,10 @@ except RemoteRefused:
 
 def test_first_writers_do_not_lose_one_another_s_directories(tmp_path: Path) -> None:
     """Where nothing is there yet, every writer makes the directories, and the last one's take the place of empty ones."""
+    errors: list[Exception] = []
     for number in range(20):
         store = remote(tmp_path / f"shared{number}")
-        barrier, errors = threading.Barrier(8), list[Exception]()
+        barrier = threading.Barrier(8)
 
         def write(writer: int, store: DirectoryTransport = store, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()

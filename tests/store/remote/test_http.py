@@ -23,6 +23,7 @@ from tests.store.remote.hostile import Server, Talk
 from tests.store.remote.nginx import Nginx
 from trtbuild.errors import RemoteDown, RemoteFull, RemoteRefused
 from trtbuild.store.layout import Kind
+from trtbuild.store.remote.directory import DirectoryTransport
 from trtbuild.store.remote.http import HttpTransport
 from trtbuild.store.remote.settings import RemoteSettings
 
@@ -219,6 +220,16 @@ def test_what_is_collected_is_gone_at_once(writer: HttpTransport, nginx: Nginx) 
     assert writer.put("cas", NAME, DATA, once=True)
 
 
+def test_a_shared_directory_is_the_same_cache(writer: HttpTransport, nginx: Nginx) -> None:
+    folder = DirectoryTransport(RemoteSettings("folder", nginx.root.as_uri()))
+    writer.put("ac", NAME, b"by nginx", once=True)
+    assert folder.get("ac", NAME, LIMIT) == b"by nginx"
+    other = "1" * 64
+    assert folder.put("ac", other, b"by hand", once=True)
+    assert writer.get("ac", other, LIMIT) == b"by hand"
+    assert not writer.put("ac", other, b"again", once=True)
+
+
 def test_connections_are_kept(writer: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
     connect = socket.socket.connect
@@ -255,7 +266,10 @@ def test_no_secret_is_in_a_log(writer: HttpTransport, nginx: Nginx, caplog: pyte
     caplog.set_level(logging.DEBUG)
     secret = nginx.passwords["writer"]
     writer.put("cas", NAME, DATA, once=True)
+    assert remote(nginx.url_of("reader") + "?sig=hunter2").has("cas", NAME)
     lines = nginx.log()
+    assert any(" reader [" in line and "HEAD" in line and " 200 " in line for line in lines)
+    assert "hunter2" not in "".join(lines)
     assert any(" writer [" in line and "PUT" in line and " 201 " in line for line in lines)
     coded = b64encode(f"writer:{secret}".encode()).decode()
     for text in (*lines, (nginx.prefix / "logs" / "error.log").read_text(), caplog.text, repr(writer), writer.place):
@@ -366,13 +380,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TlsServer(Server):
-    """A `Server` that speaks TLS; with `tunnelled`, after a CONNECT as a proxy."""
+    """A `Server` that speaks TLS, after `delay_s`; with `tunnelled`, after a CONNECT as a proxy."""
 
-    def __init__(self, answer: Callable[[Talk], object], certificate: Path, *, tunnelled: bool = False) -> None:
+    def __init__(
+        self, answer: Callable[[Talk], object], certificate: Path, *, tunnelled: bool = False, delay_s: float = 0
+    ) -> None:
         super().__init__(answer)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate)
         self._tunnelled = tunnelled
+        self._delay_s = delay_s
         self.connects: list[Talk] = []
 
     def _serve(self, sock: socket.socket) -> None:
@@ -382,6 +399,7 @@ class TlsServer(Server):
                 assert talk is not None
                 self.connects.append(talk)
                 sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            time.sleep(self._delay_s)
             super()._serve(self._context.wrap_socket(sock, server_side=True))
         except OSError:
             sock.close()
@@ -427,6 +445,17 @@ def test_https_goes_through_the_proxy_in_a_tunnel(certificate: Path, monkeypatch
     assert connect.headers["proxy-authorization"] == "Basic " + b64encode(b"p:q").decode()
     assert all("proxy-authorization" not in talk.headers for talk in inside)
     assert [talk.path for talk in inside] == [f"/cas/{NAME}"] * 2
+
+
+def test_connecting_and_the_answer_share_a_patience(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with TlsServer(lambda talk: talk.stop.wait(30), certificate, delay_s=1.4) as server:
+        team = HttpTransport(RemoteSettings("team", server.url.replace("http:", "https:"), patience_s=2.0), NOWHERE)
+        begun = time.monotonic()
+        with pytest.raises(RemoteDown):
+            team.get("cas", NAME, LIMIT)
+        assert time.monotonic() - begun < 3.2
+        assert len(server.requests) == 1
 
 
 def test_a_proxy_that_refuses() -> None:

@@ -1,115 +1,168 @@
-"""Records in a remote that several domains write."""
+"""Remotes whose users trust some and not others: what is found, what is sent, and where it stands."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trtbuild.core.record import Record
-from trtbuild.core.trust import domain_key
+from trtbuild.core.trust import Everyone, Trust, domain_key
 from trtbuild.errors import RecordUntrusted
-from trtbuild.store.action_result import ActionResult
 from trtbuild.store.keyring import Keyring, MachineKey
+from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
-from trtbuild.store.remote.uploads import Uploads
 from trtbuild.store.signing import Signer
 
-CI, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "stranger")))
+CI, PULL, STRANGER = (Signer(name, bytes([n] * 32)) for n, name in enumerate(("ci", "pr", "stranger"), 1))
+
+RecordOf = Callable[..., Record]
+Build = Callable[[LayeredStore, str], Record]
 
 
-def signing(signer: Signer, domain: str | None = None) -> Keyring:
-    return Keyring(signer=signer, domain=domain)
+def signs(signer: Signer, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
+    return Keyring([each.trusted for each in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
-def believing(*signers: Signer, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([each.trusted for each in signers], read_domains=reads)
+def reads(*trusted: Signer, domains: tuple[str, ...] = ()) -> Keyring:
+    return Keyring([each.trusted for each in trusted], read_domains=domains)
 
 
 @pytest.fixture
-def put(record_of: Callable[..., Record]) -> Callable[..., Record]:
-    def publish(store: RemoteStore | LocalStore, who: str, number: int = 1) -> Record:
-        return store.put_record(record_of(number, who=who, plan=store.put_bytes(who.encode())))
-
-    return publish
+def team() -> MemoryTransport:
+    return MemoryTransport()
 
 
-def who(record: Record | None) -> object:
-    return None if record is None else record.provenance["who"]
+@pytest.fixture
+def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore]:
+    """The team's cache behind an empty local one, as somebody with a policy has it."""
+    numbers = itertools.count()
+
+    def opened(trust: Trust) -> LayeredStore:
+        remote = RemoteStore(team, "team", trust, connections=4)
+        return LayeredStore(LocalStore(tmp_path / f"local{next(numbers)}", trust), [remote], [remote])
+
+    return opened
 
 
-def test_domains_share_a_remote_and_do_not_meet(put: Callable[..., Record]) -> None:
-    transport = MemoryTransport()
-    pr = RemoteStore(transport, "team", signing(CI, "pr-7"))
-    release = RemoteStore(transport, "team", signing(CI, "release"))
-    key = put(pr, "pr").recipe.key
-    with pytest.raises(RecordUntrusted, match=r"signed for domain pr-7; this machine reads release$"):
-        release.get_record(key)
-    assert who(put(release, "release")) == "release"
-    assert (who(pr.get_record(key)), who(release.get_record(key))) == ("pr", "release")
-    assert ("ac", domain_key("release", key)) in transport.entries
-    reader = RemoteStore(transport, "team", believing(CI, reads=("release",)))
-    assert who(reader.get_record(key)) == "release"
+@pytest.fixture
+def build(record_of: RecordOf) -> Build:
+    """What a build of the one recipe leaves, with a plan that says who made it."""
+
+    def built(store: LayeredStore, who: str) -> Record:
+        record = store.put_record(record_of(1, who=who, plan=store.put_bytes(who.encode())))
+        store.finish()
+        return record
+
+    return built
 
 
-def test_who_is_first_keeps_nobody_from_sharing(put: Callable[..., Record]) -> None:
-    transport = MemoryTransport()
-    key = put(RemoteStore(transport, "team"), "anyone").recipe.key
-    put(RemoteStore(transport, "team", signing(CI)), "ci")
-    assert who(RemoteStore(transport, "team", believing(CI)).get_record(key)) == "ci"
-    assert who(RemoteStore(transport, "team").get_record(key)) == "anyone", (
-        "nothing was taken from those who believe all"
-    )
+def found(store: LayeredStore, key: str) -> str | None:
+    record = store.get_record(key)
+    return None if record is None else store.get_bytes(record.outputs["plan"].sha256).decode()
 
 
-def test_what_is_passed_on_stands_under_the_domain_that_signed_it(put: Callable[..., Record], tmp_path: Path) -> None:
-    """A machine of one domain copies another's record to a remote where a stranger was first."""
-    local = LocalStore(tmp_path / "a", signing(CI))
-    key = put(local, "ci").recipe.key
-    transport = MemoryTransport()
-    put(RemoteStore(transport, "team", signing(STRANGER)), "stranger")
-    passing = Keyring([CI.trusted], signer=Signer("me", b"m" * 32))
-    uploads = Uploads(LocalStore(tmp_path / "a", passing), [], lambda remote, found: None)
-    assert uploads.send_now(RemoteStore(transport, "team", passing), key)
-    assert ("ac", domain_key("ci", key)) in transport.entries
-    assert who(RemoteStore(transport, "team", believing(CI)).get_record(key)) == "ci"
+def test_a_signed_record_is_found_by_whoever_trusts_its_key(open_as: Callable[..., LayeredStore], build: Build) -> None:
+    key = build(open_as(signs(CI)), "ci").recipe.key
+    assert found(open_as(reads(CI)), key) == "ci"
+    assert found(open_as(Everyone()), key) == "ci"
+    with pytest.raises(RecordUntrusted, match="in team does not count: signed by a key that is not trusted"):
+        open_as(reads(PULL)).get_record(key)
 
 
-def test_what_counts_on_one_machine_is_never_sent(put: Callable[..., Record], tmp_path: Path) -> None:
-    trust = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
-    local = LocalStore(tmp_path / "a", trust)
-    key = put(local, "me").recipe.key
-    assert who(local.get_record(key)) == "me"
-    transport = MemoryTransport()
-    uploads = Uploads(local, [], lambda remote, found: None)
-    assert not uploads.send_now(RemoteStore(transport, "team", trust), key)
-    assert transport.entries == {}
+def test_the_signature_comes_along_into_the_local_store(open_as: Callable[..., LayeredStore], build: Build) -> None:
+    key = build(open_as(signs(CI)), "ci").recipe.key
+    mine = open_as(reads(CI))
+    assert found(mine, key) == "ci"
+    assert mine.local.get_record(key) is not None, "judged again, and it counts"
 
 
-def test_what_does_not_count_here_is_not_sent_on(put: Callable[..., Record], tmp_path: Path) -> None:
-    key = put(LocalStore(tmp_path / "a"), "anyone").recipe.key
-    trust = signing(CI)
-    uploads = Uploads(LocalStore(tmp_path / "a", trust), [], lambda remote, found: None)
-    transport = MemoryTransport()
+def test_a_pull_request_is_not_in_a_release_s_way(
+    open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport
+) -> None:
+    key = build(open_as(signs(PULL, CI, domain="pr-7")), "pull request").recipe.key
+    release = open_as(signs(CI))
     with pytest.raises(RecordUntrusted):
-        uploads.send_now(RemoteStore(transport, "team", trust), key)
-    assert transport.entries == {}
+        release.get_record(key)
+    assert release.reports()[0]["untrusted"] == 1
+    theirs = team.entries["ac", key]
+    build(release, "release")
+    assert team.entries["ac", key] == theirs, "entries are write-once"
+    assert ("ac", domain_key("ci", key)) in team.entries
+    assert found(open_as(reads(CI)), key) == "release"
+    assert found(open_as(signs(PULL, CI, domain="pr-7")), key) == "pull request", "its own, which is first"
 
 
-def test_a_replayed_record_does_not_count(put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
-    transport = MemoryTransport()
-    store = RemoteStore(transport, "team", signing(CI))
-    one, two = put(store, "one", 1).recipe.key, put(store, "two", 2).recipe.key
-    transport.entries["ac", two] = transport.entries["ac", one]
-    with pytest.raises(RecordUntrusted, match="does not fit"):
-        RemoteStore(transport, "team", believing(CI)).get_record(two)
-    entry = ActionResult.from_bytes(transport.entries["ac", one])
-    (given,) = entry.signatures
-    for claimed in (replace(given, domain="release"), replace(given, value=bytes(64))):
-        transport.entries["ac", one] = replace(entry, signatures=(claimed,)).to_bytes()
-        with pytest.raises(RecordUntrusted, match="does not fit"):
-            RemoteStore(transport, "team", believing(CI, reads=("ci", "release"))).get_record(one)
+def test_domains_of_one_key_are_apart_where_only_some_are_read(
+    open_as: Callable[..., LayeredStore], build: Build
+) -> None:
+    key = build(open_as(signs(CI, domain="pr-7")), "pull request").recipe.key
+    with pytest.raises(RecordUntrusted, match="signed for domain pr-7"):
+        open_as(reads(CI, domains=("release", "ci"))).get_record(key)
+
+
+def test_an_unsigned_record_does_not_count_and_is_not_in_the_way(
+    open_as: Callable[..., LayeredStore], build: Build
+) -> None:
+    key = build(open_as(Everyone()), "anyone").recipe.key
+    ci = open_as(signs(CI))
+    with pytest.raises(RecordUntrusted, match="not signed"):
+        ci.get_record(key)
+    build(ci, "ci")
+    assert found(open_as(reads(CI)), key) == "ci"
+
+
+def test_what_counts_on_one_machine_alone_does_not_leave_it(
+    open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport, tmp_path: Path
+) -> None:
+    store = open_as(Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key")))
+    record = build(store, "me")
+    assert store.get_record(record.recipe.key) is not None
+    assert not team.entries
+
+
+def test_a_record_replayed_under_another_key_or_domain_does_not_count(
+    open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    key = build(open_as(signs(CI, domain="pr-7")), "ci").recipe.key
+    other = record_of(2).recipe.key
+    entry = team.entries["ac", key]
+    for place, asked in ((other, other), (domain_key("ci", key), key), (domain_key("ci", other), other)):
+        team.entries["ac", place] = entry
+        try:
+            assert open_as(reads(CI, domains=("ci",))).get_record(asked) is None
+        except RecordUntrusted:
+            continue
+
+
+def test_nothing_is_parsed_before_a_signature_holds(
+    open_as: Callable[..., LayeredStore], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = build(open_as(signs(STRANGER)), "stranger").recipe.key
+    store = open_as(reads(CI))
+
+    def parse(*_: object) -> Record:
+        raise AssertionError("a stranger's document was parsed")
+
+    monkeypatch.setattr(Record, "from_bytes", parse)
+    with pytest.raises(RecordUntrusted):
+        store.get_record(key)
+
+
+def test_no_flipped_byte_of_an_entry_gives_another_engine(
+    open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport
+) -> None:
+    key = build(open_as(signs(CI)), "ci").recipe.key
+    entry = team.entries["ac", key]
+    flipped = 0
+    for place in range(0, len(entry), 11):
+        team.entries["ac", key] = entry[:place] + bytes([entry[place] ^ 1]) + entry[place + 1 :]
+        try:
+            assert found(open_as(reads(CI)), key) in (None, "ci")
+        except RecordUntrusted:
+            flipped += 1
+    assert flipped, "some of these bytes are the signature's"

@@ -76,7 +76,7 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
     """The configuration of who runs this in `project`. Raises ConfigurationError (or ConfigurationErrors, of several)."""
     path, chosen = config_path(environ)
     file = None
-    if path is not None and (chosen or os.path.lexists(path)):
+    if path is not None and (chosen or _may_be_there(path)):
         file = _read(path, None if chosen else project)
     if file is None and not any(name in environ for name in VARIABLES):
         return Configuration(path=path)
@@ -93,6 +93,17 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
     )
     sources.raise_problems()
     return found
+
+
+def _may_be_there(path: str) -> bool:
+    """Whether there is something under the path. What cannot be looked at may be a policy that counts."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:

@@ -128,7 +128,8 @@ def read(path: str, *, must_exist: bool) -> ConfigFile | None:
 
 def _unreadable(path: str, error: OSError) -> ConfigurationError:
     reason = (error.strerror or str(error)).lower()
-    return ConfigurationError(f"it cannot be read: {reason}", file=path, hint=f'ls -l "{path}"')
+    hint = "make it readable; or name another by TRTBUILD_CONFIG (/dev/null stands for none)"
+    return ConfigurationError(f"it cannot be read: {reason}", file=path, hint=hint)
 
 
 def _check(path: str, found: os.stat_result) -> None:

@@ -18,7 +18,8 @@ There are no locks, and nginx leaves no mark on what it answers. Why it is safe 
    marks what it finds, by an mtime that is at most 15 min old; so there, by step 3, not even this can be.
 6. Records go by last use, the later of mtime and atime, as retention.py says, and never before the grace is over. nginx
    marks nothing; a file system with relatime (Linux's default) renews an atime once a day, with noatime never: then what
-   was written first goes first. Records that cannot be read, or whose files are not all there, go after the grace.
+   was written first goes first. Records that cannot be read, or whose files are not all there in the size that they say, go
+   after the grace; and so, in three steps, do files of which no record says the size that they have.
 7. Every step is one rename or one unlink, the record before its files. So a collection that dies at any moment leaves
    what another one may leave. Two at once do no harm: what one has moved, the other finds gone.
 8. All times are those of the directory's file system. Files with an mtime that is yet to come stay until it has come.
@@ -35,7 +36,7 @@ from collections.abc import Collection, Iterable, Mapping
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.layout import unavailable
 from trtbuild.store.remote.condemned import Condemned
-from trtbuild.store.remote.directory import EMPTY_BLOB, USED_WITHIN_S, is_entry
+from trtbuild.store.remote.directory import EMPTY_BLOB, USED_WITHIN_S
 from trtbuild.store.remote.files import TRUSTED_S
 from trtbuild.store.remote.records import MAX_ENTRY
 from trtbuild.store.remote.shared_folder import SharedFolder
@@ -83,8 +84,8 @@ class _Collection:
         self._cutoff_ns = self._begun_ns - self._grace_ns
         self._scan = Scan()
         self._unreadable: set[str] = set()
-        # What a loss of power left in the place of files. It goes as they do, whoever names it.
-        self._empty: dict[str, Entry] = {}
+        # What a loss of power left in the place of files. It goes as files do that no record names, whoever names it.
+        self._torn: dict[str, Entry] = {}
         # Of each entry: what tells the file that was read from another one in its place, the mtime first.
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._reasons: Counter[str] = Counter()
@@ -103,7 +104,7 @@ class _Collection:
         before = self._shelves.allocated()
         self._list_records()
         self._list_files()
-        hidden = {name: size for name, _, size in self._condemned.hidden() if size.apparent or name == EMPTY_BLOB}
+        hidden = {name: size for name, _, size in self._condemned.hidden() if self._is_whole(name, size.apparent)}
         besides = before - self._entries().allocated - _sum(hidden.values()).allocated
 
         records = dict(scan.records)
@@ -124,7 +125,7 @@ class _Collection:
         condemned, hid = self._start(named)
         back |= hid & self._put_back(hid & self._named_since())
         stay = (scan.cas.keys() - condemned.keys()) | back
-        files = {**self._empty, **scan.cas}
+        files = {**self._torn, **scan.cas}
         left = {name: size for name, size in hidden.items() if name not in removed | back | scan.cas.keys()}
         waiting = [files[name].size for name in condemned if name not in back] + [*left.values()]
         leftovers = 0 if self._dry_run else self._shelves.remove_leftovers(self._cutoff_ns)
@@ -154,8 +155,12 @@ class _Collection:
     def _list_files(self) -> None:
         # After the records: so the files of every record that was listed are.
         for name, status, _ in self._shelves.entries("cas"):
-            there = self._scan.cas if is_entry("cas", name, status) else self._empty
+            there = self._scan.cas if self._is_whole(name, status.st_size) else self._torn
             there[name] = Entry(status.st_mtime_ns, size_of(status))
+
+    def _is_whole(self, name: str, size: int) -> bool:
+        sizes = self._scan.sizes.get(name)
+        return (size > 0 or name == EMPTY_BLOB) and (sizes is None or size in sizes)
 
     def _named_since(self) -> set[str]:
         """The files that entries name which were not there, or others, when they were listed."""
@@ -220,8 +225,8 @@ class _Collection:
         """The first and the second step (rule 3): the condemned files and since when, and those of them that are hidden."""
         since = self._condemned.since(self._begun_ns)
         condemned = {}
-        for name, entry in {**self._empty, **self._scan.cas}.items():
-            if name in named and name not in self._empty:
+        for name, entry in {**self._torn, **self._scan.cas}.items():
+            if name in named and name not in self._torn:
                 continue
             if entry.used_ns < self._cutoff_ns:
                 condemned[name] = since.get(name, self._begun_ns)

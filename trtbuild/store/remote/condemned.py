@@ -108,7 +108,7 @@ class Condemned:
         """Remove what was hidden before a time, but for `kept`; which files."""
         gone: dict[str, Size] = {}
         for time_ns in self._times():
-            if time_ns > begun_ns:  # a clock was wrong: from now on, then
+            if time_ns > 2 * begun_ns - before_ns:  # a clock was wrong, this is no collection beside: from now on, then
                 self._redate(time_ns, begun_ns)
             elif time_ns < before_ns:
                 with contextlib.suppress(FileNotFoundError), self._at(time_ns) as folder:

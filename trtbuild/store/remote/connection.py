@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -40,12 +41,16 @@ class Connection:
         self._pace = Pace(flow, patience_s)
         self._sock: socket.socket | None = None
         self._head_left = 0
+        self._aborted = False
+        self._fresh = False
+        self._cut_short = False
         #: Bytes of the answer that came so far.
         self.received = 0
 
     def connect(self) -> None:
         """Raises OSError (ssl.SSLError is one), Silence, NotHttp."""
         self._pace.begin()
+        self._fresh = True
         addresses = self._route.addresses.get(self._pace.left_s())
         for number, address in enumerate(addresses):
             last = number == len(addresses) - 1
@@ -66,17 +71,22 @@ class Connection:
             if self._route.tls:
                 assert self._sock is not None
                 self._sock.settimeout(self._pace.left_s())
-                self._sock = self._route.context.wrap_socket(self._sock, server_hostname=self._route.host)
+                self._sock = self._route.context.wrap_socket(
+                    self._sock, server_hostname=self._route.host, do_handshake_on_connect=False
+                )
+                self._sock.do_handshake()
         except TimeoutError:
             raise Silence(self._pace.patience_s, some=False) from None
 
     def usable(self) -> bool:
         """Whether nothing came since the last answer: neither an end nor bytes that nobody asked for."""
-        return self._sock is not None and not self._readable(0)
+        return self._sock is not None and not self._cut_short and not self._readable(0)
 
     def exchange(self, method: str, head: bytes, body: memoryview | None) -> http.client.HTTPResponse:
         """Send a request and read the head of its answer. Raises OSError, Silence, NotHttp, http.client.HTTPException."""
-        self._pace.begin()
+        if not self._fresh:
+            self._pace.begin()
+        self._fresh = False
         self.received, self._head_left = 0, _HEAD_LIMIT
         try:
             self._send(memoryview(head))
@@ -85,6 +95,7 @@ class Connection:
                 self._await_answer(len(body))
         except (OSError, Silence):
             # a server may refuse a body without reading it; what it says then is the better answer
+            self._cut_short = True
             if not self._readable(0.05):
                 raise
             self._pace.begin()
@@ -114,6 +125,7 @@ class Connection:
 
     def abort(self) -> None:
         """End what another thread waits for on this connection."""
+        self._aborted = True
         if (sock := self._sock) is not None:
             try:
                 # of an SSLSocket too: not unwrap(), which would wait for the other side
@@ -130,6 +142,8 @@ class Connection:
         sock = socket.socket(family, kind, protocol)
         self._sock = sock  # from here on `abort` reaches it
         try:
+            if self._aborted:
+                raise ConnectionAbortedError
             sock.settimeout(timeout_s)
             sock.connect(where)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -165,24 +179,26 @@ class Connection:
             data = data[sent:]
 
     def _await_answer(self, size: int) -> None:
-        """Wait for an answer to a body. Bytes that this machine's kernel still holds must move, where it tells (Linux). How
-        far the rest is, buffers on the way hide: so patience grows with the size, but not above `_HIDDEN` times itself."""
+        """Wait until a body is with the other side, and grant it time for its answer.
+
+        Bytes that this machine's kernel still holds must move, where it tells (Linux). How far the rest is, buffers on the
+        way hide: so patience grows with the size, but not above `_HIDDEN` times itself.
+        """
+        self._pace.allow(0)
+        queued, step_s = self._queued(), 0.001
+        while queued:
+            step_s = min(2 * step_s, self._pace.patience_s / 8, self._pace.left_s())
+            if isinstance(self._sock, ssl.SSLSocket):  # what can be read there need not be an answer
+                time.sleep(step_s)
+            elif self._readable(step_s):
+                return
+            left = self._queued()
+            self._pace.moved(max(queued - left, 0))
+            queued = left
         hidden_s = size / SLOWEST
         if self._route.proxy is None and sys.platform.startswith("linux"):
             hidden_s = min(hidden_s, _HIDDEN * self._pace.patience_s)
-        total_s = self._pace.allow(hidden_s)
-        queued = self._queued()
-        waited_s = 0.0
-        while waited_s < total_s and not self._readable(step_s := min(self._pace.patience_s, total_s - waited_s)):
-            waited_s += step_s
-            left = self._queued()
-            if left and queued - left < SLOWEST * step_s:
-                raise Silence(step_s, some=left < queued)
-            if left:  # it is still on its way: what comes after that begins then
-                waited_s = 0.0
-                self._pace.allow(hidden_s)
-            self._pace.moved(max(queued - left, 0))
-            queued = left
+        self._pace.allow(hidden_s)
 
     def _queued(self) -> int:
         """Bytes that were sent and not yet acknowledged, as far as the kernel tells (Linux)."""

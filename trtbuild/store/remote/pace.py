@@ -54,15 +54,15 @@ class Pace:
         now = self._clock()
         self._open(now, max(self._begun + self.patience_s, now + self.patience_s / 5))
 
-    def allow(self, extra_s: float) -> float:
-        """The next window is longer by `extra_s`. Returns its length in seconds."""
+    def allow(self, extra_s: float) -> None:
+        """A new window begins, which is longer by `extra_s`."""
         now = self._clock()
         self._open(now, now + self.patience_s + extra_s)
-        return self.patience_s + extra_s
 
     def came(self, size: int) -> None:
         """`size` bytes came."""
-        self._some = self._some or size > 0
+        if size:
+            self._some = True
         self.moved(size)
 
     def moved(self, size: int) -> None:

@@ -149,7 +149,8 @@ class RemoteRecords:
             return found
         except RemoteLied:
             other = None
-        if other is not None and self._files.all_there(file for parts in other.parts.values() for file in parts):
+        usable = other is not None and other.record.recipe.same_as(found.record.recipe)
+        if other is not None and usable and self._files.all_there(f for parts in other.parts.values() for f in parts):
             return other
         self._transport.put("ac", key, data, once=False)
         return found

@@ -34,7 +34,7 @@ class Transport(Protocol):
         """
 
     def has(self, kind: Kind, name: str) -> bool:
-        """Whether the entry is there. It counts as used. Raises RemoteRefused, RemoteDown."""
+        """Whether the entry is there. It counts as used. Raises RemoteLied (a page of HTML), RemoteRefused, RemoteDown."""
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         """Leave an entry there. With `once` not in place of another. False: there was one, and it stays.

@@ -1,0 +1,142 @@
+"""24 processes on one store: they put and get the same engines, and some of them collect all the while.
+
+Each process wants every engine, in an order of its own, and builds what is not there; the engines are large enough for
+several chunks and share half of their bytes. One process in six collects after each of them, down to nothing at all: it
+must remove the old records that were there before, and none that a session uses. All sessions begin before the first
+engine is built, so each is built exactly once.
+
+Against one process that does the work of all, one after another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figure import Check, Ratio, Row, Value
+from benchmarks.session import Session
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.store.check import verify
+from trtbuild.store.collect import collect
+from trtbuild.store.local import LocalStore
+
+_ENGINES = 24
+_OLD = 40
+_SIZE = 1_500_000
+_DAY_S = 86400
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """What went wrong, what was built, and what is left."""
+    folder = session.fresh("crowd")
+    count = session.sizes.crowd
+    _put_old(LocalStore(folder / "store"))
+    taken, failures = _together(folder, count)
+    built = (folder / "built").read_text().split()
+    store = LocalStore(folder / "store")
+    left = {key for key, _ in store.entries.layout.entries("ac")}
+    wanted = {_recipe(number).key for number in range(_ENGINES)}
+    report = verify(store)
+    name = f"{count} processes put, get and collect"
+    yield Check(f"{name}: no error", not failures, f"{len(failures)} failed {failures[:1] or ''}")
+    once = sorted(built, key=int) == [str(number) for number in range(_ENGINES)]
+    yield Check(f"{name}: each engine built once", once, f"{len(built)} built of {_ENGINES}")
+    intact = wanted <= left and not report.damage
+    yield Check(
+        f"{name}: no lost entry", intact, f"{len(wanted & left)} of {_ENGINES} left, {len(report.damage)} damaged"
+    )
+    old = {_recipe(-number).key for number in range(1, _OLD + 1)}
+    yield Check(f"{name}: what was old is collected", not old & left, f"{len(old & left)} of {_OLD} left")
+    alone, failures = _together(folder / "alone", 1, rounds=count)
+    if failures:
+        raise RuntimeError(failures[0])
+    yield Ratio(name, Value("together", taken), Value("one after another, in one process", alone))
+
+
+def _together(folder: Path, count: int, rounds: int = 1) -> tuple[float, list[str]]:
+    """Seconds from the start signal to the end of the last process, and what failed."""
+    folder.mkdir(exist_ok=True)
+    (folder / "built").touch()
+    command = [sys.executable, "-m", "benchmarks.crowd", str(folder), str(rounds)]
+    processes = [
+        subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for number in range(count)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()  # it has its session
+        started = time.perf_counter()
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+        failures = []
+        for process in processes:
+            _, errors = process.communicate(timeout=600)
+            if process.returncode or errors:
+                failures.append(errors.decode(errors="replace")[-500:] or f"exit {process.returncode}")
+        return time.perf_counter() - started, failures
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _put_old(store: LocalStore) -> None:
+    with store.session():
+        for number in range(1, _OLD + 1):
+            blob = store.put_bytes(random.Random(-number).randbytes(200_000))
+            store.put_record(Record(_recipe(-number), {"plan": blob}, {}))
+    long_ago = time.time() - _DAY_S
+    for kind in ("cas", "ac"):
+        for path in (store.root / kind).glob("*/*"):
+            os.utime(path, (long_ago, long_ago))
+
+
+def _recipe(number: int) -> Recipe:
+    return Recipe("engine", 1, (("number", number),))
+
+
+def _engine(number: int) -> bytes:
+    return random.Random(0).randbytes(_SIZE // 2) + random.Random(number + 1).randbytes(_SIZE // 2)
+
+
+def _take_part(folder: Path, rounds: int, number: int) -> None:
+    """One process: every engine, in an order of its own."""
+    store = LocalStore(folder / "store")
+    with store.session():
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for round_ in range(rounds):
+            order = list(range(_ENGINES))
+            random.Random(number + round_).shuffle(order)
+            for each in order:
+                _want(store, folder, each)
+                if number % 6 == 5:
+                    collect(store, max_size=1)
+
+
+def _want(store: LocalStore, folder: Path, number: int) -> None:
+    key = _recipe(number).key
+    record = store.get_record(key)
+    if record is None:
+        with store.building(key):
+            record = store.get_record(key)
+            if record is None:
+                with open(folder / "built", "a") as built:
+                    built.write(f"{number}\n")
+                record = store.put_record(Record(_recipe(number), {"plan": store.put_bytes(_engine(number))}, {}))
+    data = store.get_bytes(record.outputs["plan"].sha256)
+    if hashlib.sha256(data).digest() != hashlib.sha256(_engine(number)).digest():
+        raise RuntimeError(f"engine {number} has other bytes")
+
+
+if __name__ == "__main__":
+    _take_part(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

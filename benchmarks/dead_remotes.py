@@ -1,0 +1,163 @@
+"""What a remote costs that is dead: the same build from nothing, with and without it.
+
+Dead is a port that refuses, a listener that never answers, one that drips a byte a second, a name that the resolver does
+not know, and a resolver that hangs. The resolver is stubbed in the build's own process; nothing leaves the loopback. That
+each fault was met is seen on the other side: connections that were accepted, names that were asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import projects
+from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.measure import run
+from benchmarks.session import Session, forget_build, ran
+
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+
+_STUB = '''\
+"""A resolver of the benchmark: it knows no name under .invalid, or never answers."""
+
+import os
+import socket
+import time
+
+_real = socket.getaddrinfo
+
+
+def getaddrinfo(host, *arguments, **settings):
+    if not str(host).endswith(".invalid"):
+        return _real(host, *arguments, **settings)
+    with open(os.environ["BENCHMARK_NAMES"], "a") as asked:
+        asked.write(f"{host}\\n")
+    if str(host).startswith("hangs"):
+        time.sleep(300)
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+socket.getaddrinfo = getaddrinfo
+'''
+
+
+@dataclass
+class _Fault:
+    """`url` of a remote, what else the build's environment has, and how often the fault was met."""
+
+    url: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    met: list[str] = field(default_factory=list)
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """Seconds that each kind of dead remote adds to a whole build."""
+    project = projects.many(session.folder("dead"), models=1, targets=1)
+    session.say("  building one small model from nothing, without a remote and with dead ones")
+    _build(session, project, {})  # what was never imported is read from the disk
+    alone, _ = _build(session, project, {})
+    for name, fault in _FAULTS.items():
+        with fault(session) as given:
+            environment = {**given.environment, "TRTBUILD_REMOTES": f"team=rw:{given.url}"}
+            took, document = _build(session, project, environment)
+            names = session.work / "names"
+            met = given.met + (names.read_text().split() if names.exists() else [])
+        yield Limit(f"dead remote, {name}", Value("more than without", max(took - alone, 0.0)), 5.0)
+        built = ran(document).get("engine") == 1 and document["ok"]
+        told = [text for text in document["warnings"] if "team" in str(text)]
+        found = f"built: {built}, met {len(met)} times, {len(told)} warnings"
+        yield Check(f"dead remote, {name}: built, and told", built and bool(told), found)
+        if not met and name != "refused port":
+            raise RuntimeError(f"{name}: the fault was not delivered")
+
+
+def _build(session: Session, project: Path, environment: Mapping[str, str]) -> tuple[float, Any]:
+    forget_build(project, cache=True)
+    done = run([session.trtbuild, "build", "--json"], project, environment={**session.environment(), **environment})
+    return done.wall_s, json.loads(done.stdout)
+
+
+@contextmanager
+def _refused(session: Session) -> Iterator[_Fault]:
+    with socket.socket() as free:  # bound and not listening: nobody else gets the port
+        free.bind(("127.0.0.1", 0))
+        yield _Fault(f"http://127.0.0.1:{free.getsockname()[1]}")
+
+
+@contextmanager
+def _listener(*, drips: bool) -> Iterator[_Fault]:
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as connections:
+        fault = _Fault(f"http://127.0.0.1:{server.getsockname()[1]}")
+
+        def drip(connection: socket.socket) -> None:
+            try:
+                connection.recv(1)
+                connection.sendall(_ANSWER)
+                while not ended.wait(1):
+                    connection.sendall(b"{")
+            except OSError:
+                return  # whom it was for has gone
+
+        def accept() -> None:
+            while not ended.is_set():
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connections.enter_context(connection)
+                fault.met.append("connection")
+                if drips:
+                    threading.Thread(target=drip, args=(connection,), daemon=True).start()
+
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield fault
+        finally:
+            ended.set()
+            server.shutdown(socket.SHUT_RDWR)  # ends the accept
+            accepting.join(5)
+
+
+@contextmanager
+def _resolver(session: Session, name: str) -> Iterator[_Fault]:
+    folder = session.folder("resolver")
+    (folder / "sitecustomize.py").write_text(_STUB)
+    names = session.work / "names"
+    names.unlink(missing_ok=True)
+    try:
+        yield _Fault(f"http://{name}.invalid", {"PYTHONPATH": str(folder), "BENCHMARK_NAMES": str(names)})
+    finally:
+        names.unlink(missing_ok=True)
+
+
+def _silent(session: Session) -> AbstractContextManager[_Fault]:
+    return _listener(drips=False)
+
+
+def _dripping(session: Session) -> AbstractContextManager[_Fault]:
+    return _listener(drips=True)
+
+
+def _unknown(session: Session) -> AbstractContextManager[_Fault]:
+    return _resolver(session, "nobody")
+
+
+def _hanging(session: Session) -> AbstractContextManager[_Fault]:
+    return _resolver(session, "hangs")
+
+
+_FAULTS = {
+    "refused port": _refused,
+    "a listener that never answers": _silent,
+    "a byte a second": _dripping,
+    "a name that nobody knows": _unknown,
+    "a resolver that hangs": _hanging,
+}

@@ -1,0 +1,134 @@
+"""The nginx of docs/team-cache/nginx.conf on a free port of loopback: the recipe with other paths, and no other change.
+
+What went over the line is read from its access log: seen from outside, not as trtbuild counts it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_RECIPE = Path(__file__).parents[1] / "docs" / "team-cache" / "nginx.conf"
+
+_USER, _PASSWORD = "writer", "of-the-benchmark"
+
+_AROUND = """\
+{user}
+daemon off;
+worker_processes 2;
+pid {prefix}/nginx.pid;
+error_log {prefix}/error.log;
+events {{ worker_connections 512; }}
+http {{
+    proxy_temp_path {prefix}/temp-proxy;
+    fastcgi_temp_path {prefix}/temp-fastcgi;
+    scgi_temp_path {prefix}/temp-scgi;
+    uwsgi_temp_path {prefix}/temp-uwsgi;
+    include {prefix}/trtbuild.conf;
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A request as the access log has it. `sent` is the body's size in bytes, of the answer; `received` of the request,
+    with its headers."""
+
+    method: str
+    status: int
+    received: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class Nginx:
+    """A server that runs. `root` is its directory, `url` has the credentials."""
+
+    prefix: Path
+    port: int
+
+    @property
+    def root(self) -> Path:
+        return self.prefix / "srv"
+
+    @property
+    def url(self) -> str:
+        return f"http://{_USER}:{_PASSWORD}@127.0.0.1:{self.port}"
+
+    def entry_url(self, kind: str, name: str) -> str:
+        """The URL of one entry, with the credentials."""
+        return f"{self.url}/{kind}/{name}"
+
+    def log(self) -> list[Line]:
+        """All requests so far."""
+        time.sleep(0.3)  # lines are held back for 50 ms
+        lines = []
+        for text in (self.prefix / "trtbuild.log").read_text().splitlines():
+            method, _, status, received, sent, _ = text.rsplit("] ", 1)[1].split()
+            lines.append(Line(method, int(status), int(received), int(sent)))
+        return lines
+
+
+@contextmanager
+def running(prefix: Path) -> Iterator[Nginx]:
+    """Start it in the empty directory `prefix`. Raises FileNotFoundError when nginx is not installed."""
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        raise FileNotFoundError("nginx: apt-get install nginx-light")
+    (prefix / "srv" / "tmp").mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    _write(prefix, port)
+    process = subprocess.Popen(
+        [program, "-p", str(prefix), "-e", f"{prefix}/error.log", "-c", f"{prefix}/nginx.conf"],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        _await(process, port)
+        yield Nginx(prefix, port)
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=5)
+        process.kill()
+
+
+def _write(prefix: Path, port: int) -> None:
+    digest = base64.b64encode(hashlib.sha1(_PASSWORD.encode()).digest()).decode()
+    for name in ("readers", "writers"):
+        (prefix / f"trtbuild.{name}").write_text(f"{_USER}:{{SHA}}{digest}\n")
+    text = _RECIPE.read_text("utf-8")
+    for theirs, ours in {
+        "127.0.0.1:8080": f"127.0.0.1:{port}",
+        "/srv/trtbuild": str(prefix / "srv"),
+        "/var/log/nginx/": f"{prefix}/",
+        "/etc/nginx/trtbuild.": f"{prefix}/trtbuild.",
+        "flush=5s": "flush=50ms",
+    }.items():
+        if theirs not in text:
+            raise ValueError(f"{_RECIPE} does not have {theirs} any more")
+        text = text.replace(theirs, ours)
+    (prefix / "trtbuild.conf").write_text(text)
+    user = "user root;" if os.geteuid() == 0 else ""
+    (prefix / "nginx.conf").write_text(_AROUND.format(prefix=prefix, user=user))
+
+
+def _await(process: subprocess.Popen[bytes], port: int) -> None:
+    end = time.monotonic() + 20
+    while process.poll() is None and time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+            return
+        time.sleep(0.02)
+    process.kill()
+    raise RuntimeError(f"nginx did not start: {process.communicate()[1].decode(errors='replace')}")

@@ -1,0 +1,191 @@
+"""An engine of 350 MB from nginx on loopback, against curl; and a local hit of 100 MB, against cp and sha256sum.
+
+Rules
+1. curl gets the same bytes in two ways: as one file (whoever copies engines by hand), and as the chunks that trtbuild gets,
+   over one connection that is kept alive. It writes files and does nothing else: it compares no digest, and what it wrote
+   is not durable. trtbuild verifies each chunk and the whole, and has synced all of it at the end.
+2. The server's files are in the page cache. What is written goes where nothing was before: a folder that was removed, and
+   its pages with it.
+3. The kernel of a virtual machine may have given unused memory back to its host, and getting it again takes four times as
+   long as the copy itself. So as many bytes are written and removed before each run, on both sides, outside of the clock.
+4. The bytes are random: nothing is found twice, nothing compresses. What was pulled is compared with the digest of the
+   original, outside of the clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.nginx import Nginx, running
+from benchmarks.session import Session
+from trtbuild.core.record import Output
+from trtbuild.core.trust import Everyone
+from trtbuild.driver.wiring import open_remote
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.settings import RemoteSettings
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """The pull, a pull of what half is there already, and the local hit."""
+    folder = session.fresh("pull")
+    try:
+        with running(folder / "nginx") as server:
+            yield from _pulls(session, folder, server)
+        yield from _hits(session, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
+    size = session.sizes.pull_mb * 1_000_000
+    session.say(f"  putting {size / 1e6:.0f} MB on the server")
+    data = os.urandom(size)
+    (server.root / "whole").mkdir()
+    with LocalStore(server.root).session():
+        whole = LocalStore(server.root).put_bytes(data)
+    del data
+    parts = LocalStore(server.root).parts(whole.sha256)
+    one = server.root / "cas" / whole.sha256[:2] / whole.sha256  # curl gets it under the name that it would have
+    with open(one, "wb") as file:
+        file.writelines(_path(server.root, part).read_bytes() for part in parts)
+    urls = folder / "urls"
+    urls.write_text(
+        "".join(f"url = {server.entry_url('cas', part.sha256)}\noutput = {part.sha256}\n" for part in parts)
+    )
+    found = _in_turns(
+        session,
+        folder,
+        size,
+        file=lambda place: _curl(place, "-o", "engine", server.entry_url("cas", whole.sha256)),
+        chunks=lambda place: _curl(place, "-K", str(urls)),
+        parallel=lambda place: _curl(place, "-Z", "--parallel-max", "16", "-K", str(urls)),
+        durable=lambda place: _durable_curl(place, server.entry_url("cas", whole.sha256)),
+        ours=lambda place: _pull(place, server, whole, parts),
+    )
+    ours = Value("trtbuild", found["ours"])
+    note = f"{size / 1e6:.0f} MB in {len(parts)} chunks; trtbuild's are verified, and durable"
+    yield Ratio("pull from nginx, to curl of the chunks", ours, Value("curl -K", found["chunks"]), 2.0, note=note)
+    yield Ratio("pull from nginx, to curl of one file", ours, Value("curl -o", found["file"]), 2.0)
+    yield Ratio("pull from nginx, to curl of one file and sync", ours, Value("curl, sync", found["durable"]))
+    yield Ratio("pull from nginx, to curl of the chunks in parallel", ours, Value("curl -Z", found["parallel"]))
+    yield _same_bytes(folder, server, whole, parts)
+    yield _resumed(folder, server, whole, parts)
+
+
+def _pull(place: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> None:
+    remote = open_remote(RemoteSettings("team", server.url), Everyone())
+    local = LocalStore(place)
+    try:
+        with local.session():
+            fetched = remote.fetch(whole.sha256, parts, local)
+            if not local.has(whole.sha256):
+                raise RuntimeError("what was pulled is not there")
+    finally:
+        remote.close()
+    if fetched > whole.size:
+        raise RuntimeError(f"{fetched} bytes were fetched of {whole.size}")
+
+
+def _same_bytes(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> Row:
+    place = folder / "pulled"
+    _pull(place, server, whole, parts)
+    LocalStore(place).copy_to(whole.sha256, str(folder / "engine"))
+    digest = hashlib.sha256((folder / "engine").read_bytes()).hexdigest()
+    (folder / "engine").unlink()
+    return Check("pull from nginx: the same bytes", digest == whole.sha256, f"sha256 {digest[:16]}…")
+
+
+def _resumed(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> Row:
+    """As after a break: each second chunk of what was pulled is removed."""
+    place = folder / "pulled"
+    gone = sorted(set(parts), key=lambda part: part.sha256)[::2]
+    for part in gone:
+        _path(place, part).unlink()
+    before = len(server.log())
+    _pull(place, server, whole, parts)
+    sent = sum(line.sent for line in server.log()[before:] if line.method == "GET")
+    wanted = sum(part.size for part in gone)
+    shutil.rmtree(place)
+    return Ratio("pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", wanted, "B"), 1.01)
+
+
+def _curl(place: Path, *arguments: str) -> None:
+    place.mkdir()
+    subprocess.run(["curl", "-sS", "--fail", *arguments], cwd=place, check=True, timeout=600)
+
+
+def _durable_curl(place: Path, url: str) -> None:
+    _curl(place, "-o", "engine", url)
+    subprocess.run(["sync", "engine", "."], cwd=place, check=True, timeout=600)
+
+
+def _hits(session: Session, folder: Path) -> Iterator[Row]:
+    size = session.sizes.hit_mb * 1_000_000
+    data = os.urandom(size)
+    with LocalStore(folder / "store").session():
+        blob = LocalStore(folder / "store").put_bytes(data)
+    (folder / "peer").write_bytes(data)
+    wanted = hashlib.sha256(data).hexdigest()
+    del data
+    seen: list[str] = []
+
+    def get(_: Path) -> None:
+        seen.append(hashlib.sha256(LocalStore(folder / "store").get_bytes(blob.sha256)).hexdigest() if not seen else "")
+        # the digest above is for the check alone: the first run, which is not timed
+
+    def copy(place: Path) -> None:
+        LocalStore(folder / "store").copy_to(blob.sha256, str(place))
+
+    def peer(place: Path) -> None:
+        subprocess.run(
+            ["sh", "-c", 'cp "$1" "$2" && sha256sum "$2"', "sh", folder / "peer", place],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=600,
+        )
+
+    get(folder)
+    found = _in_turns(session, folder, size, get=get, copy=copy, peer=peer)
+    yield Limit(f"local hit of {size / 1e6:.0f} MB: bytes, verified", Value("get_bytes", found["get"]), 0.5)
+    yield Limit(f"local hit of {size / 1e6:.0f} MB: a file, verified, durable", Value("copy_to", found["copy"]), 0.5)
+    yield Ratio("local hit: a file", Value("copy_to", found["copy"]), Value("cp + sha256sum", found["peer"]))
+    yield Check("local hit: the same bytes", seen[0] == wanted, f"sha256 {seen[0][:16]}…")
+
+
+def _in_turns(session: Session, folder: Path, size: int, **contenders: Callable[[Path], None]) -> dict[str, float]:
+    """Medians of seconds, each side once, several times over (measure.py, rule 1). Each gets a path where nothing is."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for number in range(session.sizes.pull_repeats):
+        for name in names if number % 2 == 0 else reversed(names):
+            place = folder / "place"
+            _claim_memory(folder / "claimed", size)
+            started = time.perf_counter()
+            contenders[name](place)
+            taken[name].append(time.perf_counter() - started)
+            shutil.rmtree(place, ignore_errors=True)
+            place.unlink(missing_ok=True)
+        session.say("  " + ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items()))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _claim_memory(path: Path, size: int) -> None:
+    """Rule 3."""
+    os.sync()
+    block = bytes(1 << 20)
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(size // len(block) * 3 // 2):
+            file.write(block)
+    path.unlink()
+
+
+def _path(root: Path, part: Output) -> Path:
+    return root / "cas" / part.sha256[:2] / part.sha256

@@ -1,0 +1,121 @@
+"""What a team cache moves and keeps: a fine-tune's bytes, six engines on a remote, and what a remote costs that is dead.
+
+The remote is nginx with the recipe of the documentation, on loopback; bytes are counted by its access log. The author and
+the colleague are two checkouts with caches of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import chunks, dead_remotes, projects
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.measure import run
+from benchmarks.nginx import Nginx, running
+from benchmarks.session import Session, ran
+
+#: A layer in the middle.
+_LAYER = 5
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """A fine-tune, per granularity; six engines; dead remotes."""
+    yield from dead_remotes.rows(session)
+    yield from _six_engines(session)
+    for granularity in (True, False):
+        yield from _fine_tune(session, granularity=granularity)
+
+
+def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
+    name = "an engine for each layer" if granularity else "one engine"
+    short = "layers" if granularity else "whole"
+    author = projects.vit(
+        session.folder(f"vit-team-{short}"), granularity=granularity, weights=True, **session.sizes.vit
+    )
+    layer = min(_LAYER, session.sizes.layers - 1)
+    weights = author / "weights" / "vit.safetensors"
+    session.say(f"  building {author.name}, unless it is")
+    session.call(author, "build")
+    with running(session.fresh(f"nginx-{short}")) as server:
+        _call(session, author, server, "cache", "push")
+        colleague = _checkout(session, author)
+        first = _build(session, colleague, server)
+        yield Check(f"colleague, {name}: runs nothing", not ran(first), f"ran: {ran(first) or 'nothing'}")
+
+        projects.replace_weights(weights, layer)
+        before = len(server.log())
+        _build(session, author, server)
+        sent = sum(line.received for line in server.log()[before:] if line.method == "PUT" and line.status < 300)
+        shutil.copy2(weights, colleague / "weights" / "vit.safetensors")
+        before = len(server.log())
+        second = _build(session, colleague, server)
+        moved = sum(line.sent for line in server.log()[before:] if line.method == "GET" and line.status == 200)
+    changed = Value("changed weights", _layer_bytes(weights, layer), "B")
+    what = f"one layer's weights of {session.sizes.layers}, {name}"
+    yield Ratio(f"{what}: bytes to a colleague", Value("moved", moved, "B"), changed, 1.2)
+    yield Ratio(f"{what}: bytes of the upload", Value("sent, with headers", sent, "B"), changed)
+    yield Check(f"{what}: the colleague runs nothing", not ran(second), f"ran: {ran(second) or 'nothing'}")
+    same = _contents(author / "dist") == _contents(colleague / "dist")
+    yield Check(f"{what}: the same outputs", same, f"{len(_contents(author / 'dist'))} files")
+    shutil.rmtree(colleague)
+
+
+def _six_engines(session: Session) -> Iterator[Row]:
+    """The project of `chunks`, pushed to an empty remote."""
+    project = chunks.project(session)
+    session.say(f"  building {project.name}, unless it is")
+    _, document = session.document(project, "build")
+    plans = {step["outputs"]["plan"]["sha256"]: step["outputs"]["plan"]["size"] for step in _engines(document)}
+    yield Check("six engines on a remote: six different plans", len(plans) == 6, f"{len(plans)} different")
+    with running(session.fresh("nginx-six")) as server:
+        _call(session, project, server, "cache", "push")
+        files = [path.stat() for kind in ("ac", "cas") for path in (server.root / kind).rglob("*") if path.is_file()]
+        cost = Value("all that the remote holds", sum(file.st_size for file in files), "B")
+        yield Ratio("six engines on a remote", cost, Value("their sum", sum(plans.values()), "B"), 0.25)
+        yield Limit("six engines on a remote: on disk", Value("", sum(file.st_blocks for file in files) * 512, "B"))
+        copy = _checkout(session, project)
+        pulled = _build(session, copy, server)
+        got = {step["outputs"]["plan"]["sha256"] for step in _engines(pulled)}
+        right = not ran(pulled) and got == set(plans)
+        yield Check("six engines on a remote: pulled, the same six", right, f"ran: {ran(pulled) or 'nothing'}")
+        shutil.rmtree(copy)
+
+
+def _checkout(session: Session, project: Path) -> Path:
+    """A copy of a project's files for a colleague: neither cache nor outputs."""
+    copy = session.fresh(f"{project.name}-colleague")
+    shutil.rmtree(copy)
+    shutil.copytree(project, copy, ignore=shutil.ignore_patterns("cache", "dist", ".trtbuild", ".benchmark*"))
+    return copy
+
+
+def _engines(document: Any) -> list[Any]:
+    return [step for step in document["steps"] if step["stage"] == "engine"]
+
+
+def _build(session: Session, project: Path, server: Nginx) -> Any:
+    return _call(session, project, server, "build")
+
+
+def _call(session: Session, project: Path, server: Nginx, *arguments: str) -> Any:
+    environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
+    done = run([session.trtbuild, *arguments, "--json"], project, environment=environment)
+    document = json.loads(done.stdout)
+    if document.get("warnings"):
+        raise RuntimeError(f"{' '.join(arguments)}: {document['warnings']}")
+    return document
+
+
+def _layer_bytes(weights: Path, layer: int) -> int:
+    from safetensors.numpy import load_file
+
+    return sum(tensor.nbytes for name, tensor in load_file(weights).items() if f"layers.{layer}." in name)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -1,0 +1,84 @@
+"""What was moved, as a person reads it, and how far it is while it is moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from trtbuild.cli import transfers
+
+PUSHED: dict[str, Any] = {
+    "remotes": [
+        {"name": "team", "records_sent": 3, "records_there": 31, "bytes_sent": 5 << 20, "bytes_there": 64 << 20}
+    ],
+    "not_sent": [],
+    "missing": [],
+    "warnings": [],
+}
+
+
+def shown(lines: list[str]) -> list[str]:
+    return [click.unstyle(line) for line in lines]
+
+
+def test_a_push_says_what_went_and_what_was_there() -> None:
+    assert shown(transfers.pushed(PUSHED)) == ["pushed  team  3 records, 5.0 MiB  31 records, 64.0 MiB there already"]
+
+
+def test_what_could_not_be_sent_is_told_once_for_each_reason() -> None:
+    failed = [{"remote": "team", "step": f"net/engine/{n}", "key": "", "reason": "it is full"} for n in range(9)]
+    failed.append({"remote": "team", "step": "net/trace", "key": "", "reason": "it was damaged"})
+    missing = [{"step": "vit/trace", "key": "", "reason": "it was not built in this project before"}]
+    assert shown(transfers.pushed({**PUSHED, "not_sent": failed, "missing": missing, "warnings": ["team: full"]}))[
+        1:
+    ] == [
+        "  not sent  net/engine/0, net/engine/1, net/engine/2 and 6 more to team  it is full",
+        "  not sent  net/trace to team                                            it was damaged",
+        "  not built  vit/trace  it was not built in this project before",
+        "→ trtbuild build, then push again",
+        "warning: team: full",
+    ]
+
+
+def test_a_pull_says_what_came_from_where() -> None:
+    found = {
+        "present": 2,
+        "remotes": [{"name": "team", "records": 3, "bytes": 1 << 20}, {"name": "ci", "records": 1, "bytes": 10}],
+        "missing": [],
+        "warnings": [],
+    }
+    assert shown(transfers.pulled(found)) == [
+        "pulled        team  3 records, 1.0 MiB",
+        "pulled        ci    1 record, 10 B",
+        "here already        2 records",
+    ]
+
+
+def test_long_lists_are_cut() -> None:
+    missing = [{"step": f"net/engine/{n}", "key": "", "reason": "new"} for n in range(30)]
+    lines = shown(transfers.pulled({"present": 0, "remotes": [], "missing": missing, "warnings": []}))
+    assert lines[-2:] == ["  … and 10 more", "→ trtbuild build makes it here"]
+    assert len(lines) == 1 + 20 + 2
+
+
+def test_what_is_not_trusted_is_listed() -> None:
+    found = {"file": "a.bundle", "records": 0, "present": 0, "bytes": 0}
+    lines = shown(transfers.imported({**found, "untrusted": [{"key": "ab", "reason": "it is not signed"}]}))
+    assert lines[1] == "  not trusted  record ab  it is not signed" and lines[2].startswith("→ trust whoever")
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_progress_in_a_log_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(transfers.time, "monotonic", lambda: now)
+    with transfers.progress({"quiet": quiet}) as told:
+        for second in range(25):
+            now = float(second)
+            told("pull from team", second, 24, "records")
+            told("write the bundle", second << 20, 24 << 20, "bytes")
+    lines = ["pull from team  10 of 24 records  41%", "pull from team  20 of 24 records  83%"]
+    assert capsys.readouterr().err.splitlines() == ([] if quiet else lines)

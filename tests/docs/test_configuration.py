@@ -1,0 +1,67 @@
+"""docs/configuration.md: it names every entry there is, and what it shows is read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from trtbuild.driver import configuration
+from trtbuild.driver.configuration.file import ConfigFile
+from trtbuild.driver.configuration.sources import FIELDS
+from trtbuild.store.remote.settings import RemoteSettings
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
+(TOML,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+(SHELL,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+ROWS = re.findall(
+    r"^\| (?:`([a-z_.]+)`)? ?\| (?:in )?`(TRTBUILD_[A-Z_<>]+)` \| *(.*?) *\| (.*?) \|$", PAGE, re.MULTILINE
+)
+
+
+def test_the_table_has_every_entry_and_every_variable() -> None:
+    assert {entry for entry, *_ in ROWS if entry} == {
+        f"{table}.{key}" for table, keys in FIELDS.items() for key in keys
+    }
+    ones_own = {"TRTBUILD_REMOTE_<NAME>_PATIENCE_S", "TRTBUILD_REMOTE_<NAME>_CONNECTIONS"}
+    assert {variable for _, variable, *_ in ROWS} == set(configuration.VARIABLES) | ones_own
+    assert all(f"`TRTBUILD_REMOTE_<NAME>_{what}`" in PAGE for what in ("TOKEN", "USER", "PASSWORD"))
+
+
+def test_the_example_has_every_entry_and_is_read(tmp_path: Path) -> None:
+    values = ConfigFile("docs", TOML.encode()).values
+    assert set(values) == set(FIELDS)
+    for table, keys in FIELDS.items():
+        said = values[table] if isinstance(values[table], list) else [values[table]]
+        assert set().union(*said) == set(keys)
+    path = tmp_path / "config.toml"
+    path.write_text(TOML)
+    path.chmod(0o600)
+    found = configuration.load({"TRTBUILD_CONFIG": str(path), "HOME": "/home/me"}, tmp_path)
+    assert found.cache_max_size == 50 << 30
+    assert [remote.name for remote in found.remotes] == ["team", "archive"]
+    assert [key.name for key in found.trust.keys] == ["release", "ci"]
+    assert len(found.trust.revoked) == 1
+
+
+def test_the_variables_say_what_the_file_says(tmp_path: Path) -> None:
+    environ = dict(re.findall(r'export ([A-Z_]+)="?(.*?)"?$', SHELL, re.MULTILINE))
+    assert len(environ) == SHELL.count("export")
+    path = tmp_path / "config.toml"
+    path.write_text(TOML)
+    path.chmod(0o600)
+    by_variables = configuration.load({**environ, "TRTBUILD_CONFIG": "/dev/null"}, tmp_path)
+    by_file = configuration.load({"TRTBUILD_CONFIG": str(path)}, tmp_path)
+    assert [remote.url for remote in by_variables.remotes] == [remote.url for remote in by_file.remotes]
+    assert by_variables.remotes[1].patience_s == by_file.remotes[1].patience_s
+    assert by_variables.trust.keys[0] == by_file.trust.keys[1]
+    assert by_variables.trust.read_domains == by_file.trust.read_domains
+
+
+@pytest.mark.parametrize("name", ["patience_s", "connections"])
+def test_the_defaults_are_those_of_the_code(name: str) -> None:
+    (default,) = [found.default for found in fields(RemoteSettings) if found.name == name]
+    (told,) = [default for entry, _, default, _ in ROWS if entry == f"remote.{name}"]
+    assert float(told) == default

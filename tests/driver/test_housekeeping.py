@@ -1,0 +1,120 @@
+"""`cache gc`: of the project's store, of a local store elsewhere, of a shared directory; with locks."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core import lockfile
+from trtbuild.core.locks import Lock, LockedModel, LockedStep
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.driver import housekeeping
+from trtbuild.driver.workspace import Request
+from trtbuild.errors import StoreUnavailable, UsageError
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.remote.store import RemoteStore
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+def fill(store: LocalStore | RemoteStore, root: Path) -> list[Record]:
+    """Three records of engines, last used long ago; the first is the oldest."""
+    records = []
+    for number in range(3):
+        plan = store.put_bytes(b"%d" % number * 9000)
+        records.append(store.put_record(Record(Recipe("engine", 1, (("n", number),)), {"plan": plan})))
+    for path in [*root.glob("ac/??/*"), *root.glob("cas/??/*")]:
+        os.utime(path, (time.time() - 9 * DAY,) * 2)
+    for number, record in enumerate(records):
+        then = time.time() - (8 - number) * DAY
+        os.utime(root / "ac" / record.recipe.key[:2] / record.recipe.key, (then, then))
+    return records
+
+
+def fill_shared(root: Path) -> list[Record]:
+    store = RemoteStore(DirectoryTransport(RemoteSettings("team", root.as_uri())), "team")
+    records = fill(store, root)
+    store.close()
+    return records
+
+
+def left(root: Path, records: list[Record]) -> list[bool]:
+    return [(root / "ac" / record.recipe.key[:2] / record.recipe.key).exists() for record in records]
+
+
+def lock_of(record: Record) -> str:
+    step = LockedStep(record.recipe.key, {"plan": record.outputs["plan"]})
+    return lockfile.to_text(Lock("linux", {"engine": 1}, {}, {"vit": LockedModel({}, {}, {"vit/engine/a@ada": step})}))
+
+
+def collect(
+    project: Path, max_size: str | None = None, max_age: str | None = None, **rest: object
+) -> dict[str, object]:
+    return housekeeping.collect(Request(project=project), max_size, max_age, dry_run=False, **rest)  # type: ignore[arg-type]
+
+
+def test_what_the_projects_lock_names_stays(project: Path) -> None:
+    root = project.parent / "cache"
+    records = fill(LocalStore(root), root)
+    (project / "trtbuild.lock").write_text(lock_of(records[0]))
+    (project / "release.lock").write_text(lock_of(records[2]))
+    document = collect(project, "0B", locks=[str(project / "release.lock")])
+    assert left(root, records) == [True, False, True]
+    assert document["kept_because"] == {"pinned": 2} and document["cache"] == str(root)
+    collect(project, "0B")
+    assert left(root, records) == [True, False, False]
+
+
+def test_the_size_is_the_configured_one_unless_another_is_given(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = project.parent / "cache"
+    records = fill(LocalStore(root), root)
+    monkeypatch.setenv("TRTBUILD_CACHE_MAX_SIZE", "1B")
+    collect(project, "1GiB")
+    assert left(root, records) == [True] * 3
+    collect(project)
+    assert left(root, records) == [False] * 3
+
+
+def test_a_shared_directory(project: Path) -> None:
+    root = project.parent / "share"
+    records = fill_shared(root)
+    (project / "release.lock").write_text(lock_of(records[0]))
+    document = collect(project, None, "3d", directory=str(root), locks=[str(project / "release.lock")])
+    assert left(root, records) == [True, False, False]
+    assert (document["records_removed"], document["blobs_condemned"], document["cache"]) == (2, 4, str(root))
+    assert not (root / "format").exists() and not (project.parent / "cache").exists()
+
+
+def test_a_local_store_elsewhere_is_collected_as_one(project: Path) -> None:
+    root = project.parent / "other"
+    records = fill(LocalStore(root), root)
+    document = collect(project, None, "7d", directory=str(root))
+    assert left(root, records) == [False, True, True]
+    assert (document["blobs_removed"], document["blobs_condemned"]) == (2, 0)
+    assert not (root / "gc").exists()
+    with pytest.raises(UsageError, match="local store"):
+        collect(project, directory=str(root), grace="2h")
+
+
+def test_wrong_words_are_told_before_anything_is_removed(project: Path) -> None:
+    root = project.parent / "share"
+    records = fill_shared(root)
+    for rest in ({"grace": "10m"}, {"grace": "soon"}, {"locks": ["absent.lock"]}):
+        with pytest.raises(UsageError):
+            collect(project, "0B", directory=str(root), **rest)
+    with pytest.raises(StoreUnavailable, match="no cache"):
+        collect(project, "0B", directory=str(project))
+    assert left(root, records) == [True] * 3

@@ -1,0 +1,197 @@
+"""Operations that write to a shared directory, or to the local store from elsewhere: see operations.py.
+
+The shared directory is ``team/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+from tests.faults.operations import AGE_S, EDITED, LARGE, SMALL, Operation, record
+from trtbuild.core.record import Record
+from trtbuild.errors import RemoteFault
+from trtbuild.store.action_result import ActionResult
+from trtbuild.store.bringing import bring, reading
+from trtbuild.store.bundle import open_bundle, write_bundle
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.collection import collect_directory
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.remote.uploads import found_locally
+
+KEY = record(1).recipe.key
+
+
+def _team(place: Path) -> RemoteStore:
+    return RemoteStore(DirectoryTransport(RemoteSettings("team", f"file://{place}/team")), "team", connections=1)
+
+
+def _local_record(place: Path) -> LocalStore:
+    store = LocalStore(place / "store")
+    store.put_record(record(1, info=store.put_bytes(SMALL), plan=store.put_bytes(LARGE)))
+    return store
+
+
+def _publish_to(place: Path, store: LocalStore) -> object:
+    found = found_locally(store, KEY)
+    assert found is not None
+    remote = _team(place)
+    try:
+        return remote.publish(found, reading(store)).document.decode()
+    finally:
+        remote.close()
+
+
+# -- publish
+
+
+def _with_a_record(place: Path) -> None:
+    _local_record(place)
+    (place / "team").mkdir()
+
+
+def _publish(place: Path) -> object:
+    return _publish_to(place, LocalStore(place / "store"))
+
+
+def _with_half_of_it(place: Path) -> None:
+    """Another writer was broken off; an entry that nobody can use is in the way."""
+    _with_a_record(place)
+    _publish(place)
+    for path in sorted((place / "team").glob("cas/*/*"))[::2]:
+        path.unlink()
+
+
+# -- bring
+
+
+def _with_a_team(place: Path) -> None:
+    (place / "team").mkdir()
+    other = place / "other"
+    store = LocalStore(other / "store")
+    store.put_record(record(1, info=store.put_bytes(SMALL), plan=store.put_bytes(LARGE)))
+    _publish_to(place, store)
+    found = found_locally(store, KEY)
+    assert found is not None
+    write_bundle(str(place / "bundle"), {KEY: found.entry({})}, reading(store))
+
+
+def _bring(place: Path) -> object:
+    return _brought(place, _team(place))
+
+
+def _import(place: Path) -> object:
+    bundle = open_bundle(str(place / "bundle"))
+    try:
+        return _brought(place, RemoteStore(bundle, "the bundle", connections=1))
+    finally:
+        bundle.close()
+
+
+def _brought(place: Path, remote: RemoteStore) -> object:
+    store = LocalStore(place / "store")
+    try:
+        brought = bring(remote, [KEY], store)
+    finally:
+        remote.close()
+    if brought.failed:
+        raise RemoteFault(brought.failed[KEY])
+    found = store.get_record(KEY)
+    assert found is not None, brought
+    return {name: len(store.get_bytes(output.sha256)) for name, output in found.outputs.items()}
+
+
+# -- collect
+
+
+def _with_old_records(place: Path) -> None:
+    """One record goes, one was used; there is a file of no record, and one that a dead writer left."""
+    store = LocalStore(place / "other" / "store")
+    (place / "team").mkdir()
+    team = _team(place)
+    for number, plan in ((1, LARGE), (2, EDITED)):
+        store.put_record(record(number, plan=store.put_bytes(plan)))
+        found = found_locally(store, record(number).recipe.key)
+        assert found is not None
+        team.publish(found, reading(store))
+    team.put_bytes(b"of no record")
+    team.close()
+    (place / "team" / "tmp" / "unfinished").write_bytes(b"half")
+    _age(place)
+    kept = place / "team" / "ac" / record(2).recipe.key[:2] / record(2).recipe.key
+    os.utime(kept)
+
+
+def _with_condemned(place: Path) -> None:
+    _with_old_records(place)
+    _collect(place)
+    _age(place, but=record(2).recipe.key)
+
+
+def _with_hidden(place: Path) -> None:
+    _with_condemned(place)
+    _collect(place)
+    _age(place, but=record(2).recipe.key)
+
+
+def _collect(place: Path) -> object:
+    collect_directory(str(place / "team"), max_age_s=AGE_S / 2)
+    return sorted(path.name for path in (place / "team").glob("ac/*/*"))
+
+
+def _age(place: Path, but: str = "") -> None:
+    """All that a collection left looks as if it was left long ago."""
+    before_ns = time.time_ns() - int(AGE_S * 1e9)
+    condemned = place / "team" / "gc" / "condemned"
+    if condemned.exists():
+        document = json.loads(condemned.read_bytes())
+        names = [name for group in document["since"].values() for name in group]
+        condemned.chmod(0o644)
+        condemned.write_text(json.dumps({**document, "since": {str(before_ns): names}}))
+    for path in (place / "team").glob("gc/hidden/*"):
+        path.rename(path.with_name(str(before_ns)))
+    for path in (place / "team").rglob("*"):
+        if path.is_file() and path.name != but:
+            os.utime(path, ns=(before_ns, before_ns))
+
+
+REMOTE_OPERATIONS = {
+    "publish to a shared directory": Operation(_with_a_record, _publish),
+    "publish what is there in part": Operation(_with_half_of_it, _publish, spoils=True),
+    "bring from a shared directory": Operation(_with_a_team, _bring),
+    "import a bundle": Operation(_with_a_team, _import),
+    "collect a shared directory": Operation(_with_old_records, _collect),
+    "collect what is condemned": Operation(_with_condemned, _collect),
+    "collect what is hidden": Operation(_with_hidden, _collect),
+}
+
+
+def assert_shared_is_whole(place: Path, *, spoilt: bool) -> None:
+    """Every visible file of the shared directory is what its name says, and every record has all of its own."""
+    for path in (place / "team").glob("cas/*/*"):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, f"{path.name} is wrong"
+    for path in (place / "team").glob("ac/*/*"):
+        entry = ActionResult.from_bytes(path.read_bytes())
+        for _, file in entry.files:
+            there = place / "team" / "cas" / file.sha256[:2] / file.sha256
+            assert spoilt or there.exists(), f"the entry {path.name} lacks {file.sha256}"
+        if entry.document is not None and not spoilt:
+            document = place / "team" / "cas" / entry.document.sha256[:2] / entry.document.sha256
+            assert Record.from_bytes(document.read_bytes()).recipe.key == path.name
+    # the first of all writers may leave an empty directory that was to become ``tmp/``
+    names = {path.name for path in (place / "team").glob("*") if not (path.name.startswith(".") and path.is_dir())}
+    assert names <= {"ac", "cas", "tmp", "gc"}, names
+
+
+def assert_shared_is_clean(place: Path) -> None:
+    """What dead writers left is removed by a collection, and then nothing of it is left."""
+    if (place / "team").exists():
+        for path in (place / "team" / "tmp").glob("*"):
+            os.utime(path, (1, 1))
+        collect_directory(str(place / "team"))
+        assert list((place / "team" / "tmp").glob("*")) == []

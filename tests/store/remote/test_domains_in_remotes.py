@@ -1,0 +1,115 @@
+"""Records in a remote that several domains write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trtbuild.core.record import Record
+from trtbuild.core.trust import domain_key
+from trtbuild.errors import RecordUntrusted
+from trtbuild.store.action_result import ActionResult
+from trtbuild.store.keyring import Keyring, MachineKey
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.memory import MemoryTransport
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.remote.uploads import Uploads
+from trtbuild.store.signing import Signer
+
+CI, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "stranger")))
+
+
+def signing(signer: Signer, domain: str | None = None) -> Keyring:
+    return Keyring(signer=signer, domain=domain)
+
+
+def believing(*signers: Signer, reads: tuple[str, ...] = ()) -> Keyring:
+    return Keyring([each.trusted for each in signers], read_domains=reads)
+
+
+@pytest.fixture
+def put(record_of: Callable[..., Record]) -> Callable[..., Record]:
+    def publish(store: RemoteStore | LocalStore, who: str, number: int = 1) -> Record:
+        return store.put_record(record_of(number, who=who, plan=store.put_bytes(who.encode())))
+
+    return publish
+
+
+def who(record: Record | None) -> object:
+    return None if record is None else record.provenance["who"]
+
+
+def test_domains_share_a_remote_and_do_not_meet(put: Callable[..., Record]) -> None:
+    transport = MemoryTransport()
+    pr = RemoteStore(transport, "team", signing(CI, "pr-7"))
+    release = RemoteStore(transport, "team", signing(CI, "release"))
+    key = put(pr, "pr").recipe.key
+    with pytest.raises(RecordUntrusted, match=r"signed for domain pr-7; this machine reads release$"):
+        release.get_record(key)
+    assert who(put(release, "release")) == "release"
+    assert (who(pr.get_record(key)), who(release.get_record(key))) == ("pr", "release")
+    assert ("ac", domain_key("release", key)) in transport.entries
+    reader = RemoteStore(transport, "team", believing(CI, reads=("release",)))
+    assert who(reader.get_record(key)) == "release"
+
+
+def test_who_is_first_keeps_nobody_from_sharing(put: Callable[..., Record]) -> None:
+    transport = MemoryTransport()
+    key = put(RemoteStore(transport, "team"), "anyone").recipe.key
+    put(RemoteStore(transport, "team", signing(CI)), "ci")
+    assert who(RemoteStore(transport, "team", believing(CI)).get_record(key)) == "ci"
+    assert who(RemoteStore(transport, "team").get_record(key)) == "anyone", (
+        "nothing was taken from those who believe all"
+    )
+
+
+def test_what_is_passed_on_stands_under_the_domain_that_signed_it(put: Callable[..., Record], tmp_path: Path) -> None:
+    """A machine of one domain copies another's record to a remote where a stranger was first."""
+    local = LocalStore(tmp_path / "a", signing(CI))
+    key = put(local, "ci").recipe.key
+    transport = MemoryTransport()
+    put(RemoteStore(transport, "team", signing(STRANGER)), "stranger")
+    passing = Keyring([CI.trusted], signer=Signer("me", b"m" * 32))
+    uploads = Uploads(LocalStore(tmp_path / "a", passing), [], lambda remote, found: None)
+    assert uploads.send_now(RemoteStore(transport, "team", passing), key)
+    assert ("ac", domain_key("ci", key)) in transport.entries
+    assert who(RemoteStore(transport, "team", believing(CI)).get_record(key)) == "ci"
+
+
+def test_what_counts_on_one_machine_is_never_sent(put: Callable[..., Record], tmp_path: Path) -> None:
+    trust = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
+    local = LocalStore(tmp_path / "a", trust)
+    key = put(local, "me").recipe.key
+    assert who(local.get_record(key)) == "me"
+    transport = MemoryTransport()
+    uploads = Uploads(local, [], lambda remote, found: None)
+    assert not uploads.send_now(RemoteStore(transport, "team", trust), key)
+    assert transport.entries == {}
+
+
+def test_what_does_not_count_here_is_not_sent_on(put: Callable[..., Record], tmp_path: Path) -> None:
+    key = put(LocalStore(tmp_path / "a"), "anyone").recipe.key
+    trust = signing(CI)
+    uploads = Uploads(LocalStore(tmp_path / "a", trust), [], lambda remote, found: None)
+    transport = MemoryTransport()
+    with pytest.raises(RecordUntrusted):
+        uploads.send_now(RemoteStore(transport, "team", trust), key)
+    assert transport.entries == {}
+
+
+def test_a_replayed_record_does_not_count(put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
+    transport = MemoryTransport()
+    store = RemoteStore(transport, "team", signing(CI))
+    one, two = put(store, "one", 1).recipe.key, put(store, "two", 2).recipe.key
+    transport.entries["ac", two] = transport.entries["ac", one]
+    with pytest.raises(RecordUntrusted, match="does not fit"):
+        RemoteStore(transport, "team", believing(CI)).get_record(two)
+    entry = ActionResult.from_bytes(transport.entries["ac", one])
+    (given,) = entry.signatures
+    for claimed in (replace(given, domain="release"), replace(given, value=bytes(64))):
+        transport.entries["ac", one] = replace(entry, signatures=(claimed,)).to_bytes()
+        with pytest.raises(RecordUntrusted, match="does not fit"):
+            RemoteStore(transport, "team", believing(CI, reads=("ci", "release"))).get_record(one)

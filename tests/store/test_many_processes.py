@@ -1,0 +1,177 @@
+"""24 processes at once on one store, and on one shared directory: they put, get and collect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trtbuild.store.action_result import ActionResult
+from trtbuild.store.check import verify
+from trtbuild.store.local import LocalStore
+
+PROCESSES, KEYS = 24, 8
+
+# One process imports what is needed, and forks the others: all begin in the same moment.
+AROUND = """
+import json, os, random, sys, traceback
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.store.collect import collect
+from trtbuild.store.layered import LayeredStore
+from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.collection import LEAST_GRACE_S, collect_directory
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.remote.store import RemoteStore
+
+root, processes, keys = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+common = random.Random(0).randbytes(600_000)
+
+def plan_of(number):
+    return common + b"%d" % number + common
+
+def work(me, store, collections):
+    done = {"me": me, "built": [], "read": 0, "removed": 0}
+    numbers = list(range(keys))
+    random.Random(me).shuffle(numbers)
+    for turn, number in enumerate(numbers):
+        store.put_bytes(b"of no record: %d %d" % (me, turn))
+        recipe = Recipe("engine", 1, (("n", number),))
+        with store.session():
+            record = store.get_record(recipe.key)
+            if record is None:
+                with store.building(recipe.key):
+                    record = store.get_record(recipe.key)
+                    if record is None:
+                        done["built"].append(number)
+                        outputs = {"plan": store.put_bytes(plan_of(number)), "info": store.put_bytes(b"%d" % number)}
+                        record = store.put_record(Record(recipe, outputs, {"who": me}))
+            assert store.get_bytes(record.outputs["plan"].sha256) == plan_of(number)
+            assert store.get_bytes(record.outputs["info"].sha256) == b"%d" % number
+            done["read"] += 1
+        if me % 4 == 0:
+            done["removed"] += collections()
+    return done
+
+def run(me):
+    STORE
+    return done
+
+go, start = os.pipe()
+children = []
+for me in range(processes):
+    answer, mine = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(start)
+        os.read(go, 1)
+        try:
+            text = json.dumps(run(me))
+        except BaseException:
+            text = json.dumps({"error": traceback.format_exc()})
+        with open(mine, "w") as file:
+            file.write(text)
+        os._exit(0)
+    os.close(mine)
+    children.append((child, answer))
+os.close(start)  # which ends every child's read
+answers = []
+for child, answer in children:
+    with open(answer) as file:
+        answers.append(json.loads(file.read()))
+    assert os.waitpid(child, 0)[1] == 0
+print(json.dumps(answers))
+"""
+
+ONE_STORE = """
+    store = LocalStore(root)
+    def collections():
+        report = collect(store, slack_s=0)
+        return report.blobs_removed
+    done = work(me, store, collections)
+"""
+
+SHARED = """
+    share = f"{root}/share"
+    team = RemoteStore(DirectoryTransport(RemoteSettings("team", f"file://{share}")), "team", connections=2)
+    local = LocalStore(f"{root}/machine{me % 4}")
+    store = LayeredStore(local, [team], [team])
+    def collections():
+        report = collect_directory(share, grace_s=LEAST_GRACE_S)
+        return report.condemned + report.blobs_removed
+    done = work(me, store, collections)
+    store.finish()
+    done["warnings"] = store.warnings()
+    store.close()
+"""
+
+
+def run(child: Callable[..., Any], root: Path, store: str) -> list[dict[str, Any]]:
+    started = child(AROUND.replace("    STORE\n", store), root, PROCESSES, KEYS)
+    out, _ = started.process.communicate(timeout=120)
+    assert started.process.returncode == 0
+    answers: list[dict[str, Any]] = json.loads(out)
+    errors = "\n".join(answer["error"] for answer in answers if "error" in answer)
+    assert not errors, errors
+    assert sum(answer["read"] for answer in answers) == PROCESSES * KEYS
+    return answers
+
+
+def test_one_local_store(tmp_path: Path, child: Callable[..., Any]) -> None:
+    answers = run(child, tmp_path, ONE_STORE)
+    built = sorted(number for answer in answers for number in answer["built"])
+    assert built == list(range(KEYS)), "each key is built once, by one of them"
+    assert sum(answer["removed"] for answer in answers) > 0, "something was collected meanwhile"
+    found = verify(LocalStore(tmp_path))
+    assert found.damage == () and found.records == KEYS
+
+
+def test_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """Four machines. The directory has, from long ago, the files of half the records, which no record names: collections
+    take them away while writers find them."""
+    share = tmp_path / "share"
+    child(PREPARE, share, KEYS // 2).finish()
+    answers = run(child, tmp_path, SHARED)
+    assert [answer["warnings"] for answer in answers] == [[]] * PROCESSES
+    built = [(answer["me"] % 4, number) for answer in answers for number in answer["built"]]
+    assert len(set(built)) == len(built), "a machine builds a key once"
+    assert {number for _, number in built} == set(range(KEYS))
+    assert sum(answer["removed"] for answer in answers) > 0, "something was collected meanwhile"
+    assert list(share.glob("gc/hidden/*/*")), "and something was hidden"
+    entries = [ActionResult.from_bytes(path.read_bytes()) for path in share.glob("ac/??/*")]
+    assert len(entries) == KEYS
+    for entry in entries:
+        for _, part in entry.files:
+            assert (share / "cas" / part.sha256[:2] / part.sha256).stat().st_size == part.size
+    for machine in range(4):
+        assert verify(LocalStore(tmp_path / f"machine{machine}")).damage == ()
+    assert list((share / "tmp").iterdir()) == []
+
+
+PREPARE = """
+import json, os, random, sys, time
+from trtbuild.store.remote.collection import collect_directory
+from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.remote.store import RemoteStore
+root = sys.argv[1]
+store = RemoteStore(DirectoryTransport(RemoteSettings("team", "file://" + root)), "team")
+common = random.Random(0).randbytes(600_000)
+for number in range(int(sys.argv[2])):
+    store.put_bytes(common + b"%d" % number + common)
+    store.put_bytes(b"%d" % number)
+store.put_bytes(b"of nobody")
+store.close()
+long_ago = time.time() - 86400
+for folder, _, files in os.walk(root):
+    for name in files:
+        os.utime(os.path.join(folder, name), (long_ago, long_ago))
+assert collect_directory(root).condemned > 4
+with open(root + "/gc/condemned") as file:
+    found = json.load(file)
+found["since"] = {str(int(long_ago * 1e9)): names for names in found["since"].values()}
+with open(root + "/gc/condemned", "w") as file:
+    json.dump(found, file)
+"""

@@ -32,7 +32,8 @@ def store(tmp_path: Path) -> LocalStore:
 
 def lookups(store: LocalStore, tmp_path: Path, *, force: bool = False) -> StoreLookups:
     digests = FileDigests(None)
-    return StoreLookups(LayeredStore(store), tmp_path, History(tmp_path / ".trtbuild"), lambda _: "seen", digests, force=force)
+    history = History(tmp_path / ".trtbuild")
+    return StoreLookups(LayeredStore(store), tmp_path, history, lambda _: "seen", digests, force=force)
 
 
 def entry(store: LocalStore, key: str) -> Path:

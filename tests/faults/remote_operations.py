@@ -15,14 +15,14 @@ from tests.faults.operations import AGE_S, EDITED, LARGE, SMALL, Operation, reco
 from trtbuild.core.record import Record
 from trtbuild.errors import RemoteFault
 from trtbuild.store.action_result import ActionResult
-from trtbuild.store.bringing import bring, reading
+from trtbuild.store.bringing import bring
 from trtbuild.store.bundle import open_bundle, write_bundle
+from trtbuild.store.held import found_locally, reading
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.collection import collect_directory
 from trtbuild.store.remote.directory import DirectoryTransport
 from trtbuild.store.remote.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
-from trtbuild.store.remote.uploads import found_locally
 
 KEY = record(1).recipe.key
 

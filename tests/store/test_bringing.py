@@ -10,8 +10,9 @@ import pytest
 
 from trtbuild.core.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteDown
-from trtbuild.store.bringing import bring, held, reading
+from trtbuild.store.bringing import bring
 from trtbuild.store.check import verify
+from trtbuild.store.held import held, reading
 from trtbuild.store.layout import Kind
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport

@@ -16,9 +16,10 @@ import pytest
 
 from trtbuild.core.record import Output, Record
 from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteRefused
-from trtbuild.store.bringing import Brought, bring, held, reading
+from trtbuild.store.bringing import Brought, bring
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.check import verify
+from trtbuild.store.held import held, reading
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 

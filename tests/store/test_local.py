@@ -344,3 +344,13 @@ def test_who_only_asks_touches_nothing_until_something_is_put(tmp_path: Path) ->
     asker.put_bytes(b"a blob")
     assert asker.has(output.sha256)
     assert touched() != []
+
+
+def test_a_record_of_more_than_a_chunk_is_found(local: LocalStore) -> None:
+    """Its document is one file, however large."""
+    blob = local.put_bytes(b"plan")
+    recipe = Recipe("package", 1, (("many", ["x" * 60] * 40_000),))
+    local.put_record(Record(recipe, {"index": blob}))
+    found = LocalStore(local.root).get_record(recipe.key)
+    assert found is not None
+    assert len(found.to_bytes()) > 2 << 20

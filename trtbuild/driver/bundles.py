@@ -14,8 +14,9 @@ from trtbuild.driver.transfer import OWN_ONLY, Document, Told, complete, not_the
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
 from trtbuild.store.action_result import ActionResult, record_document
-from trtbuild.store.bringing import Brought, bring, held, reading
+from trtbuild.store.bringing import Brought, bring
 from trtbuild.store.bundle import open_bundle, write_bundle
+from trtbuild.store.held import held, reading
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 

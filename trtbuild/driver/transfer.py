@@ -22,7 +22,8 @@ from trtbuild.core.record import Output
 from trtbuild.driver.selection import Selection, only_reading, select
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, UsageError
-from trtbuild.store.bringing import Brought, Turns, bring, held, reading
+from trtbuild.store.bringing import Brought, Turns, bring
+from trtbuild.store.held import held, reading
 from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.records import INLINE

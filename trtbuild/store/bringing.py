@@ -11,19 +11,16 @@ Rules
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from trtbuild.core.record import Output
-from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted, RemoteFault
+from trtbuild.errors import BlobMissing, RecordUntrusted, RemoteFault
+from trtbuild.store.held import held
 from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.files import Read
-from trtbuild.store.remote.store import Found, RemoteStore
-from trtbuild.store.remote.uploads import found_locally
+from trtbuild.store.remote.store import RemoteStore
 
 # Records that are on their way at once: most are a few small files, one after another.
 _AT_ONCE = 8
@@ -67,36 +64,6 @@ class Turns:
             for turn in turns:  # always in this order, so that no two threads wait for each other
                 stack.enter_context(turn)
             yield
-
-
-def held(store: LocalStore, key: str) -> Found | None:
-    """The record that counts here, with all that a copy of it needs; None where it is not here, or not whole.
-
-    Raises StoreUnavailable.
-    """
-    try:
-        found = found_locally(store, key)
-    except (EntryCorrupt, RecordUntrusted, KeyError, ValueError):
-        return None
-    return found if found is not None and all(store.has(sha256) for sha256 in found.parts) else None
-
-
-def reading(store: LocalStore) -> Read:
-    """Gives CAS files of a local store, each compared with its name, for who sends them somewhere.
-
-    Raises BlobMissing, EntryCorrupt when one is not what its name says (it is in quarantine then), StoreUnavailable.
-    """
-
-    def read(file: Output) -> bytes:
-        data = store.entries.read("cas", file.sha256)
-        if data is None:
-            raise BlobMissing(f"{file.sha256} is not in the store {store.root}")
-        if hashlib.sha256(data).hexdigest() != file.sha256:
-            store.entries.quarantine("cas", file.sha256, "its bytes have another SHA-256")
-            raise EntryCorrupt(f"{file.sha256} was damaged; it was moved to quarantine")
-        return data
-
-    return read
 
 
 def bring(

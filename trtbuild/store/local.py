@@ -209,7 +209,7 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.parts(output.sha256) for output in record.outputs.values()}
-            kept = self.put_bytes(document)
+            kept = self._put_small(memoryview(document))  # one file, however large: its entry names it as one
             entry = action_result.record_entry(kept, blobs, signatures)
             place = self._free_place(key, kept, signatures)
             if place is not None:

@@ -3,7 +3,8 @@
 Rules
 1. Nothing waits for an upload but the end of the command (`finish`), and that as long as bytes move: what cannot be sent is
    counted and told, and is no failure of the build.
-2. What is sent is the local store's entry as it is: the document's bytes and the signatures that it has there.
+2. What is sent is the local store's entry as it is: the document's bytes and the signatures that it has there. Files are
+   compared with their names first: damage here must not become write-once damage there.
 3. Records that this machine's policy does not trust are not sent, and neither are those that nobody else could
    (`Trust.for_others`).
 """
@@ -16,8 +17,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
-from trtbuild.core.record import Output, Record
-from trtbuild.errors import BlobMissing, StoreError
+from trtbuild.errors import StoreError
+from trtbuild.store.held import found_locally, reading
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.records import Found
 from trtbuild.store.remote.store import RemoteStore
@@ -34,6 +35,7 @@ class Uploads:
 
     def __init__(self, local: LocalStore, remotes: Sequence[RemoteStore], lost: Lost) -> None:
         self._local = local
+        self._read = reading(local)
         self._remotes = remotes
         self._lost = lost
         self._lock = threading.Lock()
@@ -75,7 +77,7 @@ class Uploads:
     def send_now(self, remote: RemoteStore, key: str) -> bool:
         """Send one record, and come back when it is there. False when it is none that others may have.
 
-        Raises RemoteFault, BlobMissing when it is not whole here, StoreUnavailable.
+        Raises RemoteFault; BlobMissing or EntryCorrupt when it is not whole here; StoreUnavailable.
         """
         found = found_locally(self._local, key)
         if found is None:
@@ -88,12 +90,6 @@ class Uploads:
         if there is not found and there.document != found.document:
             self._lost(remote, there)
         return True
-
-    def _read(self, file: Output) -> bytes:
-        data = self._local.entries.read("cas", file.sha256)
-        if data is None:
-            raise BlobMissing(f"{file.sha256} is not in the store {self._local.root}")
-        return data
 
     @property
     def waiting(self) -> int:
@@ -116,15 +112,3 @@ class Uploads:
             pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def found_locally(local: LocalStore, key: str) -> Found | None:
-    """A record of the local store, with all that a copy of it needs. None: it is not there. Raises StoreError."""
-    entry = local.entry(key)
-    if entry is None:
-        return None
-    action, document = entry
-    record = Record.from_bytes(document)
-    named = action.blobs()
-    parts = {output.sha256: named[output.sha256] for output in record.outputs.values()}
-    return Found(record, document, action.signatures, parts)

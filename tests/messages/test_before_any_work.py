@@ -13,7 +13,7 @@ from tests.messages.catalogue import Case, normalized, read, settle, shown
 from trtbuild.cli.main import run
 
 Said = Callable[..., tuple[int, str, str]]
-FILES = ("yaml", "names", "shapes", "values", "files", "outputs", "targets", "locks", "command_line")
+FILES = ("yaml", "names", "shapes", "values", "files", "outputs", "targets", "locks", "configuration", "command_line")
 CASES = [pytest.param(file, case, id=f"{file}: {case.name}") for file in FILES for case in read(file)]
 
 
@@ -34,9 +34,14 @@ def write(project: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("file", "case"), CASES)
-def test_says(file: str, case: Case, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_says(
+    file: str, case: Case, project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(project, case)
     program, *arguments = shlex.split(case.title)
+    while "=" in program:  # a variable, as in a shell
+        monkeypatch.setenv(*program.split("=", 1))
+        program, *arguments = arguments
     assert program == "trtbuild"
     code = run(arguments)
     out, err = capfd.readouterr()

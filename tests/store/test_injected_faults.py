@@ -6,17 +6,16 @@ each call. ``TRTBUILD_KILLS=1000`` does so here.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults.disks import make_read_only, mounted
 from tests.faults.operations import LARGE, OPERATIONS, record
 from tests.faults.remote_operations import REMOTE_OPERATIONS
 from tests.faults.syscalls import outcome_of, traced
@@ -87,29 +86,13 @@ def test_writes_that_take_only_a_part(
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a tmpfs with some options below the test's folder."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    place = tmp_path / "disk"
-    place.mkdir()
-
-    def mount(options: str, flags: int = 0) -> Path:
-        if libc.mount(b"none", str(place).encode(), b"tmpfs", flags, options.encode()):
-            number = ctypes.get_errno()
-            if number == errno.EPERM:
-                pytest.skip("only root may mount")
-            raise OSError(number, os.strerror(number))
-        return place
-
-    yield mount
-    libc.umount2(str(place).encode(), 2)
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "disk", request.param) as place:
+        yield place
 
 
-_REMOUNT, _READ_ONLY = 32, 1
-
-
-def test_a_disk_that_runs_full(mounted: Callable[..., Path]) -> None:
-    disk = mounted("size=3m")
+@pytest.mark.parametrize("disk", ["size=3m"], indirect=True)
+def test_a_disk_that_runs_full(disk: Path) -> None:
     store = LocalStore(disk / "store")
     kept = store.put_record(record(1, plan=store.put_bytes(b"while there was room")))
     store.put_bytes(b"of no record" * 1000)
@@ -134,8 +117,8 @@ def test_a_disk_that_runs_full(mounted: Callable[..., Path]) -> None:
     assert again.get_bytes(again.put_bytes(LARGE).sha256) == LARGE
 
 
-def test_a_disk_that_has_no_inodes_left(mounted: Callable[..., Path]) -> None:
-    disk = mounted("size=8m,nr_inodes=40")
+@pytest.mark.parametrize("disk", ["size=8m,nr_inodes=40"], indirect=True)
+def test_a_disk_that_has_no_inodes_left(disk: Path) -> None:
     store = LocalStore(disk / "store")
     with pytest.raises(StoreUnavailable, match="No space left"):
         for number in range(100):
@@ -144,11 +127,11 @@ def test_a_disk_that_has_no_inodes_left(mounted: Callable[..., Path]) -> None:
     assert list((store.root / "tmp").iterdir()) == []
 
 
-def test_a_disk_that_turns_read_only(mounted: Callable[..., Path]) -> None:
-    disk = mounted("size=8m")
+@pytest.mark.parametrize("disk", ["size=8m"], indirect=True)
+def test_a_disk_that_turns_read_only(disk: Path) -> None:
     store = LocalStore(disk / "store")
     kept = store.put_record(record(1, plan=store.put_bytes(LARGE)))
-    mounted("size=8m", _REMOUNT | _READ_ONLY)
+    make_read_only(disk, "size=8m")
     for each in (store, LocalStore(disk / "store")):
         with each.session():
             assert each.get_record(kept.recipe.key) == kept

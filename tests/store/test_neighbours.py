@@ -1,4 +1,4 @@
-"""Who else uses a store: other users with other umasks, clocks that are off, and whoever leaves odd things there."""
+"""Who else uses a store: other users with other umasks, and clocks that are off."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from trtbuild.core.record import Record
-from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
-from trtbuild.store.action_result import list_key
 from trtbuild.store.check import verify
 from trtbuild.store.collect import collect
 from trtbuild.store.local import LocalStore
@@ -217,144 +215,3 @@ def test_leftovers_whose_times_are_a_year_off_harm_nobody(local: LocalStore, off
     with local.session(), local.building("ab" * 32):
         assert local.put_bytes(b"y").size == 1
     assert not (local.root / "locks" / ("ab" * 32)).exists()
-
-
-# -- odd things
-
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "first bit": lambda data: bytes([data[0] ^ 0x80]) + data[1:],
-    "middle bit": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
-    "last bit": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-    "empty": lambda data: b"",
-    "one byte": lambda data: data[:1],
-    "half": lambda data: data[: len(data) // 2],
-    "a byte short": lambda data: data[:-1],
-    "a byte long": lambda data: data + b"\0",
-    "a newline long": lambda data: data + b"\n",
-    "twice": lambda data: data * 2,
-    "zeros": lambda data: bytes(len(data)),
-    "html": lambda data: b"<!doctype html><title>404</title>",
-    "other json": lambda data: b'{"outputFiles":[]}',
-    "deep json": lambda data: b"[" * 100_000,
-}
-KINDS = ["small blob", "chunk", "chunk list", "record entry", "document"]
-
-
-@pytest.fixture
-def target(
-    local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes], entry_path: Callable[..., Path]
-) -> Callable[[str], tuple[Record, Path]]:
-    def choose(kind: str) -> tuple[Record, Path]:
-        plan, info = local.put_bytes(payload(1, 2 * MIB)), local.put_bytes(b"information")
-        record = local.put_record(record_of(1, plan=plan, info=info))
-        action = local.get_action(record.recipe.key)
-        assert action is not None and action.document is not None
-        place = {
-            "small blob": ("cas", info.sha256),
-            "chunk": ("cas", local.parts(plan.sha256)[1].sha256),
-            "chunk list": ("ac", list_key(plan.sha256)),
-            "record entry": ("ac", record.recipe.key),
-            "document": ("cas", action.document.sha256),
-        }[kind]
-        return record, entry_path(local, *place)
-
-    return choose
-
-
-def use(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> bool:
-    """Whether all of the record is there; what is given is right in any case."""
-    try:
-        found = store.get_record(record.recipe.key)
-        if found is None:
-            return False
-        assert found == record
-        for name, output in found.outputs.items():
-            assert store.get_bytes(output.sha256) == contents[name]
-            store.copy_to(output.sha256, str(out))
-            assert out.read_bytes() == contents[name]
-    except (BlobMissing, EntryCorrupt):
-        return False
-    return True
-
-
-def assert_heals(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> None:
-    for _ in range(4):
-        if use(store, record, contents, out):
-            break
-        for data in contents.values():
-            store.put_bytes(data)
-        store.put_record(record)
-    assert use(store, record, contents, out)
-    assert verify(store).damage == ()
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_entry_is_never_given_out_and_heals(
-    local: LocalStore,
-    target: Callable[[str], tuple[Record, Path]],
-    payload: Callable[..., bytes],
-    tmp_path: Path,
-    kind: str,
-    damage: str,
-) -> None:
-    record, path = target(kind)
-    right = path.read_bytes()
-    path.chmod(0o644)
-    path.write_bytes(DAMAGES[damage](right))
-    assert path.read_bytes() != right
-    contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
-    usable = use(LocalStore(local.root), record, contents, tmp_path / "out")
-    if kind != "record entry":  # of which a bit may have no meaning
-        assert usable == (kind == "chunk list" and damage == "a newline long")
-    if usable:
-        verify(local)
-    assert_heals(LocalStore(local.root), record, contents, tmp_path / "out")
-
-
-ODD: dict[str, Callable[[Path], object]] = {
-    "a directory": lambda path: (path.mkdir(), (path / "inner").write_bytes(b"x")),
-    "a pipe": lambda path: os.mkfifo(path),
-    "a link to nothing": lambda path: path.symlink_to("nothing"),
-    "a link to itself": lambda path: path.symlink_to(path.name),
-    "a link elsewhere": lambda path: path.symlink_to("/etc/passwd"),
-    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
-}
-
-
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_put_aside(
-    local: LocalStore,
-    target: Callable[[str], tuple[Record, Path]],
-    payload: Callable[..., bytes],
-    tmp_path: Path,
-    kind: str,
-    odd: str,
-) -> None:
-    record, path = target(kind)
-    path.unlink()
-    ODD[odd](path)
-    before = Path("/etc/passwd").stat().st_mtime_ns
-    contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
-    verify(local, quarantine=False)
-    collect(local)
-    assert not use(LocalStore(local.root), record, contents, tmp_path / "out")
-    assert_heals(LocalStore(local.root), record, contents, tmp_path / "out")
-    assert Path("/etc/passwd").stat().st_mtime_ns == before, "nothing is touched through a link"
-    assert any((local.root / "quarantine").iterdir())
-    assert collect(local, quarantine_age_s=-60.0).leftovers_removed > 0
-    assert not any((local.root / "quarantine").iterdir())
-
-
-@pytest.mark.parametrize("name", ["tmp", "locks", "sessions", "quarantine", "cas", "ac"])
-def test_a_file_in_the_place_of_a_directory_is_told(
-    local: LocalStore, record_of: Callable[..., Record], name: str
-) -> None:
-    local.put_record(record_of(1, plan=local.put_bytes(b"plan")))
-    (local.root / name).rename(local.root / "aside")
-    (local.root / name).write_bytes(b"in the way")
-    store = LocalStore(local.root)
-    with pytest.raises(StoreUnavailable) as caught:
-        store.put_bytes(b"new")
-    assert caught.value.hint and caught.value.file == str(local.root)

@@ -18,9 +18,9 @@ Flags = dict[str, Any]
 @click.group(cls=Sections, epilog=examples("trtbuild cache stats", "trtbuild cache gc --max-size 50GiB --dry-run"))
 @common
 def cache(flags: Flags) -> None:
-    """Look at the cache, check it, collect what is not used, move it elsewhere.
+    """Look at the cache, check it, collect, share it.
 
-    It is cache/ of the project, or what $TRTBUILD_CACHE_DIR names.
+    It is cache/ of the project, or what $TRTBUILD_CACHE_DIR names; remotes are those of the configuration.
     """
 
 

@@ -179,6 +179,5 @@ def _parsed(path: str, text: str) -> Mapping[str, Any]:
             f"it is no TOML: {told[:1].lower()}{told[1:]}",
             file=path,
             line=int(position[1]) if position else len(text.splitlines()) or 1,
-            column=int(position[2]) if position else None,
             hint='texts stand in quotes: name = "team"; docs/configuration.md has an example',
         ) from None

@@ -40,6 +40,8 @@ class _Entry:
     mode: str
     url: str
     numbers: Mapping[str, tuple[Any, Place]] = field(default_factory=dict)
+    #: Where its fields stand, if not all at one place.
+    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
@@ -49,12 +51,12 @@ def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
     found = []
     for entry in entries:
         before = len(sources.problems)
-        for value, check in ((entry.name, _check_name), (entry.mode, _check_mode), (entry.url, _check_url)):
-            if value:
+        for key, check in (("name", _check_name), ("mode", _check_mode), ("url", _check_url)):
+            if value := str(getattr(entry, key)):
                 try:
                     check(value)
                 except ConfigurationError as error:
-                    sources.problem(entry.place, error.text, error.hint)
+                    sources.problem(entry.places.get(key, entry.place), error.text, error.hint)
         default = RemoteSettings(entry.name, entry.url)
         patience_s = _number(sources, entry, "patience_s", LONGEST_PATIENCE_S)
         connections = _number(sources, entry, "connections", MOST_CONNECTIONS)
@@ -107,7 +109,6 @@ def _parts(word: str) -> tuple[str, str, str]:
 
 
 def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping[str, Any]) -> _Entry:
-    place = file.place("remote", nth=number)
     for key in table:
         if key not in FIELDS["remote"]:
             sources.unknown(file.place("remote", key, nth=number), key, FIELDS["remote"], "fields of [[remote]]")
@@ -124,8 +125,8 @@ def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping
         for key in ("patience_s", "connections")
         if key in table
     }
-    place = file.place("remote", "url", nth=number) if texts["url"] else place
-    return _Entry(place, **texts, numbers=numbers)
+    places = {key: file.place("remote", key, nth=number) for key in texts}
+    return _Entry(places["name"], **texts, numbers=numbers, places=places)
 
 
 def _number(sources: Sources, entry: _Entry, key: str, most: float) -> float | None:

@@ -1,0 +1,197 @@
+"""Records in a remote that somebody has made up, or that nobody who is trusted vouches for: they are never used."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.hostile_cache import HostileCache
+from tests.faults.machine import CONTENTS, OTHER, OURS, RECIPE, USER, Machine, assert_no_secret, check, published
+from trtbuild.core.record import Output, Record
+from trtbuild.store.action_result import list_entry, record_entry
+from trtbuild.store.keyring import Keyring
+from trtbuild.store.signing import Signer
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
+    return published(tmp_path_factory.mktemp("colleague"))
+
+
+@pytest.fixture
+def filled(once: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+    """What a colleague has published."""
+    return dict(once)
+
+
+BIG = 10**15
+
+
+def forged(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[tuple[str, str], bytes]], None]:
+    """Has the entry of the record changed, as JSON."""
+
+    def forge(entries: dict[tuple[str, str], bytes]) -> None:
+        document = json.loads(entries["ac", RECIPE.key])
+        change(document)
+        entries["ac", RECIPE.key] = json.dumps(document).encode()
+
+    return forge
+
+
+def _files(document: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
+    return (file for file in document["outputFiles"] if file["path"].startswith(path))
+
+
+def _all_sizes(document: dict[str, Any], path: str, size: int) -> None:
+    for file in _files(document, path):
+        file["digest"]["sizeBytes"] = str(size)
+
+
+def _change_over(document: dict[str, Any]) -> None:
+    first, second = (file for file in _files(document, "blob/") if file["path"].endswith(("/0", "/1")))
+    first["digest"], second["digest"] = second["digest"], first["digest"]
+
+
+def _bomb(entries: dict[tuple[str, str], bytes], chunks: int, size: int, output_size: int) -> None:
+    """A record of the right key, whose plan is said to be of that many chunks and that large."""
+    blob = "ab" * 32
+    record = Record(RECIPE, {"plan": Output(blob, output_size)})
+    text = record.to_bytes()
+    document = Output(hashlib.sha256(text).hexdigest(), len(text))
+    entries["cas", document.sha256] = text
+    entry = record_entry(document, {blob: [Output("cd" * 32, size)] * chunks})
+    entries["ac", RECIPE.key] = entry.to_bytes()
+
+
+def _of_another_key(entries: dict[tuple[str, str], bytes]) -> None:
+    text = Record(OTHER, {"plan": Output("ab" * 32, 5)}).to_bytes()
+    document = Output(hashlib.sha256(text).hexdigest(), len(text))
+    entries["cas", document.sha256] = text
+    entries["cas", "ab" * 32] = b"other"
+    entries["ac", RECIPE.key] = record_entry(document, {"ab" * 32: [Output("ab" * 32, 5)]}).to_bytes()
+
+
+def _raw(data: bytes) -> Callable[[dict[tuple[str, str], bytes]], None]:
+    return lambda entries: entries.__setitem__(("ac", RECIPE.key), data)
+
+
+FORGERIES: dict[str, Callable[[dict[tuple[str, str], bytes]], None]] = {
+    "no JSON": _raw(b"\xff\xfe garbage"),
+    "JSON of something else": _raw(b'{"message": "welcome"}'),
+    "a list": _raw(b"[]"),
+    "nested deeply": _raw(b"[" * 3_000_000),
+    "numbers without end": _raw(b'{"outputFiles": [], "exitCode": ' + b"9" * 100_000 + b"}"),
+    "a failed action": forged(lambda entry: entry.update(exitCode=1)),
+    "no document": forged(lambda entry: entry["outputFiles"].pop(0)),
+    "no files": forged(lambda entry: entry.update(outputFiles=entry["outputFiles"][:1])),
+    "a list of chunks": lambda entries: entries.__setitem__(
+        ("ac", RECIPE.key), list_entry("ab" * 32, [Output("cd" * 32, 5), Output("ef" * 32, 5)]).to_bytes()
+    ),
+    "the record of another key": _of_another_key,
+    "a document of a petabyte": forged(lambda entry: _all_sizes(entry, "record.json", BIG)),
+    "chunks of a petabyte": forged(lambda entry: _all_sizes(entry, "blob/", BIG)),
+    "chunks of no bytes": forged(lambda entry: _all_sizes(entry, "blob/", 0)),
+    "ten thousand chunks that are not there": lambda entries: _bomb(entries, 10_000, 1 << 20, 10_000 << 20),
+    "more chunks than an entry may have": lambda entries: _raw(b" " * (65 << 20))(entries),
+    "petabytes, in right sums": lambda entries: _bomb(entries, 2, BIG, 2 * BIG),
+    "chunks in another order": forged(lambda entry: entry["outputFiles"].reverse()),
+    "two chunks changed over": forged(_change_over),
+    "paths that lead out": forged(
+        lambda entry: [file.update(path="blob/../../../etc/passwd") for file in _files(entry, "blob/")]
+    ),
+    "digests that lead out": forged(
+        lambda entry: [file["digest"].update(hash="../" * 20 + "etc/passwd") for file in _files(entry, "blob/")]
+    ),
+    "other contents in the entry": forged(
+        lambda entry: [file.update(contents=base64.b64encode(b"evil").decode()) for file in entry["outputFiles"]]
+    ),
+    "contents that are no text": forged(lambda entry: [file.update(contents=[1, {}]) for file in entry["outputFiles"]]),
+    "signatures that are none": forged(lambda entry: entry.update(stdoutRaw={"a": ["b"]})),
+}
+#: These leave the record usable: what is altered has no say.
+HARMLESS = {"other contents in the entry", "contents that are no text", "signatures that are none"}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_an_entry_that_is_made_up(tmp_path: Path, filled: dict[tuple[str, str], bytes], forgery: str) -> None:
+    began = time.monotonic()
+    before = filled["ac", RECIPE.key]
+    FORGERIES[forgery](filled)
+    assert filled["ac", RECIPE.key] != before
+    with HostileCache(entries=filled) as cache:
+        machine = Machine(tmp_path, cache.url(USER))
+        assert machine.build(contents=OURS) == (CONTENTS if forgery in HARMLESS else OURS)
+        report = machine.end()
+    if forgery not in HARMLESS:
+        assert machine.built == 1
+        assert report["said"] or report["blobs_gone"]
+    check(machine, report, began)
+
+
+# -- records that nobody who is trusted vouches for
+
+CI, STRANGER = Signer.new("ci"), Signer.new("ci")
+
+
+def keyring(signer: Signer | None = None, domain: str | None = None) -> Keyring:
+    return Keyring([CI.trusted], read_domains=["ci"], signer=signer, domain=domain)
+
+
+def signed_by(signer: Signer | None, domain: str | None, folder: Path, **what: Any) -> dict[tuple[str, str], bytes]:
+    """What a machine publishes that signs so."""
+    return published(
+        folder, None if signer is None else Keyring([signer.trusted], signer=signer, domain=domain), **what
+    )
+
+
+EVIL = {**CONTENTS, "plan": b"an evil plan"}
+
+
+def _replayed(folder: Path) -> dict[tuple[str, str], bytes]:
+    """A right signature of the trusted key, on another record, under this key; and its document changed to fit."""
+    entries = signed_by(CI, "ci", folder, recipe=OTHER, contents=EVIL)
+    entries["ac", RECIPE.key] = entries["ac", OTHER.key]
+    return entries
+
+
+def _signature_moved(folder: Path) -> dict[tuple[str, str], bytes]:
+    """The trusted signature of the true record, on an evil one of the same key."""
+    true = signed_by(CI, "ci", folder / "true")
+    evil = signed_by(None, None, folder / "evil", contents=EVIL)
+    document = json.loads(evil["ac", RECIPE.key])
+    document["stdoutRaw"] = json.loads(true["ac", RECIPE.key])["stdoutRaw"]
+    return {**true, **evil, ("ac", RECIPE.key): json.dumps(document).encode()}
+
+
+UNTRUSTED: dict[str, Callable[[Path], dict[tuple[str, str], bytes]]] = {
+    "unsigned": lambda folder: signed_by(None, None, folder, contents=EVIL),
+    "signed by a stranger of the same name": lambda folder: signed_by(STRANGER, "ci", folder, contents=EVIL),
+    "signed for another domain": lambda folder: signed_by(CI, "pr-7", folder, contents=EVIL),
+    "replayed under another key": _replayed,
+    "with the signature of another record": _signature_moved,
+}
+
+
+@pytest.mark.parametrize("case", UNTRUSTED)
+def test_a_record_that_nobody_vouches_for_is_built(tmp_path: Path, case: str) -> None:
+    entries = UNTRUSTED[case](tmp_path / "others")
+    with HostileCache(entries=entries) as cache:
+        machine = Machine(tmp_path / "here", cache.url(USER), keyring(CI, "ci"))
+        assert machine.build() == CONTENTS
+        report = machine.end()
+        assert machine.built == 1
+        assert report["untrusted"] + report["failures"] > 0 and report["said"]
+        # ours stands beside it, for those who trust us
+        colleague = Machine(tmp_path / "colleague", cache.url(USER), keyring())
+        assert colleague.build() == CONTENTS
+        colleague.end()
+        assert colleague.built == 0
+    assert_no_secret(report, CI, repr(machine.trust))
+    assert CI.text().rpartition(":")[2] not in json.dumps(report)

@@ -137,9 +137,13 @@ class TargetUnsupported(EnvironmentFault):
 
 
 class FrozenError(TrtbuildError):
-    """`--frozen`, and something would have to be built."""
+    """`--frozen`, and something would have to be built. `warnings` say why it was perhaps not found."""
 
     exit_code = 3
+
+    def __init__(self, text: str, *, hint: str, warnings: Sequence[str] = ()) -> None:
+        super().__init__(text, hint=hint)
+        self.warnings = list(dict.fromkeys(warnings))
 
 
 class SourceError(TrtbuildError):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.faults.damages import DAMAGES
 from tests.faults.disks import mounted
 from tests.faults.hostile_cache import FAULTS, READ_FAULTS, HostileCache, redirect
 from tests.faults.machine import CONTENTS, OURS, RECIPE, USER, Machine, assert_no_secret, check, published
@@ -104,18 +104,6 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 
 # -- damage in a shared directory
-
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "first bit": lambda data: bytes([data[0] ^ 0x80]) + data[1:],
-    "middle bit": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
-    "last bit": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-    "empty": lambda data: b"",
-    "half": lambda data: data[: len(data) // 2],
-    "a byte short": lambda data: data[:-1],
-    "a byte long": lambda data: data + b"\0",
-    "zeros": lambda data: bytes(len(data)),
-    "64 MB more": lambda data: data + bytes(64 << 20),
-}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import urllib.request
@@ -157,3 +158,11 @@ def s3(object_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     }.items():
         monkeypatch.setenv(name, value)
     return f"s3://cache/{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that every user can reach; pytest's own are for one user alone, and every pytest that starts sees to it."""
+    with tempfile.TemporaryDirectory(prefix="trtbuild-users-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)

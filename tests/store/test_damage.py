@@ -1,4 +1,4 @@
-"""Damaged entries of every kind, and things that are no files in their place: never given out, and healed by the next put."""
+"""Damaged entries of every kind, and what is no file in their place: never given out, and healed by the next put."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.damages import DAMAGES
 from trtbuild.core.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
 from trtbuild.store.action_result import list_key
@@ -17,22 +18,6 @@ from trtbuild.store.local import LocalStore
 
 MIB = 1 << 20
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "first bit": lambda data: bytes([data[0] ^ 0x80]) + data[1:],
-    "middle bit": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
-    "last bit": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-    "empty": lambda data: b"",
-    "one byte": lambda data: data[:1],
-    "half": lambda data: data[: len(data) // 2],
-    "a byte short": lambda data: data[:-1],
-    "a byte long": lambda data: data + b"\0",
-    "a newline long": lambda data: data + b"\n",
-    "twice": lambda data: data * 2,
-    "zeros": lambda data: bytes(len(data)),
-    "html": lambda data: b"<!doctype html><title>404</title>",
-    "other json": lambda data: b'{"outputFiles":[]}',
-    "deep json": lambda data: b"[" * 100_000,
-}
 KINDS = ["small blob", "chunk", "chunk list", "record entry", "document"]
 
 

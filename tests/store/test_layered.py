@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from trtbuild.store import action_result
 from trtbuild.store.layered import SMALL, LayeredStore
 from trtbuild.store.layout import Kind
 from trtbuild.store.local import LocalStore
+from trtbuild.store.remote import files
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 
@@ -373,3 +376,170 @@ def test_a_place_that_cannot_be_written_reads_all_the_same(
     sha256 = record.outputs["plan"].sha256
     store.copy_to(sha256, str(tmp_path / "out"))
     assert (tmp_path / "out").read_bytes() == store.get_bytes(sha256) == payload(1, 2 * MIB)
+
+
+class WriteOnce(MemoryTransport):
+    """A place where nothing that is there is replaced, as behind our nginx recipe."""
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        return super().put(kind, name, data, once=True)
+
+
+def test_one_chunk_that_is_another_blob_is_a_miss(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    entry = action_result.ActionResult.from_bytes(team.entries["ac", record.recipe.key])
+    other = bytes(len(PLAN))
+    part = Output(hashlib.sha256(other).hexdigest(), len(other))
+    team.entries["cas", part.sha256] = other
+    blob = record.outputs["plan"].sha256
+    files = [(path, part) if path == f"blob/{blob}" else (path, file) for path, file in entry.files]
+    files = [(f"blob/{blob}/0" if file == part else path, file) for path, file in files]
+    team.entries["ac", record.recipe.key] = action_result.ActionResult(tuple(files)).to_bytes()
+    assert theirs.get_record(record.recipe.key) is None
+    assert not theirs.has(blob)
+
+
+def test_a_remote_that_is_only_written_is_not_believed(
+    tmp_path: Path, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    theirs = layered(tmp_path / "theirs", team)
+    theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"their plan")))
+    theirs.finish()
+    mine = LayeredStore(LocalStore(tmp_path / "mine"), (), [RemoteStore(team, "dump")])
+    own = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")))
+    mine.finish()
+    assert mine.reports()[0]["lost_races"] == 1
+    kept = mine.local.get_record(own.recipe.key)
+    assert kept is not None and kept.provenance["who"] == "me"
+
+
+@pytest.mark.parametrize("in_its_place", [b"{", None], ids=["no entry", "without its document"])
+def test_what_could_not_be_sent_is_not_said_to_be_there(
+    tmp_path: Path, record_of: RecordOf, in_its_place: bytes | None
+) -> None:
+    team = WriteOnce()
+    mine = layered(tmp_path / "mine", team)
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    gone = action_result.record_entry(Output("0" * 64, 10), {}).to_bytes()
+    team.entries["ac", record.recipe.key] = in_its_place or gone
+    mine.put_record(record)
+    mine.finish()
+    report = mine.reports()[0]
+    assert (report["records_sent"], report["records_not_sent"]) == (0, 1)
+
+
+def test_what_this_command_found_damaged_over_there_is_sent_again(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    blob = record.outputs["plan"].sha256
+    team.entries["cas", blob] = bytes(len(PLAN))
+    assert theirs.get_record(record.recipe.key) is not None
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(blob)
+    theirs.put_bytes(PLAN)
+    theirs.put_record(record, replace=True)
+    theirs.finish()
+    assert team.entries["cas", blob] == PLAN
+
+
+def test_an_engine_in_place_of_one_that_is_damaged_over_there_is_shared(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+) -> None:
+    record = record_of(1, who="me", plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    team.entries["cas", record.outputs["plan"].sha256] = bytes(len(PLAN))
+    assert theirs.get_record(record.recipe.key) is not None
+    with pytest.raises(BlobMissing):
+        theirs.bring([record.outputs["plan"].sha256])
+    theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"another plan")), replace=True)
+    theirs.finish()
+    third = layered(tmp_path / "third", team)
+    found = third.get_record(record.recipe.key)
+    assert found is not None and found.provenance["who"] == "them"
+    assert third.get_bytes(found.outputs["plan"].sha256) == b"another plan"
+
+
+class Late(MemoryTransport):
+    """Takes a while for each answer."""
+
+    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+        time.sleep(0.05)
+        return super().get(kind, name, limit)
+
+
+def test_blobs_that_are_gone_here_come_to_several_threads_at_once(tmp_path: Path, record_of: RecordOf) -> None:
+    team = Late()
+    mine = layered(tmp_path / "mine", team)
+    blobs = [mine.put_bytes(bytes([number]) * (SMALL + 1)) for number in range(4)]
+    record = record_of(1, **{f"o{number}": blob for number, blob in enumerate(blobs)})
+    mine.put_record(record)
+    mine.finish()
+    again = layered(tmp_path / "mine", team)
+    assert again.get_record(record.recipe.key) is not None
+    for blob in blobs:
+        (tmp_path / "mine" / "cas" / blob.sha256[:2] / blob.sha256).unlink()
+    with ThreadPoolExecutor(len(blobs)) as pool:
+        found = list(pool.map(lambda blob: again.get_bytes(blob.sha256), blobs))
+    assert [data[0] for data in found] == [0, 1, 2, 3]
+    assert again.source_of(record.recipe.key) == "team"
+
+
+def test_other_remotes_are_left_alone_where_only_some_are_meant(tmp_path: Path, record_of: RecordOf) -> None:
+    first, second = MemoryTransport(), MemoryTransport()
+    other = layered(tmp_path / "other", second)
+    record = other.put_record(record_of(1, plan=other.put_bytes(PLAN)))
+    other.finish()
+    second.calls.clear()
+    mine = layered(tmp_path / "mine", first, second)
+    mine.readers, mine.writers = mine.readers[:1], ()
+    assert mine.get_record(record.recipe.key) is None
+    mine.put_record(record_of(2, plan=mine.put_bytes(PLAN)))
+    mine.finish()
+    assert not first.entries
+    assert not second.calls
+
+
+def test_what_comes_with_entries_is_kept_up_to_a_limit(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_KNOWN", 1000)
+    records = [record_of(number, note=mine.put_bytes(b"%d" % number * 500)) for number in range(9)]
+    for record in records:
+        mine.put_record(record)
+    mine.finish()
+    for record in records:
+        assert theirs.get_record(record.recipe.key) is not None
+        assert theirs.get_bytes(record.outputs["note"].sha256)
+    known = theirs.readers[0]._files._known
+    assert 0 < sum(map(len, known.values())) <= 1000
+
+
+def test_a_package_is_replaced_by_one_of_the_engines_that_are_there(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    old = theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
+    theirs.finish()
+    new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
+    mine.finish()
+    assert mine.local.get_record(new.recipe.key) == new
+    again = layered(theirs.local.root.parent / "again", team)
+    found = again.get_record(old.recipe.key)
+    assert found is not None and found.outputs == new.outputs
+
+
+def test_a_package_that_stays_over_there_is_not_taken_in_place_of_ours(tmp_path: Path, record_of: RecordOf) -> None:
+    team = WriteOnce()
+    theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
+    theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
+    theirs.finish()
+    new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
+    mine.finish()
+    assert mine.local.get_record(new.recipe.key) == new

@@ -78,15 +78,6 @@ def modes(root: Path) -> tuple[set[int], set[int]]:
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become other users")
 
 
-@pytest.fixture
-def open_to_all(tmp_path: Path) -> Path:
-    """A folder that every user can reach; pytest's own are for one user alone."""
-    for folder in [tmp_path, *tmp_path.parents]:
-        if folder.stat().st_mode & 0o055 != 0o055:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    return tmp_path
-
-
 # -- users
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trtbuild.cli import terminal
-from trtbuild.cli.quantities import aligned, count, size
+from trtbuild.cli.quantities import aligned, count, duration, size
 from trtbuild.core.graph import STAGES
 
 Document = dict[str, Any]
@@ -68,7 +68,7 @@ def collected(found: Document) -> list[str]:
     ]
     if found.get("blobs_condemned"):
         rows.append(("condemned", count(found["blobs_condemned"], "blob"), size(found["condemned_bytes"])))
-    because = [f"  {number:,} kept: {reason}" for reason, number in found["kept_because"].items() if number]
+    because = [f"  {number:,} kept: {_why_kept(reason, found)}" for reason, number in found["kept_because"].items() if number]
     if found.get("blobs_condemned"):
         because.append("  condemned: no record names them; the next collections remove them, an hour apart or more")
     if found.get("blobs_restored"):
@@ -77,11 +77,22 @@ def collected(found: Document) -> list[str]:
     return [*aligned(rows, right=(2,)), *because]
 
 
+def _why_kept(reason: str, found: Document) -> str:
+    if reason == "in use" and found.get("grace_s"):
+        return f"used within the last {duration(found['grace_s'])} (--grace)"
+    return {"pinned": "a lock file names them"}.get(reason, reason)
+
+
 def key_made(found: Document) -> list[str]:
     """The public key, ready to be configured, and what to do with it."""
     return [
         found["public"],
         *aligned([("private key", found["file"]), ("fingerprint", found["fingerprint"])]),
-        "→ who signs: export TRTBUILD_SIGNING_KEY_FILE, or signing_key_file of [trust], with that file",
-        "→ who trusts it: the first line in keys of [trust], or in TRTBUILD_TRUSTED_KEYS",
+        *aligned(
+            [
+                ("→ who signs:", f'export TRTBUILD_SIGNING_KEY_FILE="{found["file"]}"'),
+                ("→ who trusts it:", f'export TRTBUILD_TRUSTED_KEYS="{found["public"]};domains={found["name"]}"'),
+            ]
+        ),
+        "→ or signing_key_file and keys of [trust] in config.toml",
     ]

@@ -29,6 +29,7 @@ MOST_MODELS = 200
 MOST_FAILURES = 50
 MOST_WARNINGS = 30
 LONGEST_TEXT = 400
+MOST_LINES = 25
 
 _VERDICTS = ("hit", "run", "failed", "skipped")
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#+!|&~@:$]|(?<=www)\.")
@@ -73,8 +74,10 @@ def job_summary(document: Document) -> str:
 
 def _headline(document: Document) -> str:
     verdicts = Counter(step["verdict"] for step in document["steps"])
-    told = ", ".join(f"{verdicts[word]:,} {word}" for word in _VERDICTS if verdicts[word]) or "no steps"
+    told = ", ".join(f"{verdicts[word]:,} {word}" for word in _VERDICTS if verdicts[word])
     outcome = "done" if document["ok"] else "failed"
+    if not told:
+        return f"trtbuild build {outcome}: nothing ran"
     saved_s = _saved_s(document["steps"])
     saved = f", {duration(saved_s)} saved" if saved_s >= 0.05 else ""
     return f"trtbuild build {outcome}: {told} in {duration(document['duration_s'])}{saved}"
@@ -142,8 +145,8 @@ def _failures(document: Document) -> list[str]:
         step = error.get("step") or ""
         place = ":".join(str(error[part]) for part in ("file", "line") if error.get(part) is not None)
         text = f"{place}: {error['text']}" if place else error["text"]
-        hint = f" → {error['hint']}" if error.get("hint") else ""
-        rows.append((code(step) if step else "", plain(reasons.get(step, "")), plain(f"{text}{hint}")))
+        hint = f"\n→ {error['hint']}" if error.get("hint") else ""
+        rows.append((code(step) if step else "", plain(reasons.get(step, "")), lined(f"{text}{hint}")))
     if len(errors) > MOST_FAILURES:
         rows.append((f"… and {count(len(errors) - MOST_FAILURES, 'more error')}", "", ""))
     return _table(("failed step", "why it ran", "error"), rows)
@@ -166,6 +169,13 @@ def plain(text: str) -> str:
     if len(line) > LONGEST_TEXT:
         line = f"{line[: LONGEST_TEXT - 1]}…"
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+
+
+def lined(text: str) -> str:
+    """As `plain`, for a message of several lines: each is one in the cell, too."""
+    lines = text.splitlines()
+    shown = [plain(line) for line in (lines if len(lines) <= MOST_LINES + 2 else [*lines[:MOST_LINES], "…", lines[-1]])]
+    return "<br>".join(line for line in shown if line)
 
 
 def code(name: str) -> str:

@@ -51,7 +51,12 @@ def planned(found: Document) -> list[str]:
             lines.append(terminal.dim(f"  … and {len(rows) - len(shown):,} more rows"))
     lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in found["errors"]]
     todo = "" if lines else "nothing to run, "
-    return [*lines, f"plan: {todo}{_counts(found['steps'])}"]
+    return [*lines, *warned(found), f"plan: {todo}{_counts(found['steps'])}"]
+
+
+def warned(found: Document) -> list[str]:
+    """Such as that a remote could not be asked, which may be why something would run."""
+    return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(found.get("warnings", ()))]
 
 
 def _error(entry: Document) -> str:
@@ -126,7 +131,7 @@ def why(found: Document) -> list[str]:
         else:
             lines.append(f"{name}  {terminal.yellow(step['verdict'])}: {_since(reason)}")
             lines += _changes(reason["changed"])
-    return lines
+    return [*lines, *warned(found)]
 
 
 def _since(reason: Document) -> str:
@@ -151,7 +156,7 @@ def status(found: Document) -> list[str]:
     shown = [entry for entry in models if len(models) <= MOST_ROWS or not entry["up_to_date"]]
     rows = [(terminal.bold(entry["model"]), _state(entry)) for entry in shown]
     whole = f"{current:,} of {count(len(models), 'model')} up to date"
-    return [*aligned(rows), whole] if len(models) > 1 else aligned(rows)
+    return [*aligned(rows), *warned(found), *([whole] if len(models) > 1 else [])]
 
 
 def _state(entry: Document) -> str:

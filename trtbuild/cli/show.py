@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtbuild.cli import terminal
-from trtbuild.errors import ConfigurationErrors, ManifestErrors, TrtbuildError, UsageError
+from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError, UsageError
 
 if TYPE_CHECKING:
     from trtbuild.driver.watcher import Watcher
@@ -65,6 +65,8 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
         with contextlib.suppress(OSError):  # which is perhaps what the error is about
             if as_json:
                 click.echo(json.dumps(found))
+    for text in problem.warnings if isinstance(problem, FrozenError) else ():
+        _warn(text)
     for one in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
         terminal.say(f"{terminal.red('error')}: {one}", err=True)
 

@@ -50,9 +50,12 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
             named = [f"{step.id}: {step.reason.text}" for step in to_do[:MOST_NAMED]]
             if len(to_do) > MOST_NAMED:
                 named.append(f"and {len(to_do) - MOST_NAMED} more: trtbuild plan")
+            warnings = workspace.store.warnings()
+            looked = "trtbuild doctor looks at the remotes; or " if warnings and workspace.store.readers else ""
             raise FrozenError(
                 "--frozen, and these steps would have to run:\n    " + "\n    ".join(named),
-                hint="build without --frozen, or fill the cache first",
+                hint=f"{looked}build without --frozen, or fill the cache first",
+                warnings=warnings,
             )
         if to_do:
             workspace.check_environment(plans)

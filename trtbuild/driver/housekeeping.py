@@ -94,13 +94,15 @@ def collect(
     }
     if directory is None and max_size is None:
         bounds["max_size"] = wiring.configuration(project).cache_max_size
+    shared_grace_s: float | None = None
     if directory is None or (root / "format").exists():
         if grace is not None:
             raise UsageError(f"{root} is a local store, which has no grace", hint="--grace is for shared directories")
         local = LocalStore(root)
         found = run_collection(local, pinned=_pinned(project, locks, local), **bounds)
     else:
-        found = _collect_shared(root, project, GRACE_S if grace is None else age_s(grace), locks, bounds)
+        shared_grace_s = GRACE_S if grace is None else age_s(grace)
+        found = _collect_shared(root, project, shared_grace_s, locks, bounds)
     return {
         "schema": "trtbuild.cache-gc/1",
         "cache": str(root),
@@ -112,6 +114,7 @@ def collect(
         "blobs_kept": found.blobs_kept,
         "kept_bytes": found.kept.allocated,
         "kept_because": dict(found.kept_because),
+        "grace_s": None if shared_grace_s is None else round(shared_grace_s),
         "leftovers_removed": found.leftovers_removed,
         "blobs_condemned": found.condemned,
         "condemned_bytes": found.condemned_size.allocated,

@@ -56,6 +56,7 @@ def why(request: Request, name: str) -> Document:
             }
             for step in steps
         ],
+        "warnings": workspace.store.warnings(),
     }
 
 
@@ -82,6 +83,7 @@ def status(request: Request) -> Document:
     return {
         "schema": "trtbuild.status/1",
         "models": [_model_status(workspace, plan) for plan in workspace.plans().values()],
+        "warnings": workspace.store.warnings(),
     }
 
 

@@ -81,7 +81,7 @@ def failure_document(schema: str, error: TrtbuildError) -> Document:
         "steps": [],
         "outputs": [],
         "errors": describe_all(error),
-        "warnings": [],
+        "warnings": list(error.warnings) if isinstance(error, FrozenError) else [],
     }
 
 

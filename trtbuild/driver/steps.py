@@ -170,6 +170,8 @@ def _publish_for_any_version(
 
 def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
     """Put a package together from what is known and in the store, and publish it. Raises BlobMissing."""
+    if plan.contents is not None:  # the record names the engines, which may all be in a remote
+        store.bring(engine.plan.sha256 for engine in plan.contents.engines if engine.plan is not None)
     return store.put_record(_package(recipe, plan, store, look), replace=True)
 
 

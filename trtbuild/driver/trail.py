@@ -9,6 +9,8 @@ Rules
 3. Links stand in the order in which they were followed, so that the store is asked for many at once.
 4. Deletable, and replaced atomically; of two commands at once the later one's stands. Without it every link is read.
 5. It holds what the last command followed, and what those before it did as long as all are at most `MAX_LINKS`.
+6. It goes by what counts: a link that was read when others were believed is read again. Else a build that has just begun
+   to sign would follow its unsigned links, sign none of them, and leave a trace that nobody else is led to.
 """
 
 from __future__ import annotations
@@ -32,10 +34,14 @@ Named = Sequence[Dependency]
 
 
 class Trail:
-    """What links name, by their keys. Reads its file when it is first asked; `save` writes what was followed."""
+    """What links name, by their keys. Reads its file when it is first asked; `save` writes what was followed.
 
-    def __init__(self, state: Path) -> None:
+    `believed` stands for whom this command believes (rule 6).
+    """
+
+    def __init__(self, state: Path, believed: str = "") -> None:
         self._path = state / "trail.json"
+        self._believed = believed
         self._names: list[str] = []
         self._known: dict[str, list[int]] | None = None
         self._order: list[str] = []
@@ -89,7 +95,7 @@ class Trail:
             for key in [key for key in older if key not in links]:
                 with contextlib.suppress(IndexError, TypeError):
                     links[key] = [numbers.setdefault(self._names[number], len(numbers)) for number in older[key]]
-        document = {"schema": SCHEMA, "names": list(numbers), "links": links}
+        document = {"schema": SCHEMA, "believed": self._believed, "names": list(numbers), "links": links}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".trail-")
@@ -100,7 +106,7 @@ class Trail:
 
     def _load(self) -> dict[str, list[int]]:
         if self._known is None:
-            self._names, self._known = _read(self._path)
+            self._names, self._known = _read(self._path, self._believed)
             self._order = list(self._known)
             self._places = {key: place for place, key in enumerate(self._order)}
         return self._known
@@ -112,10 +118,10 @@ class Trail:
         return found
 
 
-def _read(path: Path) -> tuple[list[str], dict[str, list[int]]]:
+def _read(path: Path, believed: str) -> tuple[list[str], dict[str, list[int]]]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_bytes())
-        if isinstance(found, dict) and found.get("schema") == SCHEMA:
+        if isinstance(found, dict) and found.get("schema") == SCHEMA and found.get("believed", "") == believed:
             names, links = found.get("names"), found.get("links")
             if isinstance(names, list) and isinstance(links, dict) and all(type(name) is str for name in names):
                 return names, links

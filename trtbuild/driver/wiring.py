@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,21 @@ def lookups(project: Path, store: LayeredStore, history: History, digests: FileD
     def look(dependency: Dependency) -> str:
         return observe(dependency, project, digest)
 
-    return StoreLookups(store, project, history, look, digests, force=force, trail=Trail(project / STATE))
+    trail = Trail(project / STATE, _believed(store.local.trust))
+    return StoreLookups(store, project, history, look, digests, force=force, trail=trail)
+
+
+def _believed(trust: Trust) -> str:
+    """Another text when other signatures count: other keys or domains, or another day where keys expire."""
+    policy = trust.to_json()
+    if policy is None:
+        return ""
+    text = " ".join(sorted(f"{name}={part}" for name, of in policy.items() for part in _each(of)))
+    return f"{text} on day {int(time.time() // 86400)}" if ";expires=" in text else text
+
+
+def _each(of: object) -> list[object]:
+    return of if isinstance(of, list) else [of]
 
 
 def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

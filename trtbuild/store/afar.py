@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
@@ -32,10 +32,12 @@ def nothing(key: str, record: Record, local: bool) -> str | None:
 class Afar:
     """The records and blobs of `readers`. Its methods may be called by several threads."""
 
-    def __init__(self, readers: Sequence[RemoteStore]) -> None:
-        self.readers = tuple(readers)
+    def __init__(self, readers: tuple[RemoteStore, ...]) -> None:
+        self.readers = readers
         self.refuses: Refuses = nothing
         self._lock = threading.RLock()
+        #: By key: held while remotes are asked for its record, so that others wait for what comes of it.
+        self._turns: dict[str, threading.Lock] = {}
         #: By key: where the record was found, in order, and how many of the remotes have been asked.
         self._found: dict[str, list[tuple[RemoteStore, Found]]] = {}
         self._asked: dict[str, int] = {}
@@ -51,17 +53,28 @@ class Afar:
 
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
         """The first remote's record. Raises RecordUntrusted when there are only such as do not count."""
+        with self._turn(key):
+            with self._lock:
+                if key in self._found:
+                    return self._found[key][0][1]
+                if key in self._absent:
+                    self._absent.discard(key)
+                    return None
+                self._asked[key] = 0
+            return self._next(key, wanted)
+
+    def _turn(self, key: str) -> threading.Lock:
         with self._lock:
-            if key in self._found:
-                return self._found[key][0][1]
-            if key in self._absent:
-                self._absent.discard(key)
-                return None
-            self._asked[key] = 0
-        return self._next(key, wanted)
+            return self._turns.setdefault(key, threading.Lock())
+
+    def _has_more(self, key: str, number: int) -> bool:
+        """Whether a record is in more than `number` places, as far as that is known or can be found out."""
+        with self._turn(key):
+            return number < len(self._found.get(key, ())) or self._next(key) is not None
 
     def _next(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The record of the next remote that has not been asked for it (rule 1). Raises RecordUntrusted."""
+        """The record of the next remote that has not been asked for it (rule 1); for who has its turn. Raises
+        RecordUntrusted."""
         untrusted: RecordUntrusted | None = None
         while (number := self._asked.get(key, 0)) < len(self.readers):
             remote = self.readers[number]
@@ -151,7 +164,7 @@ class Afar:
                 known = self._found.get(key, [])
                 if number == len(known):
                     try:
-                        if self._next(key) is None:
+                        if not self._has_more(key, number):
                             break
                     except RecordUntrusted:
                         break

@@ -51,14 +51,30 @@ class LayeredStore:
         self, local: LocalStore, readers: Sequence[RemoteStore] = (), writers: Sequence[RemoteStore] = ()
     ) -> None:
         self.local = local
-        self.readers = tuple(readers)
-        self.writers = tuple(writers)
-        self._afar = Afar(self.readers)
-        self.uploads = Uploads(local, self.writers, self._lost_race)
+        self._afar = Afar(tuple(readers))
+        self.uploads = Uploads(local, tuple(writers), self._lost_race)
         self._asking = False
         self._lock = threading.Lock()
         self._bringing: dict[str, threading.Lock] = {}
         self._in_memory: dict[str, bytes] = {}
+
+    @property
+    def readers(self) -> tuple[RemoteStore, ...]:
+        """The remotes that are asked, in order."""
+        return self._afar.readers
+
+    @readers.setter
+    def readers(self, readers: tuple[RemoteStore, ...]) -> None:
+        self._afar.readers = readers
+
+    @property
+    def writers(self) -> tuple[RemoteStore, ...]:
+        """The remotes that what is put is sent to."""
+        return self.uploads.remotes
+
+    @writers.setter
+    def writers(self, writers: tuple[RemoteStore, ...]) -> None:
+        self.uploads.remotes = writers
 
     @property
     def refuses(self) -> Refuses:
@@ -130,9 +146,11 @@ class LayeredStore:
         return record
 
     def _lost_race(self, remote: RemoteStore, found: Found) -> None:
-        """Another machine's record was first: from the next command on, it is ours."""
+        """Another machine's record was first: from the next command on, it is ours, if that remote is one to read from."""
         self._afar.count(remote, "lost_races")
-        if self.refuses(found.record.recipe.key, found.record, False) is not None:
+        if found.record.recipe.stage == "package":
+            return  # the one that is here was put together from the engines that are here
+        if remote not in self.readers or self.refuses(found.record.recipe.key, found.record, False) is not None:
             return
         with suppress(StoreError):  # then this machine goes on with its own
             for sha256, parts in found.parts.items():
@@ -281,6 +299,10 @@ class LayeredStore:
             said += [f"{report['name']}: {text}" for text in report.get("warnings", ())]
             if number := report["untrusted"]:
                 said.append(f"{report['name']}: {number} of its records do not count here (trtbuild why)")
+            if number := report["blobs_gone"]:
+                said.append(
+                    f"{report['name']}: {number} blobs that its records name could not be had from there"
+                )
             if number := report["records_not_sent"]:
                 said.append(f"{report['name']}: {number} records could not be sent (trtbuild cache push sends them)")
         return said

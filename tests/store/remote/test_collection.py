@@ -340,6 +340,20 @@ def test_leftovers_go_after_the_grace(root: Path, put: Callable[..., Record]) ->
     assert report.kept.allocated == du(root)
 
 
+def test_a_directory_that_a_writer_had_not_finished_making_goes(root: Path, put: Callable[..., Record]) -> None:
+    put(1)
+    unfinished = [root / ".host-1-ab", root / "tmp" / ".host-1-cd"]
+    for folder in unfinished:
+        folder.mkdir()
+        os.utime(folder, (0, 0))
+    (root / ".hidden").mkdir()
+    (root / ".hidden" / "by somebody").write_bytes(b"x")
+    os.utime(root / ".hidden", (0, 0))
+    report = collect_directory(str(root))
+    assert report.leftovers_removed == 2 and not any(folder.exists() for folder in unfinished)
+    assert (root / ".hidden" / "by somebody").exists()
+
+
 def test_a_directory_that_is_no_cache_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"x")
     with pytest.raises(StoreUnavailable, match="no cache"):

@@ -388,15 +388,6 @@ def test_modes_are_those_of_the_root_whatever_the_umask(tmp_path: Path, root_mod
     assert modes(root) == ({root_mode}, {file_mode})
 
 
-@pytest.fixture
-def open_to_all(tmp_path: Path) -> Path:
-    """A folder that every user can reach; pytest's own are for one user alone."""
-    for folder in [tmp_path, *tmp_path.parents]:
-        if folder.stat().st_mode & 0o055 != 0o055:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    return tmp_path
-
-
 @as_root
 @pytest.mark.parametrize("setgid", [True, False])
 def test_users_with_different_umasks_share_a_directory_of_their_group(open_to_all: Path, setgid: bool) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Record
+from trtbuild.core.record import Output, Record
 from trtbuild.core.trust import Everyone, Trust, domain_key
 from trtbuild.errors import RecordUntrusted
+from trtbuild.store.action_result import record_entry
 from trtbuild.store.keyring import Keyring, MachineKey
 from trtbuild.store.layered import LayeredStore
+from trtbuild.store.layout import Kind
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
@@ -166,3 +168,30 @@ def test_no_flipped_byte_of_an_entry_gives_another_engine(
         except RecordUntrusted:
             flipped += 1
     assert flipped, "some of these bytes are the signature's"
+
+
+class WriteOnce(MemoryTransport):
+    """A place where nothing that is there is replaced, as behind our nginx recipe."""
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        return super().put(kind, name, data, once=True)
+
+
+@pytest.mark.parametrize("garbage", [b"{", None], ids=["no entry", "without its document"])
+def test_garbage_under_a_key_keeps_nobody_from_sharing(
+    tmp_path: Path, record_of: RecordOf, garbage: bytes | None
+) -> None:
+    place = WriteOnce()
+
+    def opened(name: str, trust: Trust) -> LayeredStore:
+        remote = RemoteStore(place, "team", trust, connections=4)
+        return LayeredStore(LocalStore(tmp_path / name, trust), [remote], [remote])
+
+    ci, reader = opened("ci", signs(CI)), opened("reader", reads(CI))
+    record = record_of(1, who="ci", plan=ci.put_bytes(b"ci"))
+    gone = record_entry(Output("0" * 64, 10), {}).to_bytes()
+    place.entries["ac", record.recipe.key] = garbage or gone
+    ci.put_record(record)
+    ci.finish()
+    assert ci.reports()[0]["records_sent"] == 1
+    assert found(reader, record.recipe.key) == "ci"

@@ -32,6 +32,9 @@ TRUSTED_S = 1800.0
 # How many files are on their way beyond those that the connections carry.
 _AHEAD = 16
 
+# Bytes that are kept of small files that came with entries. The links of a hundred traces are a few MiB.
+_MOST_KNOWN = 64 << 20
+
 Read = Callable[[Output], "bytes | memoryview"]
 
 
@@ -46,20 +49,29 @@ class RemoteFiles:
         self._pool: ThreadPoolExecutor | None = None
         #: Files that are known to be there, and when they were seen (monotonic).
         self._seen: dict[str, float] = {}
-        #: The bytes of small files that came with an entry.
+        #: The bytes of small files that came with an entry, and how many there are.
         self._known: dict[str, bytes] = {}
+        self._known_size = 0
+        #: Files and blobs that are not there as they are called. They are sent again, where the place allows it.
+        self.wrong: set[str] = set()
 
     def know(self, file: Output, data: bytes) -> None:
         """The bytes of a file that came in another way. They are compared with its name, and dropped if they differ."""
-        if is_file(file, data):
+        if file.sha256 not in self._known and self._known_size + len(data) <= _MOST_KNOWN and is_file(file, data):
             self._known[file.sha256] = data
+            self._known_size += len(data)
 
     def get(self, file: Output) -> bytes | None:
         """The bytes of a file, or None. Raises RemoteFault."""
         if file.sha256 in self._known:
             return self._known[file.sha256]
-        data = self.transport.get("cas", file.sha256, file.size)
+        try:
+            data = self.transport.get("cas", file.sha256, file.size)
+        except RemoteLied:
+            self.wrong.add(file.sha256)
+            raise
         if data is not None and not is_file(file, data):
+            self.wrong.add(file.sha256)
             raise self.lie(f"cas/{file.sha256} has other bytes than its name says; it begins with {data[:24]!r}")
         return data
 
@@ -76,7 +88,11 @@ class RemoteFiles:
         RemoteFault, and what `read` raises."""
 
         def send_one(file: Output) -> None:
-            if sure or not self._was_seen(file):
+            if file.sha256 in self.wrong:
+                if self.transport.put("cas", file.sha256, read(file), once=False):
+                    self.wrong.discard(file.sha256)
+                    self._seen[file.sha256] = time.monotonic()
+            elif sure or not self._was_seen(file):
                 if not self.transport.has("cas", file.sha256):
                     self.transport.put("cas", file.sha256, read(file), once=True)
                 self._seen[file.sha256] = time.monotonic()
@@ -90,11 +106,15 @@ class RemoteFiles:
 
     def all_there(self, files: Iterable[Output]) -> bool:
         """Whether all of them are there now. Raises RemoteFault."""
-        return all(self.over(lambda file: self.transport.has("cas", file.sha256), dict.fromkeys(files)))
+
+        def is_there(file: Output) -> bool:
+            return file.sha256 not in self.wrong and self.transport.has("cas", file.sha256)
+
+        return all(self.over(is_there, dict.fromkeys(files)))
 
     def lie(self, text: str) -> RemoteLied:
         """The fault to raise, which counts against the remote."""
-        fault = RemoteLied(f"{self.name}: {text}")
+        fault = RemoteLied(f"{self.transport.place}: {text}")
         blame: Callable[[RemoteLied], None] | None = getattr(self.transport, "blame", None)
         if blame is not None:
             blame(fault)

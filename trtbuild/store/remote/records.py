@@ -10,6 +10,8 @@ Rules
 4. Small files are in the entry itself too (action_result.py, rule 6), so a link of a trace's chain is one request.
 5. Entries are write-once. One that nobody can use is replaced, where the place allows it. One that others may trust and
    this machine does not stays: its own goes under its domain's key (core/trust.py, rule 4).
+6. A package is replaced, where the place allows it, by one that was put together later from other engines. Of two builds
+   at once one may be first with an engine and the other with the package: it would not fit, and `--frozen` refuse it.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from dataclasses import dataclass, replace
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.core.trust import Signature, Trust, domain_key
-from trtbuild.errors import RecordUntrusted, RemoteLied
+from trtbuild.errors import RecordUntrusted, RemoteLied, RemoteRefused
 from trtbuild.store import action_result
 from trtbuild.store.action_result import ActionResult
 from trtbuild.store.remote.files import MAX_FILE, TRUSTED_S, Read, RemoteFiles
 
-#: Bytes of an entry. Its list of chunks is the large part: this is one of 80 GB.
-MAX_ENTRY = 64 << 20
+#: Bytes of an entry. Its list of chunks is the large part: this is one of 20 GB.
+MAX_ENTRY = 16 << 20
 
 # Files of at most so many bytes are in the entry too: the document, and others. Together at most so many.
 _INLINE_DOCUMENT = 48 << 10
@@ -52,6 +54,10 @@ class Found:
         return replace(entry, contents=contents)
 
 
+class _Collected(Exception):
+    """An entry is there, and its document is not."""
+
+
 def document_of(text: bytes) -> Output:
     """The CAS file that a record document is."""
     return Output(hashlib.sha256(text).hexdigest(), len(text))
@@ -69,15 +75,17 @@ class RemoteRecords:
         """The record under a key, if it is there and counts. Raises RecordUntrusted, RemoteFault."""
         try:
             return self._at(key, key, wanted)
-        except (RecordUntrusted, RemoteLied) as error:
+        except (RecordUntrusted, RemoteLied, _Collected) as error:
             domains = self._trust.read_domains if self._trust.enforced else ()
             for domain in domains:
                 try:
                     found = self._at(domain_key(domain, key), key, wanted)
-                except (RecordUntrusted, RemoteLied):
+                except (RecordUntrusted, RemoteLied, _Collected):
                     continue
                 if found is not None:
                     return found
+            if isinstance(error, _Collected):
+                return None
             raise error
 
     def _at(self, place: str, key: str, wanted: Recipe | None) -> Found | None:
@@ -95,7 +103,7 @@ class RemoteRecords:
             self._files.know(file, entry.contents[file.sha256])
         text = self._files.get(document)
         if text is None:
-            return None  # collected
+            raise _Collected
         why_not = self._trust.refusal(key, document, entry.signatures)
         if why_not is not None:
             raise RecordUntrusted(f"the record in {self._files.name} does not count: {why_not}")
@@ -115,7 +123,8 @@ class RemoteRecords:
         parts = {}
         for output in record.outputs.values():
             files = named.get(output.sha256, ())
-            if not files or sum(file.size for file in files) != output.size:
+            alone = len(files) != 1 or files[0].sha256 == output.sha256  # else it is one chunk, of another blob
+            if not files or not alone or sum(file.size for file in files) != output.size:
                 raise self._files.lie(f"ac/{place} does not say what blob {output.sha256} consists of")
             if any(file.size > MAX_FILE for file in files):
                 raise self._files.lie(f"ac/{place} names a file of more than {MAX_FILE >> 20} MiB")
@@ -124,7 +133,8 @@ class RemoteRecords:
 
     def publish(self, found: Found, read: Read) -> Found:
         """Leave a record there, after its CAS files, which `read` gives. Returns what is there now: another's, if that
-        came first and counts for this machine. Raises RemoteFault, and what `read` raises."""
+        came first and counts for this machine. Raises RemoteFault (RemoteRefused where something useless is in its place
+        that stays), and what `read` raises."""
         started = time.monotonic()
         files = [file for parts in found.parts.values() for file in parts]
         self._files.send(files, read)
@@ -141,19 +151,47 @@ class RemoteRecords:
         try:
             other = self.find(key)
         except RecordUntrusted:
-            voucher = self._trust.voucher(key, document_of(found.document), found.signatures)
-            if (
-                voucher is not None
-            ):  # it may be another's record that is passed on, for another domain than this machine's
-                self._transport.put("ac", domain_key(voucher.domain, key), data, once=False)
-            return found
+            if self._trust.voucher(key, document_of(found.document), found.signatures) is None:
+                return found
+            other, placed = None, False
         except RemoteLied:
-            other = None
-        usable = other is not None and other.record.recipe.same_as(found.record.recipe)
-        if other is not None and usable and self._files.all_there(f for parts in other.parts.values() for f in parts):
-            return other
-        self._transport.put("ac", key, data, once=False)
+            other, placed = None, self._transport.put("ac", key, data, once=False)
+        else:
+            if other is not None and self._is_usable(other, found):
+                if other.record.recipe.stage != "package" or other.record.outputs == found.record.outputs:
+                    return other
+                return found if self._transport.put("ac", key, data, once=False) else other  # rule 6
+            placed = self._transport.put("ac", key, data, once=False)
+        if not placed and not self._enter_domain(found, data):
+            raise RemoteRefused(
+                f"{self._files.name}: what nobody can use stands in the place of record {key}, and must not be replaced",
+                hint="`trtbuild cache gc --dir` on the server removes it, an hour after it was written",
+            )
         return found
+
+    def _is_usable(self, other: Found, found: Found) -> bool:
+        """Whether a record that is there is as good as `found`."""
+        files = (file for parts in other.parts.values() for file in parts)
+        return (
+            other.record.recipe.same_as(found.record.recipe)
+            and not self._files.wrong.intersection(other.parts)
+            and self._files.all_there(files)
+        )
+
+    def _enter_domain(self, found: Found, data: bytes) -> bool:
+        """Write an entry under the key of its domain. Whether there is one there now that counts."""
+        key = found.record.recipe.key
+        voucher = self._trust.voucher(key, document_of(found.document), found.signatures)
+        if voucher is None:
+            return False
+        # It may be another's record that is passed on, for another domain than this machine's.
+        place = domain_key(voucher.domain, key)
+        if self._transport.put("ac", place, data, once=False):
+            return True
+        try:
+            return self._at(place, key, None) is not None
+        except (RecordUntrusted, RemoteLied, _Collected):
+            return False
 
 
 def _small(found: Found, read: Read) -> dict[str, bytes]:

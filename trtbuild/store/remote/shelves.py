@@ -119,8 +119,10 @@ class Shelves:
         return total
 
     def remove_leftovers(self, before_ns: int) -> int:
-        """Remove the files below ``tmp/`` whose mtime is before a time, and what directories of theirs are empty."""
-        removed = 0
+        """Remove the files below ``tmp/`` whose mtime is before a time, and the empty directories that writers left there,
+        or beside it when they were making ``tmp/`` itself."""
+        with self._shared.folder() as root:
+            removed = sum(_remove_unfinished(name, root, before_ns) for name in os.listdir(root))
         with contextlib.suppress(FileNotFoundError), self._shared.folder("tmp") as tmp:
             for _, folders, files, folder in os.fwalk(".", topdown=False, dir_fd=tmp, follow_symlinks=False):
                 for name in files:
@@ -128,15 +130,18 @@ class Shelves:
                         if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
                             os.unlink(name, dir_fd=folder)
                             removed += 1
-                for name in folders:
-                    with contextlib.suppress(OSError):  # of a writer that died while it made a shelf
-                        if (
-                            name.startswith(".")
-                            and os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns
-                        ):
-                            os.rmdir(name, dir_fd=folder)
-                            removed += 1
+                removed += sum(_remove_unfinished(name, folder, before_ns) for name in folders)
         return removed
+
+
+def _remove_unfinished(name: str, folder: int, before_ns: int) -> bool:
+    """Remove an empty directory of a writer that died while it made a shelf. Whether there was one."""
+    if name.startswith("."):
+        with contextlib.suppress(OSError):
+            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
+                os.rmdir(name, dir_fd=folder)
+                return True
+    return False
 
 
 def _is_link(name: str, folder: int) -> bool:

@@ -87,9 +87,9 @@ class RemoteStore:
                 fetched += count
                 if len(parts) > 1:
                     whole.update(data)
-        if len(parts) > 1:
+        if len(parts) > 1 or parts[0].sha256 != sha256:
             if whole.hexdigest() != sha256:
-                raise self._files.lie(f"the chunks that it names are not blob {sha256}")
+                raise self._no_blob(sha256)
             into.join(sha256, parts, verified=True)
         return fetched
 
@@ -107,7 +107,11 @@ class RemoteStore:
             whole.update(data)
             yield memoryview(data)
         if whole.hexdigest() != sha256:
-            raise self._files.lie(f"the chunks that it names are not blob {sha256}")
+            raise self._no_blob(sha256)
+
+    def _no_blob(self, sha256: str) -> RemoteLied:
+        self._files.wrong.add(sha256)
+        return self._files.lie(f"the chunks that it names are not blob {sha256}")
 
     def close(self) -> None:
         """End its threads and let go of its connections."""

@@ -36,7 +36,8 @@ class Uploads:
     def __init__(self, local: LocalStore, remotes: Sequence[RemoteStore], lost: Lost) -> None:
         self._local = local
         self._read = reading(local)
-        self._remotes = remotes
+        #: Where what is added is sent.
+        self.remotes = tuple(remotes)
         self._lost = lost
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
@@ -48,7 +49,7 @@ class Uploads:
 
     def add(self, key: str) -> None:
         """Send the local store's record under `key`, once."""
-        for remote in self._remotes:
+        for remote in self.remotes:
             with self._lock:
                 if (remote.name, key) in self._given:
                     continue

@@ -40,7 +40,7 @@ class Sizes:
     weights_gb: float = 2.0
     dvc_stages: int = 100
     pull_mb: int = 350
-    pull_repeats: int = 5
+    pull_repeats: int = 3
     hit_mb: int = 100
     crowd: int = 24
     repeats: int = 15

@@ -36,6 +36,7 @@ def test_what_could_not_be_sent_is_told_once_for_each_reason() -> None:
     ] == [
         "  not sent  net/engine/0, net/engine/1, net/engine/2 and 6 more to team  it is full",
         "  not sent  net/trace to team                                            it was damaged",
+        "→ trtbuild doctor looks at the remotes; then push again: what is there already is not sent again",
         "  not built  vit/trace  it was not built in this project before",
         "→ trtbuild build, then push again",
         "warning: team: full",

@@ -134,3 +134,14 @@ def test_the_index_waits_for_all_files(tmp_path: Path) -> None:
     with pytest.raises(BlobMissing):
         outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     assert not (tmp_path / "dist/m/index.json").exists()
+
+
+@pytest.mark.parametrize("name", ["../../stolen", "/etc/stolen", "engines/../../stolen", "engines/\0"])
+def test_no_index_names_a_file_outside_of_its_package(name: str) -> None:
+    index, record = a_package(MemoryStore(), a=b"one")
+    digest = record.outputs["index"].sha256
+    for kind in ("package", "plans"):
+        with pytest.raises(ValueError, match="no file of a package"):
+            outputs.output_files(kind, "dist/m", {**index, "files": {name: {"sha256": digest}}}, record)
+    with pytest.raises(ValueError, match="no file of a package"):
+        outputs.output_files("package", "dist/m", {**index, "files": {"fine": {"sha256": "../digest"}}}, record)

@@ -117,6 +117,12 @@ def test_a_machine_without_a_signing_key_builds_for_itself_beside_it(built: Comm
     assert verdicts(built("plan")) == {("hit", "recorded")}
     assert len(list((Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir())) == 1
     assert built("cache", "verify")["ok"]
+    for _ in range(2):  # the second one by what the first one wrote down
+        built("build", "--frozen", environment=theirs)
+    (key,) = (Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir()
+    kept = key.rename(key.parent.parent / "kept.key")
+    built("build", "--frozen", environment=theirs, expect=3)
+    kept.rename(key)
     elsewhere = {**theirs, "XDG_STATE_HOME": f"{built.environment['XDG_STATE_HOME']}-of-another"}
     assert "untrusted" in {code for _, code in verdicts(built("plan", environment=elsewhere))}
 

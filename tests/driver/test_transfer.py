@@ -25,8 +25,11 @@ from trtbuild.driver import bundles, transfer, wiring
 from trtbuild.driver.workspace import Request
 from trtbuild.store import action_result
 from trtbuild.store.check import verify
+from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
+from trtbuild.store.remote.directory import DirectoryTransport
 from trtbuild.store.remote.memory import MemoryTransport
+from trtbuild.store.remote.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.toolchain import table
 
@@ -167,6 +170,33 @@ def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
     shutil.rmtree(elsewhere.project / ".trtbuild")
     assert third("cache", "import", str(tmp_path / "bundle"), environment=bare)["records"] == exported["records"]
     runs_nothing(third)
+
+
+def test_a_package_is_put_together_from_engines_that_only_a_remote_has(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
+) -> None:
+    built("cache", "push", environment=remote)
+    manifest = elsewhere.project / "trtbuild.yaml"
+    manifest.write_text(manifest.read_text().replace("rows", "lines"))  # a label, which is in the package alone
+    assert ran(elsewhere("build", environment=remote)) == {"package": 2}
+    runs_nothing(elsewhere, remote)
+
+
+@pytest.mark.parametrize("index", [b'{"files": {"../../../stolen": {"sha256": "%s"}}}' % (b"0" * 64), b"[1,"])
+def test_a_package_whose_index_is_none_is_put_together_again(
+    built: CommandLine, elsewhere: CommandLine, share: Path, remote: dict[str, str], index: bytes
+) -> None:
+    built("cache", "push", environment=remote)
+    team = RemoteStore(DirectoryTransport(RemoteSettings("team", f"file://{share}")), "team")
+    (key,) = (each["key"] for each in built("plan", "net")["steps"] if each["stage"] == "package")
+    record = team.get_record(key)
+    assert record is not None
+    outputs = {**record.outputs, "index": team.put_bytes(index)}
+    team.put_record(Record(record.recipe, outputs, record.provenance), replace=True)
+    assert ran(elsewhere("build", environment=remote)) == {"package": 1}
+    runs_nothing(elsewhere, remote)
+    found = team.get_record(key)
+    assert found is not None and found.outputs == record.outputs, "and shared again"
 
 
 def test_a_push_goes_on_where_it_was_broken_off(built: CommandLine, share: Path, remote: dict[str, str]) -> None:
@@ -465,3 +495,29 @@ def test_the_documents_are_json_objects_with_a_schema(
     for name, document in schemas.items():
         assert document["schema"] == f"trtbuild.cache-{name}/1"
         assert json.loads(json.dumps(document)) == document and isinstance(document["ok"], bool)
+
+
+@pytest.mark.parametrize("tolerated", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_record_that_a_lock_refuses_is_not_taken_for_the_one_that_it_names(
+    tmp_path: Path, there: bool, tolerated: bool
+) -> None:
+    recipe = Recipe("engine", 1, (("number", 1),))
+    transport = MemoryTransport()
+    if there:
+        other = LocalStore(tmp_path / "other")
+        other.put_record(Record(recipe, {"plan": other.put_bytes(b"locked")}))
+        transfer._Sending(other, RemoteStore(transport, "team")).send([recipe.key], _nobody)
+    local = LocalStore(tmp_path / "cache")
+    local.put_record(Record(recipe, {"plan": local.put_bytes(b"another")}))
+    store = LayeredStore(local, [RemoteStore(transport, "team")])
+
+    def refuses(key: str, record: Record, is_local: bool) -> str | None:
+        wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and tolerated)
+        return "not the locked one" if wrong else None
+
+    store.refuses = refuses
+    lacking, _ = transfer.complete(store, [recipe.key], _nobody)
+    assert lacking == ({} if there or tolerated else {recipe.key: "not the locked one"})
+    kept = local.get_record(recipe.key)
+    assert kept is not None and local.get_bytes(kept.outputs["plan"].sha256) == (b"locked" if there else b"another")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
 from trtbuild.store import action_result
@@ -543,3 +545,62 @@ def test_a_package_that_stays_over_there_is_not_taken_in_place_of_ours(tmp_path:
     new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
     mine.finish()
     assert mine.local.get_record(new.recipe.key) == new
+
+
+class Stuck(MemoryTransport):
+    """Takes nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may = threading.Semaphore(0), threading.Event()
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        self.begun.release()
+        assert self.may.wait(30)
+        return super().put(kind, name, data, once=once)
+
+
+def test_nothing_that_is_asked_waits_behind_an_upload(tmp_path: Path, record_of: RecordOf, payload: Payload) -> None:
+    team = Stuck()
+    mine = layered(tmp_path / "mine", team)
+    mine.put_record(record_of(1, stage="trace", plan=mine.put_bytes(payload(1, 16 * MIB))))
+    for _ in range(4):
+        assert team.begun.acquire(timeout=30), "all connections are busy with the upload"
+    mine.expect([record_of(2).recipe.key])
+    assert mine.uploads.waiting == 1
+    team.may.set()
+    mine.finish()
+    assert mine.reports()[0]["records_sent"] == 1
+
+
+def test_a_package_is_sent_after_its_engines_and_only_if_they_are_there(
+    tmp_path: Path, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
+    engine = theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"their plan")))
+    theirs.finish()
+    mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")), replace=True)
+    package = Record(
+        Recipe("package", 1, (("engines", {"all@ada": engine.recipe.key}),)), {"index": mine.put_bytes(b"of my plan")}
+    )
+    mine.put_record(package, replace=True)
+    mine.finish()
+    assert ("ac", package.recipe.key) not in team.entries
+    mine.put_record(package, replace=True)
+    theirs.put_record(package_of := Record(package.recipe, {"index": theirs.put_bytes(b"of their plan")}), replace=True)
+    theirs.finish()
+    found = layered(tmp_path / "third", team).get_record(package.recipe.key)
+    assert found is not None and found.outputs == package_of.outputs
+
+
+def test_a_record_that_cannot_be_read_here_counts_as_not_sent(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    record = mine.local.put_record(record_of(1, plan=mine.put_bytes(PLAN)))
+    path = mine.local.root / "ac" / record.recipe.key[:2] / record.recipe.key
+    entry = action_result.ActionResult.from_bytes(path.read_bytes())
+    path.unlink()
+    path.write_bytes(action_result.ActionResult(entry.files[:1]).to_bytes())
+    mine.uploads.add(record.recipe.key)
+    mine.finish()
+    assert mine.reports()[0]["records_not_sent"] == 1

@@ -118,9 +118,10 @@ def keygen(name: str, out: str | None, flags: Flags) -> int:
 @click.option("--remote", metavar="NAME", help="Only to this remote. Default: all that may be written.")
 @common
 def push(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
-    """Send what MODELS are built from to the remotes.
+    """Send the records of MODELS to the remotes.
 
-    Only what is not there yet is moved. Exits with status 1 if something could not be sent, or is not built.
+    They are all that a build goes by; without MODELS, those of all models. Only what is not there yet is moved. Exits
+    with status 1 if something could not be sent, or is not built.
     """
     from trtbuild.cli import transfers
     from trtbuild.driver import transfer
@@ -136,9 +137,10 @@ def push(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 @click.option("--remote", metavar="NAME", help="Only from this remote. Default: all that may be read.")
 @common
 def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
-    """Bring what MODELS are built from, and build nothing.
+    """Bring the records of MODELS from the remotes.
 
-    Needs neither torch nor TensorRT. Exits with status 1, and the list, if there is something that no remote has.
+    They are all that a build goes by; without MODELS, those of all models. Nothing is built, and neither torch nor
+    TensorRT is needed. Exits with status 1, and the list, if there is something that no remote has.
     """
     from trtbuild.cli import transfers
     from trtbuild.driver import transfer
@@ -158,9 +160,10 @@ def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 @click.option("--all", "everything", is_flag=True, help="The whole local cache, whatever the manifests say.")
 @common
 def export(file: str, models: tuple[str, ...], everything: bool, flags: Flags) -> int:
-    """Write what MODELS are built from to one FILE.
+    """Write the records of MODELS to one FILE.
 
-    It is for machines with no network: there, trtbuild cache import, and a build runs nothing.
+    They are all that a build goes by; without MODELS, those of all models. It is for machines with no network: there,
+    trtbuild cache import, and a build runs nothing.
     """
     from trtbuild.cli import transfers
     from trtbuild.driver import bundles

@@ -68,7 +68,9 @@ def collected(found: Document) -> list[str]:
     ]
     if found.get("blobs_condemned"):
         rows.append(("condemned", count(found["blobs_condemned"], "blob"), size(found["condemned_bytes"])))
-    because = [f"  {number:,} kept: {_why_kept(reason, found)}" for reason, number in found["kept_because"].items() if number]
+    because = [
+        f"  {number:,} kept: {_why_kept(reason, found)}" for reason, number in found["kept_because"].items() if number
+    ]
     if found.get("blobs_condemned"):
         because.append("  condemned: no record names them; the next collections remove them, an hour apart or more")
     if found.get("blobs_restored"):

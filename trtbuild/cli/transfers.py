@@ -27,7 +27,8 @@ def pushed(found: Document) -> list[str]:
     rows = []
     for remote in found["remotes"]:
         there = f"{count(remote['records_there'], 'record')}, {size(remote['bytes_there'])} there already"
-        rows.append(("pushed", terminal.bold(remote["name"]), _moved(remote, "_sent"), terminal.dim(there)))
+        told = terminal.dim(there) if remote["records_there"] else ""
+        rows.append(("pushed", terminal.bold(remote["name"]), _moved(remote, "_sent"), told))
     by_reason: dict[tuple[str, str], list[str]] = {}
     for each in found["not_sent"]:
         by_reason.setdefault((each["remote"], each["reason"]), []).append(each["step"])
@@ -36,7 +37,10 @@ def pushed(found: Document) -> list[str]:
         for (remote, reason), steps in by_reason.items()
     ]
     missing = _missing(found, "not built", "trtbuild build, then push again")
-    return [*aligned(rows), *_shown(failed), *missing, *_warned(found)]
+    said = {f"{remote}: {reason}" for remote, reason in by_reason}
+    warnings = [text for text in found["warnings"] if text.partition(" (")[0] not in said and text not in said]
+    hint = ["→ trtbuild doctor looks at the remotes; then push again: what is there already is not sent again"]
+    return [*aligned(rows), *_shown(failed), *(hint if failed else []), *missing, *_warned({"warnings": warnings})]
 
 
 def pulled(found: Document) -> list[str]:

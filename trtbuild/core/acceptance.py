@@ -72,7 +72,7 @@ def by_files(
         return None
     try:
         made = Record.from_bytes(look.blob(pointer.outputs["record"].sha256)).recipe
-    except (BlobMissing, EntryCorrupt, KeyError, ValueError):
+    except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
         return None
     if not keys.may_stand_for(made, anyone):
         return None

@@ -98,7 +98,7 @@ class Verdicts:
             return parse(self._look.blob(step.record.outputs[output].sha256))
         except BlobMissing:
             self.cannot_use(step, GONE)
-        except (EntryCorrupt, KeyError, TypeError, ValueError):
+        except (EntryCorrupt, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
             self.cannot_use(step, Reason("corrupt", f"its output `{output}` is damaged"))
         return None
 

@@ -27,11 +27,17 @@ _MOST_NAMED = 20
 def export_models(request: Request, file: Path, told: Told) -> Document:
     """``trtbuild.cache-export/1``: all records of the models that were asked for, from here and from remotes, as one file.
 
-    Raises StoreError when something is not there that a build would need, or the file cannot be written.
+    Raises UsageError when the file was forgotten, StoreError when something is not there that a build would need, or the
+    file cannot be written.
     """
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
     try:
+        if not request.models and str(file) in workspace.models:
+            raise UsageError(
+                f"{str(file)!r} is a model, and stands where the file belongs",
+                hint=f"trtbuild cache export {file}.bundle {file}",
+            )
         with only_reading(store), store.session():
             selection = select(workspace)
             lacking, _ = complete(store, selection.keys, told)

@@ -14,7 +14,7 @@ from trtbuild.store.signing import Signer
 
 def keyring(settings: TrustSettings, environ: Mapping[str, str]) -> Keyring:
     """Whom this machine believes, and how it signs. Raises ConfigurationError for a key that cannot be read."""
-    machine = _machine_key_path(environ)
+    machine = machine_key_path(environ)
     return Keyring(
         settings.keys,
         revoked=settings.revoked,
@@ -38,7 +38,7 @@ def _signer(settings: TrustSettings) -> Signer | None:
         raise
 
 
-def _machine_key_path(environ: Mapping[str, str]) -> Path | None:
+def machine_key_path(environ: Mapping[str, str]) -> Path | None:
     """Where the key lies that counts on this machine alone: ``$XDG_STATE_HOME/trtbuild/local.key``."""
     base = environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):  # the XDG Base Directory Specification: a relative one is to be ignored

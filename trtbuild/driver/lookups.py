@@ -56,8 +56,9 @@ class StoreLookups:
         #: Weights file → the digest that this command goes by.
         self.weights_digests: dict[str, str] = {}
         self._ran: set[str] = set()
-        #: Keys whose entry was wrong and is in quarantine now.
+        #: Keys whose entry was wrong, and is in quarantine now or is not gone by.
         self.corrupt: set[str] = set()
+        self._unfit: set[str] = set()
         #: Keys under which there is a record that does not count, and why not.
         self.untrusted: dict[str, str] = {}
 
@@ -171,6 +172,12 @@ class StoreLookups:
 
     # -- what a build tells
 
+    def is_damaged(self, key: str) -> None:
+        """A record that was found cannot be gone by: what it left is not what it should be. The next plan makes another."""
+        self.corrupt.add(key)
+        self._unfit.add(key)
+        self._records[key] = None
+
     def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         """Keep a link of a chain; a link that another build has put there meanwhile stays, unless it cannot be read."""
         hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
@@ -212,7 +219,7 @@ class StoreLookups:
         Of a trace also if it was missing because the trail led elsewhere than the links do: they are read for this.
         """
         was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
-        if step.recipe is None or not was_missing:
+        if step.recipe is None or not was_missing or step.recipe.key in self._unfit:
             return None
         recipe = step.recipe
         if step.stage == "trace":

@@ -24,7 +24,7 @@ from typing import Any
 from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.ports import FileStamp, Store
 from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.record import Record, is_digest
 
 INDEX = "index.json"
 _ENGINES = "engines/"
@@ -47,9 +47,13 @@ class OutputFile:
 
 
 def output_files(kind: str, root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-    """The files of one output of a model, the package's index last."""
+    """The files of one output of a model, the package's index last. Raises ValueError, KeyError, TypeError or
+    AttributeError for what is no index: it may come from a remote, and names the files that are written."""
     base = str(PurePosixPath(root) / "_")[:-1]  # joined by hand: there may be thousands of files
     named = sorted(index["files"].items())
+    for name, entry in named:
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name or not is_digest(entry["sha256"]):
+            raise ValueError(f"no file of a package: {name!r:.80}")
     if kind == "plans":
         return [
             OutputFile(f"{base}{path.removeprefix(_ENGINES)}", entry["sha256"])

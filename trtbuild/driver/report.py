@@ -9,7 +9,7 @@ from typing import Any
 from trtbuild.core.graph import STAGES, Step
 from trtbuild.core.planning import ModelPlan
 from trtbuild.driver.outcome import Outcome, Written
-from trtbuild.errors import ConfigurationErrors, ManifestErrors, TrtbuildError
+from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 
 Document = dict[str, Any]
 

@@ -37,6 +37,7 @@ from trtbuild.driver.executor import Outcome
 from trtbuild.driver.report import BuildResult
 from trtbuild.driver.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt
+from trtbuild.stages.trace.observe import HIDDEN
 from trtbuild.store.fingerprint import FileDigests
 
 #: The clocks of file systems: a tick of the kernel (10 ms at most), or where time stamps are coarser than that, FAT's.
@@ -164,15 +165,27 @@ class _Rows:
                 self.files[path] = null_build.identity(found)
 
     def _configuration(self) -> None:
-        """The file that remotes and trust come from: as it was read, or still not there. And the key that signs."""
+        """The file that remotes and trust come from: as it was read, or still not there. And the keys that sign."""
         configuration = self._workspace.configuration
         if configuration.trust.signing_key_file is not None:
             self._file(str(configuration.trust.signing_key_file), None)
+        if self._workspace.store.local.trust.enforced:
+            self._machine_key()
         if configuration.sha256 is not None:
             self._file(str(configuration.path), configuration.sha256)
         elif configuration.path is not None and configuration.path != os.devnull:
             _need(not os.path.lexists(configuration.path))
             self.absent.add(configuration.path)
+
+    def _machine_key(self) -> None:
+        """The key that counts on this machine alone: what it vouched for counts as long as it is there."""
+        from trtbuild.driver.keys_at_hand import machine_key_path  # only where keys are configured
+
+        path = machine_key_path(os.environ)
+        if path is not None and path.exists():
+            self._file(str(path), None)
+        elif path is not None:
+            self.absent.add(str(path))
 
     def _until_s(self) -> float | None:
         """When the first of the trusted keys that count now does not any more, in seconds since the epoch."""
@@ -212,6 +225,8 @@ class _Rows:
 
     def _observed(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
+        if kind == "environment" and name.startswith(HIDDEN):
+            return  # never seen by user code; for trtbuild itself it is compared with all of its own variables
         if kind == "environment":
             self.variables[name] = seen
         elif kind == "link":

@@ -110,7 +110,15 @@ def pull(request: Request, remote: str | None, told: Told) -> Document:
 def complete(store: LayeredStore, keys: Sequence[str], told: Told) -> tuple[dict[str, str], dict[str, Brought]]:
     """Bring the records with these keys that are not whole here from the remotes. Those that are not whole then → why; and
     what each remote gave. Raises StoreUnavailable."""
-    lacking = {key: "it is not whole in the cache" for key in keys if held(store.local, key) is None}
+    lacking: dict[str, str] = {}
+    tolerated: list[str] = []
+    for key in keys:
+        found = held(store.local, key)
+        why = "it is not whole in the cache" if found is None else store.refuses(key, found.record, False)
+        if why is not None:
+            lacking[key] = why
+        if why is not None and found is not None and store.refuses(key, found.record, True) is None:
+            tolerated.append(key)
     came: dict[str, Brought] = {}
     for remote in store.readers:
         if not lacking:
@@ -120,11 +128,13 @@ def complete(store: LayeredStore, keys: Sequence[str], told: Told) -> tuple[dict
         def heard(brought: Brought, what: str = what, total: int = total) -> None:
             told(what, brought.done, total, "records")
 
-        brought = came[remote.name] = bring(remote, list(lacking), store.local, heard)
+        brought = came[remote.name] = bring(remote, list(lacking), store.local, heard, store.refuses)
         lacking.update({key: f"{remote.name}: {text}" for key, text in brought.failed.items()})
         lacking.update(brought.untrusted)
         for key in (*brought.came, *brought.present):
             del lacking[key]
+    for key in tolerated:  # no remote has a better one
+        lacking.pop(key, None)
     return lacking, came
 
 
@@ -146,7 +156,9 @@ def _named(remotes: Iterable[RemoteStore], name: str | None, what: str) -> tuple
     """The remotes that are meant. Raises UsageError when there is none."""
     known = {remote.name: remote for remote in remotes}
     if name is not None and name not in known:
-        hint = suggestion(name, known, "remotes") if known else "docs/team-cache.md says how to configure one"
+        hint = (
+            suggestion(name, known, "remotes") if known else "its mode has to be rw; trtbuild doctor names the remotes"
+        )
         raise UsageError(f"no remote that {what} is called {name!r}", hint=hint)
     if not known:
         raise UsageError(

@@ -31,14 +31,12 @@ from trtbuild import errors
 from trtbuild.driver import logs
 from trtbuild.driver.worker import FORKS
 from trtbuild.errors import ToolchainError, TrtbuildError
+from trtbuild.stages.trace.observe import HIDDEN
 
 WorkerKind = Literal["trace", "torch", "engine"]
 
 #: All that an engine worker finds in its environment. It is a part of every engine's key.
 ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
-
-#: How variables begin that no worker inherits (rule 5).
-SECRET = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE")
 
 #: Seconds that a worker that has nothing to do gets to finish by itself.
 END_S = 5.0
@@ -270,6 +268,6 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
 def _environment(kind: WorkerKind) -> dict[str, str]:
     if kind == "engine":
         return dict(ENGINE_ENVIRONMENT)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(SECRET)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
     environment.update({"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
     return environment

@@ -125,9 +125,14 @@ class Workspace:
         environment.check_targets(self.models, list(dict.fromkeys(wanted)), self.facts)
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
-        """(kind, path, files) of each output of a model, from its package's record."""
-        index: Mapping[str, Any] = json.loads(self.look.blob(record.outputs["index"].sha256))
-        return [(kind, path, outputs.output_files(kind, path, index, record)) for kind, path in model.outputs]
+        """(kind, path, files) of each output of a model, from its package's record. Raises BlobMissing, EntryCorrupt."""
+        text = self.look.blob(record.outputs["index"].sha256)
+        try:
+            index: Mapping[str, Any] = json.loads(text)
+            return [(kind, path, outputs.output_files(kind, path, index, record)) for kind, path in model.outputs]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self.look.is_damaged(record.recipe.key)
+            raise EntryCorrupt(f"the index of the package of {model.name!r} cannot be used: {error}") from error
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
         """Bring the outputs of a finished model up to date."""

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from trtbuild.errors import BlobMissing, RecordUntrusted, RemoteFault
+from trtbuild.store.afar import Refuses, nothing
 from trtbuild.store.held import held
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
@@ -67,9 +68,14 @@ class Turns:
 
 
 def bring(
-    remote: RemoteStore, keys: Iterable[str], local: LocalStore, told: Callable[[Brought], None] = lambda brought: None
+    remote: RemoteStore,
+    keys: Iterable[str],
+    local: LocalStore,
+    told: Callable[[Brought], None] = lambda brought: None,
+    refuses: Refuses = nothing,
 ) -> Brought:
-    """Bring the records with these `keys` from `remote` to `local`. `told` hears of the state after each.
+    """Bring the records with these `keys` from `remote` to `local`. `told` hears of the state after each. One that is here
+    and that a lock file `refuses` is replaced.
 
     Raises StoreUnavailable; what came before is whole.
     """
@@ -77,12 +83,13 @@ def bring(
     with local.session(), ThreadPoolExecutor(_AT_ONCE) as pool:
         wanted = []
         for key in dict.fromkeys(keys):
-            if held(local, key) is None:
+            found = held(local, key)
+            if found is None or refuses(key, found.record, False) is not None:
                 wanted.append(key)
             else:
                 brought.present.append(key)
                 told(brought)
-        running = {pool.submit(_bring_one, remote, key, local, turns): key for key in wanted}
+        running = {pool.submit(_bring_one, remote, key, local, turns, refuses): key for key in wanted}
         try:
             for future in as_completed(running):
                 _note(brought, running[future], future.result())
@@ -94,7 +101,7 @@ def bring(
 
 
 def _bring_one(
-    remote: RemoteStore, key: str, local: LocalStore, turns: Turns
+    remote: RemoteStore, key: str, local: LocalStore, turns: Turns, refuses: Refuses
 ) -> int | BlobMissing | RecordUntrusted | RemoteFault:
     """The bytes that came, or why the record did not."""
     moved = 0
@@ -102,11 +109,15 @@ def _bring_one(
         found = remote.find(key)
         if found is None:
             return BlobMissing(f"the record is not in {remote.name}")
+        if (why := refuses(key, found.record, False)) is not None:
+            return RecordUntrusted(why)
         for sha256, parts in found.parts.items():
             with turns.of([sha256]):
                 if not local.has(sha256):
                     moved += remote.fetch(sha256, parts, local)
-        local.put_found(found.record, found.document, found.signatures)
+        here = held(local, key)
+        refused = here is not None and refuses(key, here.record, False) is not None
+        local.put_found(found.record, found.document, found.signatures, replace=refused)
     except (BlobMissing, RecordUntrusted, RemoteFault) as error:
         return error
     return moved

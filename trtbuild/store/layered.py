@@ -9,6 +9,7 @@ Rules
    does not have is gone (`BlobMissing`), so the next plan makes it anew, in the same run.
 4. What is put is local, and on its way to the remotes that may be written (`uploads`).
 5. An engine that somebody else has published while it was built here is used instead of ours: so one key has one engine.
+   Packages are sent last, and only if the engines over there are those that they were put together from.
 6. Who only asks (`only_asks`) changes nothing here either: what it needs to read is kept in memory.
 7. Where the local store cannot be written, what is brought goes straight to where it is wanted.
 """
@@ -16,7 +17,7 @@ Rules
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
@@ -57,6 +58,8 @@ class LayeredStore:
         self._lock = threading.Lock()
         self._bringing: dict[str, threading.Lock] = {}
         self._in_memory: dict[str, bytes] = {}
+        #: Packages that are sent last, and the keys of their engines.
+        self._packages: dict[str, frozenset[object]] = {}
 
     @property
     def readers(self) -> tuple[RemoteStore, ...]:
@@ -142,7 +145,11 @@ class LayeredStore:
                     return found.record
         record = self._noted(key, self.local.put_record(record, replace=replace))
         self._afar.forget(key)
-        self.uploads.add(key)
+        if record.recipe.stage == "package":
+            engines = dict(record.recipe.parts).get("engines")
+            self._packages[key] = frozenset(engines.values()) if isinstance(engines, Mapping) else frozenset()
+        else:
+            self.uploads.add(key)
         return record
 
     def _lost_race(self, remote: RemoteStore, found: Found) -> None:
@@ -280,6 +287,11 @@ class LayeredStore:
     def finish(self) -> None:
         """Come back when all that was put is where it can be."""
         self.uploads.finish()
+        packages, self._packages = self._packages, {}
+        for key, engines in packages.items():
+            if not engines & self.uploads.lost:  # else it would not fit; the next build puts one together that does
+                self.uploads.add(key)
+        self.uploads.finish()
 
     def close(self) -> None:
         """Let go of connections and threads. What was not sent yet is not."""
@@ -300,9 +312,7 @@ class LayeredStore:
             if number := report["untrusted"]:
                 said.append(f"{report['name']}: {number} of its records do not count here (trtbuild why)")
             if number := report["blobs_gone"]:
-                said.append(
-                    f"{report['name']}: {number} blobs that its records name could not be had from there"
-                )
+                said.append(f"{report['name']}: {number} blobs that its records name could not be had from there")
             if number := report["records_not_sent"]:
                 said.append(f"{report['name']}: {number} records could not be sent (trtbuild cache push sends them)")
         return said

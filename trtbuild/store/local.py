@@ -99,11 +99,15 @@ class LocalStore(LocalBlobs):
         """The first record that counts, of the places where one may stand. What is wrong with the others matters only then
         when there is none."""
         problem: EntryCorrupt | RecordUntrusted | None = None
+        untrusted_in_the_way = False
         for name in places(self.trust, key):
             try:
                 standing = self._at(name, key, wanted)
             except (EntryCorrupt, RecordUntrusted) as error:
-                problem = problem or error
+                if problem is None or (untrusted_in_the_way and isinstance(error, RecordUntrusted)):
+                    # Of a domain that is read, it says more: that the key expired, not that another's is unsigned.
+                    problem = error
+                untrusted_in_the_way = name == key and isinstance(error, RecordUntrusted)
                 continue
             if standing is not None:
                 return standing
@@ -124,7 +128,7 @@ class LocalStore(LocalBlobs):
                 return None
         why_not = self.trust.refusal(key, document, entry.signatures)
         if why_not is not None:
-            raise RecordUntrusted(f"the record {key} in the local store does not count: {why_not}")
+            raise RecordUntrusted(f"the record in the local cache does not count: {why_not}")
         data = self._document(name, document)
         if data is None:
             return None

@@ -28,19 +28,18 @@ import fcntl
 import os
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from trtbuild.core.ports import FileStamp
 from trtbuild.store.layout import Layout, allow, unavailable
 
-# Files that are written before they are synced together, and how many such batches wait while more is written: these many
-# descriptors are open at once. More of either gain nothing.
+# Files that are written before the first of them is synced, and how many may be open while they wait for that. The slower
+# the disk, the more are synced together.
 _TOGETHER = 32
-_WAITING = 2
+_OPEN = 256
 
 
 class _Written(NamedTuple):
@@ -58,10 +57,12 @@ class Publication:
         self._layout = layout
         self._lock = threading.Lock()
         self._unsettled: set[str] = set()
-        self._written: list[_Written] = []
         self._gathered: set[str] = set()
-        self._publisher: ThreadPoolExecutor | None = None
-        self._publishing: deque[Future[None]] = deque()
+        self._written: list[_Written] = []
+        self._open = 0
+        self._room = threading.Condition(self._lock)
+        self._publisher: threading.Thread | None = None
+        self._failure: BaseException | None = None
 
     def write(self, path: str, data: bytes | memoryview) -> None:
         """Give `path` the bytes `data`, in place of what it had. Durable after `settle`. Raises StoreUnavailable."""
@@ -98,13 +99,16 @@ class Publication:
             except FileNotFoundError:  # as in `write`
                 self._layout.create()
                 written = self._write_ahead(path, data)
-            with self._lock:
+            with self._room:
                 self._written.append(written)
-                if len(self._written) >= _TOGETHER:
-                    self._begin_batch()
-                late = self._publishing.popleft() if len(self._publishing) > _WAITING else None
-            if late is not None:
-                late.result()
+                self._open += 1
+                if self._publisher is None and len(self._written) >= _TOGETHER:
+                    self._publisher = threading.Thread(target=self._publish_behind, name="publisher", daemon=True)
+                    self._publisher.start()
+                while self._open >= _OPEN and self._failure is None:
+                    self._room.wait()
+                if self._failure is not None:
+                    raise self._failure
         except OSError as error:
             raise unavailable(error, self._layout.root) from error
 
@@ -123,12 +127,21 @@ class Publication:
             raise
         return _Written(descriptor, fresh, path)
 
-    def _begin_batch(self) -> None:
-        """Have a thread publish what was written."""
-        batch, self._written = self._written, []
-        if self._publisher is None:
-            self._publisher = ThreadPoolExecutor(1, thread_name_prefix="publisher")
-        self._publishing.append(self._publisher.submit(self._publish, batch))
+    def _publish_behind(self) -> None:
+        """A thread: publish what was written, all of it at once, until little is left."""
+        while True:
+            with self._room:
+                if len(self._written) < _TOGETHER or self._failure is not None:
+                    self._publisher = None
+                    return
+                batch, self._written = self._written, []
+            try:
+                self._publish(batch)
+            except BaseException as error:  # raised where the files come from
+                self._failure = error
+            with self._room:
+                self._open -= len(batch)
+                self._room.notify_all()
 
     def _publish(self, batch: list[_Written]) -> None:
         try:
@@ -143,28 +156,20 @@ class Publication:
             for written in batch:
                 os.close(written.descriptor)
 
-    def _finish_batches(self) -> None:
-        """Publish what is left, after what is being published. The first error is raised when all of it was tried."""
-        if self._publisher is None:
-            batch, self._written = self._written, []
-            self._publish(batch)
-            return
-        if self._written:
-            self._begin_batch()
-        self._publisher.shutdown()
-        self._publisher = None
-        publishing, self._publishing = self._publishing, deque()
-        for future in publishing:
-            future.result()
+    def _finish(self) -> list[_Written]:
+        """Wait for what is being published. Returns what is not; nothing else is written meanwhile."""
+        publisher = self._publisher
+        if publisher is not None:
+            publisher.join()
+        batch, self._written = self._written, []
+        self._open = 0
+        return batch
 
     def abandon(self) -> None:
-        """Remove what was gathered and is not published yet. What is being published is waited for."""
-        batch, self._written = self._written, []
-        for written in batch:
+        """Remove what was gathered and is not published yet."""
+        for written in self._finish():
             remove([written.fresh])
             os.close(written.descriptor)
-        with contextlib.suppress(OSError):
-            self._finish_batches()
 
     def _allow(self, descriptor: int) -> None:
         root = self._layout.shared()
@@ -189,7 +194,12 @@ class Publication:
     def settle(self, pool: Executor | None = None) -> None:
         """Publish what was gathered, then sync the directories of everything published so far. Raises StoreUnavailable."""
         try:
-            self._finish_batches()
+            if self._failure is not None:
+                self.abandon()
+                raise self._failure
+            self._publish(self._finish())
+            if self._failure is not None:
+                raise self._failure
             with self._lock:
                 folders, self._unsettled = self._unsettled, set()
             for _ in pool.map(sync_folder, folders) if pool else map(sync_folder, folders):

@@ -197,3 +197,13 @@ def test_it_is_part_of_the_command(command_line: CommandLine, tmp_path: Path) ->
     assert "remote team" in [check["name"] for check in document["checks"]]
     document = command_line("doctor", "--offline", environment=environment, expect=1)
     assert "remote team" not in [check["name"] for check in document["checks"]]
+
+
+def test_a_directory_that_is_not_there_is_perhaps_not_mounted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = project.parent / "a share"
+    monkeypatch.setenv("TRTBUILD_CONFIG", "/dev/null")
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{place.as_uri()}")
+    found = finding(examined(project), "remote team")
+    assert found.status == "warning" and "no such directory" in found.text and "mounted" in (found.fix or "")
+    place.mkdir()
+    assert finding(examined(project), "remote team").status == "ok"

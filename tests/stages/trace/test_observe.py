@@ -86,6 +86,12 @@ def test_a_variable_is_a_digest(project: Path, monkeypatch: pytest.MonkeyPatch) 
     assert seen("environment", "A_SECRET", project) == "absent"
 
 
+def test_what_user_code_never_sees_is_never_there(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRTBUILD_REMOTES", "TRTBUILD_REMOTE_TEAM_TOKEN", "TRTBUILD_SIGNING_KEY"):
+        monkeypatch.setenv(name, "hunter2")
+        assert seen("environment", name, project) == "absent"
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [

@@ -21,7 +21,7 @@ import pytest
 
 from tests.store.remote.hostile import Server, Talk
 from tests.store.remote.nginx import Nginx
-from trtbuild.errors import RemoteDown, RemoteFull, RemoteRefused
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFull, RemoteRefused
 from trtbuild.store.layout import Kind
 from trtbuild.store.remote.directory import DirectoryTransport
 from trtbuild.store.remote.http import HttpTransport
@@ -478,3 +478,8 @@ def test_http_to_a_port_of_tls(certificate: Path) -> None:
             remote(server.url).get("cas", NAME, LIMIT)
         assert server.connections >= 1
         assert server.requests == []
+
+
+def test_what_can_be_no_host_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="is no name of a host"):
+        HttpTransport(RemoteSettings("team", "http://ü..example/cache"), {})

@@ -118,6 +118,19 @@ def test_an_unsigned_record_does_not_count_and_is_not_in_the_way(
     assert found(open_as(reads(CI)), key) == "ci"
 
 
+@pytest.mark.parametrize("where", ["remote", "local"])
+def test_why_a_domains_own_record_does_not_count_is_told_rather_than_what_is_in_its_way(
+    open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
+) -> None:
+    def opened(trust: Trust) -> LayeredStore:
+        return open_as(trust) if where == "remote" else LayeredStore(LocalStore(tmp_path / "one", trust))
+
+    key = build(opened(Everyone()), "anyone").recipe.key
+    build(opened(signs(CI)), "ci")
+    with pytest.raises(RecordUntrusted, match="key 'ci' is revoked"):
+        opened(Keyring([CI.trusted], revoked=[CI.public_key])).get_record(key)
+
+
 def test_what_counts_on_one_machine_alone_does_not_leave_it(
     open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import trtbuild
 from trtbuild.core.nearest import nearest
@@ -104,6 +105,11 @@ def _remote(settings: RemoteSettings) -> Finding:
     said = getattr(getattr(transport, "report", lambda: None)(), "warnings", ())
     if said:
         return warning(name, f"{text}; {'; '.join(said)}", "see docs/team-cache.md")
+    if settings.url.lower().startswith("file:") and not Path(unquote(urlsplit(settings.url).path)).is_dir():
+        missing = f"{transport.place} ({_mode(settings)}): there is no such directory"
+        return warning(
+            name, missing, "is the share mounted? if so, make the directory, or let the first upload make it"
+        )
     return ok(name, text, _untried(settings))
 
 
@@ -155,7 +161,10 @@ def _trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
         return
     reads = ", ".join(trust.read_domains) or "what this machine signs alone"
     writes = trust.own_domain or "this machine alone"
-    yield ok("trust", f"{len(settings.keys)} trusted keys; reads {reads}; signs for {writes}")
+    yield ok(
+        "trust",
+        f"{len(settings.keys)} trusted key{'' if len(settings.keys) == 1 else 's'}; reads {reads}; signs for {writes}",
+    )
     for text in getattr(trust, "warnings", ()):
         yield warning("trust", str(text), "trtbuild cache keygen  makes a new key; those who read have to trust it")
     for key in settings.keys:

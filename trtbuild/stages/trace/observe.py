@@ -39,6 +39,10 @@ IGNORED_IN_PROJECT: dict[str, str] = {
 #: Seen of what is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
+#: How variables begin that no worker inherits: the signing key, and remotes with their credentials. User code never sees
+#: them, so they are never there.
+HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE")
+
 _INFO = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 
 #: Directory → (its mtime_ns, {normalized name: version}).
@@ -53,6 +57,8 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
     if dependency.kind == "distribution":
         return installed_version(dependency.name) or ABSENT
     if dependency.kind == "environment":
+        if dependency.name.startswith(HIDDEN):
+            return ABSENT
         value = os.environ.get(dependency.name)
         return ABSENT if value is None else environment_digest(value)
     path = os.path.join(project, dependency.name)

@@ -6,7 +6,8 @@ Rules
 2. A file that is there is not sent again; so what was broken off goes on where it stopped.
 3. A file that was seen there is taken to be there for `TRUSTED_S` at most. A collection over there waits longer than
    that (`collection`).
-4. What moves, moves over several connections at once, some files ahead of what is needed: memory stays bounded.
+4. What moves, moves over several connections at once, some files ahead of what is needed: memory stays bounded. What is
+   sent has connections of its own, so that no plan waits behind an upload.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RemoteFiles:
         self.name = name
         self._connections = connections
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[bool, ThreadPoolExecutor] = {}
         #: Files that are known to be there, and when they were seen (monotonic).
         self._seen: dict[str, float] = {}
         #: The bytes of small files that came with an entry, and how many there are.
@@ -97,7 +98,7 @@ class RemoteFiles:
                     self.transport.put("cas", file.sha256, read(file), once=True)
                 self._seen[file.sha256] = time.monotonic()
 
-        for _ in self.over(send_one, dict.fromkeys(files)):
+        for _ in self.over(send_one, dict.fromkeys(files), sending=True):
             pass
 
     def _was_seen(self, file: Output) -> bool:
@@ -120,13 +121,13 @@ class RemoteFiles:
             blame(fault)
         return fault
 
-    def over(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    def over(self, work: Callable[[Any], Any], items: Iterable[Any], *, sending: bool = False) -> Iterator[Any]:
         """What `work` gives for each of `items`, in order; done ahead, over the connections. Equal items that follow
         closely are done once. The first error ends it; what was begun is waited for. `work` must not call this."""
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._connections, thread_name_prefix=f"remote-{self.name}")
-            pool = self._pool
+            if sending not in self._pools:
+                self._pools[sending] = ThreadPoolExecutor(self._connections, thread_name_prefix=f"remote-{self.name}")
+            pool = self._pools[sending]
         waiting: deque[tuple[Any, Future[Any]]] = deque()
         running: dict[Any, Future[Any]] = {}
         try:
@@ -152,8 +153,8 @@ class RemoteFiles:
     def close(self) -> None:
         """End the threads and let go of the connections."""
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
+            pools, self._pools = self._pools, {}
+        for pool in pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self.transport.close()
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit
 
-from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.layout import Kind
 from trtbuild.store.remote import credentials, faults
 from trtbuild.store.remote.connection import Connection, NotHttp, chunked_body
@@ -126,7 +126,12 @@ class HttpTransport:
             connection.abort()
 
     def _headers(self, host: str, port: int, scheme: str, proxy: Proxy | None) -> str:
-        shown = f"[{host}]" if ":" in host else host.encode("idna").decode() if not host.isascii() else host
+        try:
+            shown = f"[{host}]" if ":" in host else host.encode("idna").decode() if not host.isascii() else host
+        except UnicodeError:
+            raise ConfigurationError(
+                f"{self.place}: {host!r:.80} is no name of a host", hint="write one such as https://cache.example"
+            ) from None
         lines = [f"Host: {shown}" if port == _PORTS[scheme] else f"Host: {shown}:{port}"]
         lines += ["User-Agent: trtbuild", "Accept-Encoding: identity"]
         if self._login:

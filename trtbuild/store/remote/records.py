@@ -76,16 +76,22 @@ class RemoteRecords:
         try:
             return self._at(key, key, wanted)
         except (RecordUntrusted, RemoteLied, _Collected) as error:
+            told: list[RecordUntrusted] = []
             domains = self._trust.read_domains if self._trust.enforced else ()
             for domain in domains:
                 try:
                     found = self._at(domain_key(domain, key), key, wanted)
-                except (RecordUntrusted, RemoteLied, _Collected):
+                except RecordUntrusted as nearer:
+                    told.append(nearer)
+                    continue
+                except (RemoteLied, _Collected):
                     continue
                 if found is not None:
                     return found
             if isinstance(error, _Collected):
                 return None
+            if told and isinstance(error, RecordUntrusted):  # that the key expired, and not that another's is unsigned
+                raise told[0] from error
             raise error
 
     def _at(self, place: str, key: str, wanted: Recipe | None) -> Found | None:

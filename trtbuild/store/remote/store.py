@@ -73,9 +73,10 @@ class RemoteStore:
         fetched = 0
         whole = hashlib.sha256()
         with into.receiving() as receipt:
+            there = receipt.found(parts)
 
             def bring(part: Output) -> tuple[bytes | memoryview, int]:
-                if receipt.has(part):
+                if part in there:
                     data = into.entries.read("cas", part.sha256)
                     if data is not None and is_file(part, data):
                         return data, 0

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
-from trtbuild.errors import StoreError
 from trtbuild.store.held import found_locally, reading
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.records import Found
@@ -43,6 +42,8 @@ class Uploads:
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._running: set[Future[None]] = set()
         self._given: set[tuple[str, str]] = set()
+        #: Keys under which another's record was there first, with another engine.
+        self.lost: set[str] = set()
         #: By remote: records that are there now, and those that could not be sent.
         self.sent: Counter[str] = Counter()
         self.not_sent: Counter[str] = Counter()
@@ -69,8 +70,9 @@ class Uploads:
     def _send(self, remote: RemoteStore, key: str) -> None:
         try:
             sent = self.send_now(remote, key)
-        except (StoreError, OSError):
-            # Why is in the remote's report; what cannot be read here is found out by whoever needs it here.
+        except Exception:
+            # Why is in the remote's report; what cannot be read here is found out by whoever needs it here. Whatever else
+            # it is, the record is not there, and no build fails for that.
             self.not_sent[remote.name] += 1
         else:
             self.sent[remote.name] += sent
@@ -89,6 +91,8 @@ class Uploads:
         found = replace(found, signatures=signatures)
         there = remote.publish(found, self._read)
         if there is not found and there.document != found.document:
+            if there.record.outputs.get("plan") != found.record.outputs.get("plan"):
+                self.lost.add(key)
             self._lost(remote, there)
         return True
 

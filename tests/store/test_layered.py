@@ -265,10 +265,11 @@ def test_a_blob_that_is_gone_from_one_remote_comes_from_the_next(tmp_path: Path,
     record = record_of(1, plan=filled.put_bytes(PLAN))
     filled.put_record(record)
     filled.finish()
+    second.calls.clear()
     both = layered(tmp_path / "both", first, second)
     assert both.get_record(record.recipe.key) is not None
     sha256 = record.outputs["plan"].sha256
-    assert not any(kind == "ac" for _, kind, _, _ in second.calls if _ == "get"), "the first one has it"
+    assert not second.calls, "the first one has it"
     del first.entries["cas", sha256]
     assert both.get_bytes(sha256) == PLAN
     assert [report["blobs_gone"] for report in both.reports()] == [1, 0]

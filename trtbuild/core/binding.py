@@ -37,6 +37,8 @@ class Interface:
     def from_bytes(cls, data: bytes) -> Interface:
         """Raises ValueError, KeyError or TypeError when `data` is no such document."""
         document = json.loads(data)
+        if not all(isinstance(entry, dict) for entry in [*document["inputs"], *document["outputs"]]):
+            raise ValueError("inputs and outputs are objects")
         slots = tuple(
             Slot(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["persistent"])
             for entry in document["weights"]

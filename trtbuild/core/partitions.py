@@ -71,6 +71,8 @@ class Partitions:
         document = json.loads(data)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
+        if not all(isinstance(source, str) for source in document["outputs"]):
+            raise ValueError("outputs are names")
         return cls(
             tuple(
                 Partition(

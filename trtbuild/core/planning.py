@@ -112,13 +112,19 @@ class _Forward:
 
     def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> tuple[Interface, tuple[Weight, ...]] | None:
         """What a trace tells about its program, and the weight of each slot."""
-        interface = self._verdicts.read(trace, "interface", Interface.from_bytes)
+        interface = self._verdicts.read(trace, "interface", self._interface)
         if interface is None:
             return None
         weights = self._verdicts.read(
             trace, "weights", lambda data: bind(interface, weights_from_json(json.loads(data)), table)
         )
         return None if weights is None else (interface, weights)
+
+    def _interface(self, data: bytes) -> Interface:
+        found = Interface.from_bytes(data)
+        if len(found.inputs) != len(self._model.inputs):
+            raise ValueError("it has other inputs than the model")
+        return found
 
     def _lower(self, trace: Step, record: Record, interface: Interface) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256

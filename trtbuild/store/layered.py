@@ -41,6 +41,13 @@ from trtbuild.store.remote.uploads import Uploads
 #: Blobs of at most this many bytes come along with others of their record (rule 2).
 SMALL = 256 << 10
 
+#: What is said of a remote where a count of its report is not zero.
+_TROUBLES = {
+    "untrusted": "records that do not count here: {} (trtbuild why says why)",
+    "blobs_gone": "blobs that could not be had, though records name them: {}",
+    "records_not_sent": "records that could not be sent: {} (trtbuild cache push sends them)",
+}
+
 T = TypeVar("T")
 
 
@@ -309,12 +316,9 @@ class LayeredStore:
             )
         for report in self.reports():
             said += [f"{report['name']}: {text}" for text in report.get("warnings", ())]
-            if number := report["untrusted"]:
-                said.append(f"{report['name']}: {number} of its records do not count here (trtbuild why)")
-            if number := report["blobs_gone"]:
-                said.append(f"{report['name']}: {number} blobs that its records name could not be had from there")
-            if number := report["records_not_sent"]:
-                said.append(f"{report['name']}: {number} records could not be sent (trtbuild cache push sends them)")
+            said += [
+                f"{report['name']}: {text.format(report[what])}" for what, text in _TROUBLES.items() if report[what]
+            ]
         return said
 
     def reports(self) -> list[dict[str, Any]]:

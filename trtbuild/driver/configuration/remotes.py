@@ -28,7 +28,7 @@ RESERVED = ("local", "built")
 LONGEST_PATIENCE_S = 600.0
 MOST_CONNECTIONS = 256
 
-EXAMPLE = "team=rw:https://cache.example/trtbuild"
+EXAMPLE = "team=rw:https://cache.example"
 
 
 @dataclass(frozen=True)

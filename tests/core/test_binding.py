@@ -81,6 +81,10 @@ def test_an_interface_is_read() -> None:
     for name in ("weights", "aliases", "inputs", "outputs", "output_tree"):
         with pytest.raises(KeyError):
             Interface.from_bytes(json.dumps({k: v for k, v in document.items() if k != name}).encode())
+    for name in ("inputs", "outputs"):
+        for wrong in (["x"], [[1]], [None]):
+            with pytest.raises(ValueError, match="are objects"):
+                Interface.from_bytes(json.dumps({**document, name: wrong}).encode())
 
 
 def test_a_table_survives_json() -> None:

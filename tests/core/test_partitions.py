@@ -48,6 +48,12 @@ def test_rejects_what_is_no_such_document(data: bytes) -> None:
         Partitions.from_bytes(data)
 
 
+def test_rejects_outputs_that_are_no_names() -> None:
+    for wrong in ([[1]], [None], [0]):
+        with pytest.raises(ValueError, match="outputs are names"):
+            Partitions.from_bytes(json.dumps({**json.loads(DOCUMENT.to_bytes()), "outputs": wrong}).encode())
+
+
 def test_rejects_a_partition_that_lacks_something() -> None:
     for name in json.loads(DOCUMENT.to_bytes())["partitions"][0]:
         document = json.loads(DOCUMENT.to_bytes())

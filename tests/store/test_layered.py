@@ -495,21 +495,6 @@ def test_blobs_that_are_gone_here_come_to_several_threads_at_once(tmp_path: Path
     assert again.source_of(record.recipe.key) == "team"
 
 
-def test_other_remotes_are_left_alone_where_only_some_are_meant(tmp_path: Path, record_of: RecordOf) -> None:
-    first, second = MemoryTransport(), MemoryTransport()
-    other = layered(tmp_path / "other", second)
-    record = other.put_record(record_of(1, plan=other.put_bytes(PLAN)))
-    other.finish()
-    second.calls.clear()
-    mine = layered(tmp_path / "mine", first, second)
-    mine.readers, mine.writers = mine.readers[:1], ()
-    assert mine.get_record(record.recipe.key) is None
-    mine.put_record(record_of(2, plan=mine.put_bytes(PLAN)))
-    mine.finish()
-    assert not first.entries
-    assert not second.calls
-
-
 def test_what_comes_with_entries_is_kept_up_to_a_limit(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -605,3 +590,22 @@ def test_a_record_that_cannot_be_read_here_counts_as_not_sent(
     mine.uploads.add(record.recipe.key)
     mine.finish()
     assert mine.reports()[0]["records_not_sent"] == 1
+
+
+def test_who_only_reads_sends_nothing_and_may_choose_whom_to_ask(tmp_path: Path, record_of: RecordOf) -> None:
+    first, second = MemoryTransport(), MemoryTransport()
+    other = layered(tmp_path / "other", first)
+    record = record_of(1, plan=other.put_bytes(PLAN))
+    other.put_record(record)
+    other.finish()
+    both = layered(tmp_path / "both", first, second)
+    with both.only_reading(both.readers[1:]):
+        assert both.get_record(record.recipe.key) is None
+        both.put_record(record_of(2, plan=both.put_bytes(PLAN)))
+    both.finish()
+    assert not second.entries
+    assert all(method == "get" for method, _, _, _ in second.calls)
+    assert both.get_record(record.recipe.key) is not None
+    both.put_record(record_of(3, plan=both.put_bytes(PLAN)))
+    both.finish()
+    assert ("ac", record_of(3).recipe.key) in second.entries

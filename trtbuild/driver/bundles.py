@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtbuild.core.record import is_digest
 from trtbuild.driver import wiring
-from trtbuild.driver.selection import only_reading, select
+from trtbuild.driver.selection import select
 from trtbuild.driver.transfer import OWN_ONLY, Document, Told, complete, not_there
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
@@ -38,7 +38,7 @@ def export_models(request: Request, file: Path, told: Told) -> Document:
                 f"{str(file)!r} is a model, and stands where the file belongs",
                 hint=f"trtbuild cache export {file}.bundle {file}",
             )
-        with only_reading(store), store.session():
+        with store.only_reading(), store.session():
             selection = select(workspace)
             lacking, _ = complete(store, selection.keys, told)
             missing = [f"{each['step']}: {each['reason']}" for each in not_there(selection, lacking)]

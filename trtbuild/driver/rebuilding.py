@@ -28,7 +28,6 @@ from trtbuild.core.graph import ModelPlan, Step
 from trtbuild.core.record import Record
 from trtbuild.core.spec import Target
 from trtbuild.core.trust import places
-from trtbuild.driver.selection import only_reading
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.weights_file import WeightsFile
 from trtbuild.driver.workers import WorkerPool
@@ -60,7 +59,7 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
     different: list[Document] = []
     same = 0
     try:
-        with only_reading(workspace.store), workspace.store.session():
+        with workspace.store.only_reading(), workspace.store.session():
             candidates = list(_candidates(workspace, unchecked))
             count = min(len(candidates), max(1, math.ceil(len(candidates) * share)))
             sample = random.Random(seed).sample(candidates, count)

@@ -14,10 +14,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trtbuild.core import chain, keys
 from trtbuild.core.binding import names_of
@@ -26,10 +24,6 @@ from trtbuild.core.graph import ModelPlan, Step
 from trtbuild.driver.steps import pack
 from trtbuild.driver.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
-from trtbuild.store.layered import LayeredStore
-
-if TYPE_CHECKING:
-    from trtbuild.store.remote.store import RemoteStore
 
 
 @dataclass(frozen=True)
@@ -117,16 +111,3 @@ def _follow_the_other_way(workspace: Workspace, plan: ModelPlan) -> None:
         plan.model, plan.shapes, names, facts.platform, {name: str(version) for name, version in versions.items()}
     )
     chain.follow(declared, look.read_link, observe)  # to the trace that was found the first way
-
-
-@contextmanager
-def only_reading(store: LayeredStore, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
-    """What is put meanwhile (the table of a weights file) is not sent to remotes. Only `readers` are asked, if given."""
-    before = store.readers, store.writers
-    store.writers = ()
-    if readers is not None:
-        store.readers = tuple(readers)
-    try:
-        yield
-    finally:
-        store.readers, store.writers = before

@@ -19,7 +19,7 @@ from typing import Any
 
 from trtbuild.core.nearest import suggestion
 from trtbuild.core.record import Output
-from trtbuild.driver.selection import Selection, only_reading, select
+from trtbuild.driver.selection import Selection, select
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, UsageError
 from trtbuild.store.bringing import Brought, Turns, bring
@@ -51,7 +51,7 @@ def push(request: Request, remote: str | None, told: Told) -> Document:
     try:
         targets = _named(store.writers, remote, "may be written")
         with store.session():
-            with only_reading(store):
+            with store.only_reading():
                 selection = select(workspace)
                 lacking, _ = complete(store, selection.keys, told)
             sendings = [_Sending(store.local, target) for target in targets]
@@ -85,7 +85,7 @@ def pull(request: Request, remote: str | None, told: Told) -> Document:
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
     try:
-        with only_reading(store, _named(store.readers, remote, "may be read")), store.session():
+        with store.only_reading(_named(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
             lacking, brought = complete(store, selection.keys, told)
         sources = Counter(store.source_of(key) for key in selection.keys if key not in lacking)

@@ -17,8 +17,8 @@ Rules
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from trtbuild.core.ports import FileStamp
@@ -62,6 +62,7 @@ class LayeredStore:
         self._afar = Afar(tuple(readers))
         self.uploads = Uploads(local, tuple(writers), self._lost_race)
         self._asking = False
+        self._sending = True
         self._lock = threading.Lock()
         self._bringing: dict[str, threading.Lock] = {}
         self._in_memory: dict[str, bytes] = {}
@@ -73,18 +74,10 @@ class LayeredStore:
         """The remotes that are asked, in order."""
         return self._afar.readers
 
-    @readers.setter
-    def readers(self, readers: tuple[RemoteStore, ...]) -> None:
-        self._afar.readers = readers
-
     @property
     def writers(self) -> tuple[RemoteStore, ...]:
         """The remotes that what is put is sent to."""
         return self.uploads.remotes
-
-    @writers.setter
-    def writers(self, writers: tuple[RemoteStore, ...]) -> None:
-        self.uploads.remotes = writers
 
     @property
     def refuses(self) -> Refuses:
@@ -152,6 +145,8 @@ class LayeredStore:
                     return found.record
         record = self._noted(key, self.local.put_record(record, replace=replace))
         self._afar.forget(key)
+        if not self._sending:
+            return record
         if record.recipe.stage == "package":
             engines = dict(record.recipe.parts).get("engines")
             self._packages[key] = frozenset(engines.values()) if isinstance(engines, Mapping) else frozenset()
@@ -282,6 +277,19 @@ class LayeredStore:
         """For a command that only says what is there (rule 6), until something is put."""
         self._asking = True
         self.local.only_asks()
+
+    @contextmanager
+    def only_reading(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
+        """What is put meanwhile is not sent. Only `readers` are asked, if given."""
+        before = self._afar, self._sending
+        self._sending = False
+        if readers is not None:
+            self._afar = Afar(tuple(readers))
+            self._afar.refuses = before[0].refuses
+        try:
+            yield
+        finally:
+            self._afar, self._sending = before
 
     def session(self) -> AbstractContextManager[None]:
         """What is read or written from here to the end of the session is safe from collection. Raises StoreUnavailable."""

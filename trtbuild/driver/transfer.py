@@ -88,12 +88,14 @@ def pull(request: Request, remote: str | None, told: Told) -> Document:
         with store.only_reading(_named(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
             lacking, brought = complete(store, selection.keys, told)
-        sources = Counter(store.source_of(key) for key in selection.keys if key not in lacking)
-        moved = {report["name"]: report.get("bytes_down", 0) for report in store.reports()}
+            sources = Counter(store.source_of(key) for key in selection.keys if key not in lacking)
+            # what planning looked at came by then, what it did not look at came with `brought`
+            for name, each in brought.items():
+                sources[name] += sum(store.source_of(key) == "local" for key in each.came)
+            moved = {report["name"]: report.get("bytes_down", 0) for report in store.reports()}
+            warnings = store.warnings()
     finally:
         store.close()
-    # what planning looked at came by then, what it did not look at came with `brought`
-    sources.update({name: sum(store.source_of(key) == "local" for key in each.came) for name, each in brought.items()})
     came = {name: records for name, records in sources.items() if name != "local" and records}
     missing = not_there(selection, lacking)
     return {
@@ -103,7 +105,7 @@ def pull(request: Request, remote: str | None, told: Told) -> Document:
         "present": len(selection.keys) - len(lacking) - sum(came.values()),
         "remotes": [{"name": name, "records": came[name], "bytes": moved.get(name, 0)} for name in sorted(came)],
         "missing": missing,
-        "warnings": store.warnings(),
+        "warnings": warnings,
     }
 
 

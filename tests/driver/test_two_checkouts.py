@@ -207,3 +207,27 @@ def test_who_edits_builds_only_what_changed_and_everybody_has_it(team: Team, ano
     third.checkout()
     (third.folder / "trtbuild.yaml").write_text(manifest.read_text())
     assert ran(third("build", "--frozen")) == {}
+
+
+def test_what_is_gone_from_a_remote_is_made_again_or_missing_where_nothing_may_be_made(
+    team: Team, another_python: str
+) -> None:
+    """The records are there, and say that their blobs are; that these are gone is found out when they are fetched."""
+    lossy = team.folder / "lossy"
+    shutil.copytree(team.remotes["nfs"].removeprefix("file://"), lossy)
+    plans = [step["outputs"]["plan"] for step in team.document["steps"] if step["stage"] == "engine"]
+    gone = [path for path in lossy.glob("cas/*/*") if path.name in {plan["sha256"] for plan in plans}]
+    for path in gone:
+        path.unlink()
+    assert gone, "plans of this size are one file each"
+    environment = {"TRTBUILD_REMOTES": f"lossy=r:file://{lossy}"}
+    deploys = Person(team.folder / "deploys", another_python, environment)
+    deploys.checkout()
+    refused = deploys("build", "--frozen", expect=3)
+    assert refused["errors"][0]["type"] == "FrozenError"
+    assert any("could not be had" in text for text in refused["warnings"])
+    builds = Person(team.folder / "builds", sys.executable, environment)
+    builds.checkout()
+    built = builds("build")
+    assert set(ran(built)) >= {"engine"} and "trace" not in ran(built)
+    assert built["remotes"][0]["blobs_gone"] >= 1

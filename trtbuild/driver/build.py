@@ -24,7 +24,7 @@ from trtbuild.driver.steps import Ran, run_step
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workers import WorkerPool
 from trtbuild.driver.workspace import Request, Workspace
-from trtbuild.errors import FrozenError, InternalError, StoreError, TrtbuildError
+from trtbuild.errors import BlobMissing, EntryCorrupt, FrozenError, InternalError, StoreError, TrtbuildError
 
 __all__ = ["Request", "Workspace", "build"]
 
@@ -67,6 +67,14 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         finally:  # of an interrupted build, too
             _remember(workspace, outcome)
             workspace.store.close()
+    lost = {name: error for name, error in outcome.unwritten.items() if isinstance(error, BlobMissing | EntryCorrupt)}
+    if request.frozen and lost:
+        raise FrozenError(
+            "--frozen, and these outputs cannot be had:\n    "
+            + "\n    ".join(f"{name}: {error.text}" for name, error in lost.items()),
+            hint="a remote that has their records lacks their bytes: build without --frozen, and trtbuild cache push",
+            warnings=workspace.store.warnings(),
+        )
     result = BuildResult(outcome, remotes=workspace.store.reports())
     for name in plans:
         result.written += outcome.written.get(name, [])

@@ -19,12 +19,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from trtbuild.core.ports import FileStamp
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
-from trtbuild.core.trust import LOCAL
 from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
@@ -35,18 +34,12 @@ from trtbuild.errors import (
 )
 from trtbuild.store.afar import Afar, Refuses
 from trtbuild.store.local import LocalStore
+from trtbuild.store.remote import accounts
 from trtbuild.store.remote.store import Found, RemoteStore
 from trtbuild.store.remote.uploads import Uploads
 
 #: Blobs of at most this many bytes come along with others of their record (rule 2).
 SMALL = 256 << 10
-
-#: What is said of a remote where a count of its report is not zero.
-_TROUBLES = {
-    "untrusted": "records that do not count here: {} (trtbuild why says why)",
-    "blobs_gone": "blobs that could not be had, though records name them: {}",
-    "records_not_sent": "records that could not be sent: {} (trtbuild cache push sends them)",
-}
 
 T = TypeVar("T")
 
@@ -316,32 +309,9 @@ class LayeredStore:
 
     def warnings(self) -> list[str]:
         """What a person should know of the remotes and of the keys, once each."""
-        said = list(self.local.trust.warnings)
-        if self.writers and (self.local.trust.own_domain or "").startswith(LOCAL):
-            names = ", ".join(remote.name for remote in self.writers)
-            said.append(
-                f"{names}: what is built here is not sent, because keys are trusted and there is none to sign with"
-            )
-        for report in self.reports():
-            said += [f"{report['name']}: {text}" for text in report.get("warnings", ())]
-            said += [
-                f"{report['name']}: {text.format(report[what])}" for what, text in _TROUBLES.items() if report[what]
-            ]
-        return said
+        return accounts.warnings(self.reports(), self.local.trust, self.writers)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[accounts.Account]:
         """What each remote was used for, and what it did wrong; as ``--json`` shows it."""
-        reports = []
-        for remote in {each.name: each for each in (*self.readers, *self.writers)}.values():
-            report = getattr(remote.transport, "report", None)
-            reports.append(
-                {
-                    "name": remote.name,
-                    "place": remote.transport.place,
-                    **self._afar.counts(remote),
-                    "records_sent": self.uploads.sent[remote.name],
-                    "records_not_sent": self.uploads.not_sent[remote.name],
-                    **(report().to_json() if report is not None else {}),
-                }
-            )
-        return reports
+        remotes = {each.name: each for each in (*self.readers, *self.writers)}.values()
+        return [accounts.account(remote, self._afar.counts(remote), self.uploads) for remote in remotes]

@@ -25,7 +25,7 @@ from trtbuild.errors import BlobMissing, RemoteLied
 from trtbuild.store.remote.transport import Transport
 
 #: A CAS file has at most this many bytes.
-MAX_FILE = 16 << 20
+MAX_FILE = 4 << 20
 
 #: Seconds for which a file that was seen over there is taken to be there.
 TRUSTED_S = 1800.0

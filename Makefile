@@ -21,7 +21,7 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/python -c 'from trtbuild.manifest import reference; print(reference(), end="")' > docs/manifest.md
 
-# Every figure against a peer in the same run: half an hour, and hours the first time. `make bench ONLY="null plan"` is a part of
+# Every figure against a peer in the same run: most of an hour, and hours the first time. `make bench ONLY="null plan"` is a part of
 # it, `ONLY=--help` says more. The peers are in a virtual environment of their own: dvc alone brings 90 distributions.
 PEERS := benchmarks/.work/peers
 bench: $(READY) $(PEERS)/.ready

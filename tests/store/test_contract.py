@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from trtbuild.core.ports import Store
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
-from trtbuild.errors import BlobMissing
+from trtbuild.errors import BlobMissing, RemoteRefused
 from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 from trtbuild.store.memory import MemoryStore
@@ -209,7 +210,8 @@ def test_another_recipe_under_one_key_is_not_returned(
     first, second = record_of(1), record_of(2)
     monkeypatch.setattr(Recipe, "key", property(lambda self: "cd" * 32))
     store.put_record(first)
-    assert store.put_record(second) == second
+    with nullcontext() if replaces else pytest.raises(RemoteRefused, match="must not be replaced"):
+        assert store.put_record(second) == second
     assert store.get_record("cd" * 32) == (second if replaces else first)
 
 

@@ -263,8 +263,8 @@ def run(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         show.usage_error(error, as_json=as_json, command=_command(given))
         return 2
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        show.interrupted(as_json=as_json)
+    except (KeyboardInterrupt, click.exceptions.Abort) as stop:
+        show.interrupted(unsent=getattr(stop.__cause__ or stop, "unsent", 0))  # click raises its own from ours
         return INTERRUPTED
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(given))

@@ -85,9 +85,10 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
     error(UsageError(said[:1].lower() + said[1:], hint=hint), as_json=as_json, command=command)
 
 
-def interrupted(*, as_json: bool) -> None:
-    """Ctrl-C or SIGTERM."""
-    terminal.say("interrupted: what was finished is in the cache", err=True)
+def interrupted(*, unsent: int = 0) -> None:
+    """Ctrl-C or SIGTERM. `unsent` records were on their way to a remote."""
+    sends = "; some of it was not sent to the remotes: trtbuild cache push sends it" if unsent else ""
+    terminal.say(f"interrupted: what was finished is in the cache{sends}", err=True)
 
 
 def watching(flags: Flags) -> Watcher:

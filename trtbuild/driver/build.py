@@ -32,6 +32,14 @@ __all__ = ["Request", "Workspace", "build"]
 MOST_NAMED = 20
 
 
+class Interrupted(KeyboardInterrupt):
+    """A build was interrupted. `unsent` records were on their way to a remote; nothing but `cache push` sends them later."""
+
+    def __init__(self, unsent: int) -> None:
+        super().__init__()
+        self.unsent = unsent
+
+
 def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     """Bring every output that was asked for up to date.
 
@@ -64,6 +72,8 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
             _execute(workspace, outcome, watcher)
             with watcher.phase("send to remotes"):
                 workspace.store.finish()
+        except KeyboardInterrupt as stop:
+            raise Interrupted(workspace.store.unsent) from stop
         finally:  # of an interrupted build, too
             _remember(workspace, outcome)
             workspace.store.close()

@@ -301,6 +301,11 @@ class LayeredStore:
                 self.uploads.add(key)
         self.uploads.finish()
 
+    @property
+    def unsent(self) -> int:
+        """Records that are not yet where they are sent."""
+        return self.uploads.waiting + len(self._packages) * bool(self.writers)
+
     def close(self) -> None:
         """Let go of connections and threads. What was not sent yet is not."""
         self.uploads.close()

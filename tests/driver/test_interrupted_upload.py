@@ -1,0 +1,93 @@
+"""Ctrl-C while a build sends what it built: it ends at once, and says what sends the rest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.conftest import CommandLine
+
+NET = "import torch\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n"
+MANIFEST = """
+version: 1
+targets: {ada: {sm: 89}}
+profiles:
+  rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {dtype: float32}}
+    profiles: [rows]
+    targets: [ada]
+"""
+
+
+class Trickling:
+    """A server that has nothing, answers everything but uploads at once, and those never."""
+
+    def __init__(self) -> None:
+        self.uploads = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines:
+            while request := lines.readline():
+                while lines.readline().strip():
+                    pass
+                if request.startswith(b"PUT"):
+                    self.uploads += 1
+                    time.sleep(60)
+                    return
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_an_interrupt_does_not_wait_for_uploads_and_says_so(command_line: CommandLine) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("children would ignore Ctrl-C, too")
+    server = Trickling()
+    (command_line.project / "net.py").write_text(NET)
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    environment = {
+        "TRTBUILD_CACHE_DIR": str(command_line.cache),
+        "TRTBUILD_REMOTES": f"team=rw:http://127.0.0.1:{server.port}",
+        "TRTBUILD_REMOTE_TEAM_PATIENCE_S": "60",
+    }
+    build = subprocess.Popen(
+        [sys.executable, "-m", "trtbuild.cli.main", "build"],
+        cwd=command_line.project,
+        env={**os.environ, **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        package, deadline = command_line.project / "dist" / "net" / "index.json", time.monotonic() + 120
+        while not (package.exists() and server.uploads):
+            assert build.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        build.send_signal(signal.SIGINT)
+        _, said = build.communicate(timeout=30)
+    finally:
+        build.kill()
+        server.close()
+    assert build.returncode == 130
+    assert "trtbuild cache push sends it" in said

@@ -33,7 +33,7 @@ MOST_NAMED = 20
 
 
 class Interrupted(KeyboardInterrupt):
-    """A build was interrupted. `unsent` records were on their way to a remote; nothing but `cache push` sends them later."""
+    """A build was interrupted. `unsent` records were on their way to a remote; only `cache push` sends them later."""
 
     def __init__(self, unsent: int) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.programs import program
 from trtbuild.errors import TrtbuildError
 
 #: What changes a file system, or waits for it to have changed; `?` because not every architecture has each.
@@ -84,6 +85,7 @@ def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outc
 
     The child reports ``{"result": …}``, or ``{"error": …, "text", "hint"}`` for what it raised.
     """
+    strace = program("strace")
     gate_read, gate_write = os.pipe()
     report_read, report_write = os.pipe()
     log = place.parent / f"{place.name}.strace"
@@ -94,7 +96,7 @@ def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outc
         _child(run, place, gate_read, report_write)
     os.close(gate_read)
     os.close(report_write)
-    command = ["strace", "-f", "-y", "-s", "0", "-o", str(log), "-e", f"trace={_TRACED}"]
+    command = [strace, "-f", "-y", "-s", "0", "-o", str(log), "-e", f"trace={_TRACED}"]
     for injection in injections:
         command += ["-e", f"inject={injection}"]
     tracer = subprocess.Popen([*command, "-p", str(pid)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.programs import program
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 #: What is around the recipe, as Debian's /etc/nginx/nginx.conf is.
@@ -92,8 +94,8 @@ def _add_users(prefix: Path) -> dict[str, str]:
 @contextmanager
 def running(prefix: Path) -> Iterator[Nginx]:
     """Start nginx on a free port of loopback, in a directory of its own, as whoever runs this."""
-    executable = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    assert executable, "nginx is not installed (apt-get install nginx-light)"
+    executable = program("nginx")
+    program("openssl")  # for the logins
     for name in ("srv/tmp", "logs", "temp"):
         (prefix / name).mkdir(parents=True)
     passwords = _add_users(prefix)

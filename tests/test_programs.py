@@ -1,0 +1,21 @@
+"""What becomes of a test whose program is not installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.programs import ALL, program
+
+
+def test_a_missing_program_skips_a_test_and_fails_it_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ALL, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install no-such-program"):
+        program("no-such-program")
+    monkeypatch.setenv(ALL, "1")
+    with pytest.raises(pytest.fail.Exception, match="no-such-program is not installed"):
+        program("no-such-program")
+
+
+def test_programs_of_administrators_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert program("sh").endswith("/sh")

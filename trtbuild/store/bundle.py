@@ -31,7 +31,7 @@ from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteLied,
 from trtbuild.store.action_result import ActionResult
 from trtbuild.store.layout import Kind
 from trtbuild.store.publication import copy_atomically
-from trtbuild.store.remote.files import MAX_FILE, Read
+from trtbuild.store.remote.files import Read
 from trtbuild.store.remote.records import MAX_ENTRY
 
 SCHEMA = "trtbuild.bundle/1"
@@ -40,7 +40,7 @@ _FORMAT = f"{SCHEMA}\n".encode()
 _BLOCK = 512
 _END = bytes(2 * _BLOCK)
 _NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
-_LIMITS = {"cas": MAX_FILE, "ac": MAX_ENTRY}
+_LIMITS = {"cas": MAX_ENTRY, "ac": MAX_ENTRY}  # a record's document is a file, too
 _MAX_INDEX = 4096
 
 # What a member is by its type flag (POSIX pax, "ustar Header Block"), and GNU tar's own.

@@ -54,6 +54,9 @@ STORES: dict[str, Callable[[Path, Fixture], Store]] = {
 
 #: Where nothing can be replaced, whoever asks for it: the server sees to that.
 NEVER_REPLACE = ("nginx",)
+#: Where, of first writers at the very same moment, the last one stays, and the others may be told that they were first:
+#: the server looks, and then writes (docs/team-cache.md; moto's S3 does too, unlike S3).
+LOOKS_THEN_WRITES = ("nginx", "s3")
 
 MIB = 1 << 20
 ABSENT = "ab" * 32
@@ -187,7 +190,9 @@ def test_records_are_write_once(store: Store, record_of: Callable[..., Record], 
     assert store.get_record(first.recipe.key) == (second if replaces else first)
 
 
-def test_one_of_many_writers_wins(store: Store, record_of: Callable[..., Record]) -> None:
+def test_one_of_many_writers_wins(
+    store: Store, record_of: Callable[..., Record], request: pytest.FixtureRequest
+) -> None:
     plans = [store.put_bytes(f"plan {number}".encode()) for number in range(8)]
     results: list[Record] = []
     barrier = threading.Barrier(len(plans))
@@ -201,7 +206,11 @@ def test_one_of_many_writers_wins(store: Store, record_of: Callable[..., Record]
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [store.get_record(results[0].recipe.key)] * len(plans)
+    kept = store.get_record(results[0].recipe.key)
+    assert kept in results and len(results) == len(plans)
+    if request.node.callspec.params["store"] not in LOOKS_THEN_WRITES:
+        assert results == [kept] * len(plans)
+    assert store.put_record(record_of(1, plan=plans[0])) == kept, "who comes later has the winner's"
 
 
 def test_another_recipe_under_one_key_is_not_returned(

@@ -16,7 +16,7 @@ from trtbuild.errors import BundleRefused, StoreError, UsageError
 from trtbuild.store.action_result import ActionResult, record_document
 from trtbuild.store.bringing import Brought, bring
 from trtbuild.store.bundle import open_bundle, write_bundle
-from trtbuild.store.held import held, reading
+from trtbuild.store.held import for_others, held, reading
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
@@ -132,11 +132,11 @@ def _entries(local: LocalStore, keys: Iterable[str], left_out: dict[str, str]) -
         if found is None:
             left_out[key] = "it is not whole in the cache, or does not count here"
             continue
-        signatures = local.trust.for_others(found.signatures)
-        if local.trust.enforced and not signatures:
+        found = for_others(found, local.trust)
+        if found is None:
             left_out[key] = OWN_ONLY
             continue
-        entries[key] = replace(found, signatures=signatures).entry({})
+        entries[key] = found.entry({})
     return entries
 
 

@@ -23,7 +23,7 @@ from trtbuild.driver.selection import Selection, select
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, UsageError
 from trtbuild.store.bringing import Brought, Turns, bring
-from trtbuild.store.held import held, reading
+from trtbuild.store.held import for_others, held, reading
 from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.records import INLINE
@@ -205,10 +205,9 @@ class _Sending:
         found = held(self._local, key)
         if found is None:
             return "it is not whole in the cache any more"
-        signatures = self._remote.trust.for_others(found.signatures)
-        if self._remote.trust.enforced and not signatures:
+        found = for_others(found, self._remote.trust)
+        if found is None:
             return OWN_ONLY
-        found = replace(found, signatures=signatures)
         sent: dict[str, int] = {}
 
         def read(file: Output) -> bytes | memoryview:

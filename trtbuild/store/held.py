@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from trtbuild.core.record import Output, Record
+from trtbuild.core.trust import Trust
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.files import Read
@@ -33,6 +35,13 @@ def held(store: LocalStore, key: str) -> Found | None:
     except (EntryCorrupt, RecordUntrusted, KeyError, ValueError):
         return None
     return found if found is not None and all(store.has(sha256) for sha256 in found.parts) else None
+
+
+def for_others(found: Found, trust: Trust) -> Found | None:
+    """A record with those of its signatures that may leave this machine; None where it must not leave it (core/trust.py,
+    rule 5)."""
+    signatures = trust.for_others(found.signatures)
+    return None if trust.enforced and not signatures else replace(found, signatures=signatures)
 
 
 def reading(store: LocalStore) -> Read:

@@ -15,9 +15,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 
-from trtbuild.store.held import found_locally, reading
+from trtbuild.store.held import for_others, found_locally, reading
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.records import Found
 from trtbuild.store.remote.store import RemoteStore
@@ -83,12 +82,9 @@ class Uploads:
         Raises RemoteFault; BlobMissing or EntryCorrupt when it is not whole here; StoreUnavailable.
         """
         found = found_locally(self._local, key)
+        found = None if found is None else for_others(found, remote.trust)
         if found is None:
             return False
-        signatures = remote.trust.for_others(found.signatures)
-        if remote.trust.enforced and not signatures:
-            return False
-        found = replace(found, signatures=signatures)
         there = remote.publish(found, self._read)
         if there is not found and there.document != found.document:
             if there.record.outputs.get("plan") != found.record.outputs.get("plan"):

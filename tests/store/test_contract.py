@@ -54,9 +54,8 @@ STORES: dict[str, Callable[[Path, Fixture], Store]] = {
 
 #: Where nothing can be replaced, whoever asks for it: the server sees to that.
 NEVER_REPLACE = ("nginx",)
-#: Where, of first writers at the very same moment, the last one stays, and the others may be told that they were first:
-#: the server looks, and then writes (docs/team-cache.md; moto's S3 does too, unlike S3).
-LOOKS_THEN_WRITES = ("nginx", "s3")
+#: Where several first writers are told that they were first: moto looks and then writes, unlike S3 itself.
+LOOKS_THEN_WRITES = ("s3",)
 
 MIB = 1 << 20
 ABSENT = "ab" * 32

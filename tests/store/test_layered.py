@@ -609,3 +609,44 @@ def test_who_only_reads_sends_nothing_and_may_choose_whom_to_ask(tmp_path: Path,
     both.put_record(record_of(3, plan=both.put_bytes(PLAN)))
     both.finish()
     assert ("ac", record_of(3).recipe.key) in second.entries
+
+
+class LastStays(MemoryTransport):
+    """As WebDAV servers do: of first writers at the same moment, each is told that it was first, and the last one stays."""
+
+    decides = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = threading.Barrier(2)
+        self.first = 0
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        if kind == "ac" and once and (kind, name) not in self.entries:
+            self.both.wait(10)  # both have looked, and nothing is there
+            self.first += 1
+            return super().put(kind, name, data, once=False)
+        return super().put(kind, name, data, once=once)
+
+
+def test_first_writers_of_one_moment_end_with_one_engine(tmp_path: Path, record_of: RecordOf) -> None:
+    team = LastStays()
+    stores = [layered(tmp_path / name, team) for name in ("a", "b")]
+
+    def build(store: LayeredStore, who: str) -> None:
+        store.put_record(record_of(1, who=who, plan=store.put_bytes(f"plan of {who}".encode())))
+        store.finish()
+
+    threads = [threading.Thread(target=build, args=(store, who)) for store, who in zip(stores, "ab", strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert team.first == 2, "both were told that they were first"
+    key = record_of(1).recipe.key
+    kept = [store.local.get_record(key) for store in stores]
+    assert kept[0] is not None and kept[0] == kept[1]
+    assert sum(store.reports()[0]["lost_races"] for store in stores) == 1
+    assert [store.get_bytes(kept[0].outputs["plan"].sha256) for store in stores] == [
+        f"plan of {kept[0].provenance['who']}".encode()
+    ] * 2

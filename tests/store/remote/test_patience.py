@@ -29,6 +29,7 @@ class Scripted:
     """A transport that does what a list says, then answers that nothing is there; each call takes `takes_s`."""
 
     place = "scripted://"
+    decides = True
     warnings = ("it is a script",)
 
     def __init__(self, *steps: Step, takes_s: float = 0.0) -> None:

@@ -73,6 +73,8 @@ def is_entry(kind: Kind, name: str, found: os.stat_result) -> bool:
 class DirectoryTransport:
     """See `transport.Transport`. Raises ConfigurationError when the URL is no ``file:///path``."""
 
+    decides = True
+
     def __init__(self, settings: RemoteSettings) -> None:
         self._shared = SharedFolder(root_of(settings.url))
         self.place = f"file://{self._shared.root}"

@@ -50,6 +50,8 @@ class HttpTransport:
     Raises ConfigurationError for a URL without a host, for a proxy that is none, and for credentials that cannot be read.
     """
 
+    decides = False  # one that does is not told from one that does not
+
     def __init__(self, settings: RemoteSettings, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         self.place = credentials.public_place(settings.url)

@@ -11,6 +11,8 @@ from trtbuild.store.layout import Kind
 class MemoryTransport:
     """See `transport.Transport`."""
 
+    decides = True
+
     def __init__(self, place: str = "memory://") -> None:
         self.place = place
         self.entries: dict[tuple[Kind, str], bytes] = {}

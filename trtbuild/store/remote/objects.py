@@ -51,6 +51,8 @@ class ObjectTransport:
     """See `transport.Transport`. Raises ConfigurationError when obstore is not installed, or the URL or the environment
     is not enough to know the place."""
 
+    decides = True
+
     def __init__(self, settings: RemoteSettings) -> None:
         parts = urlsplit(settings.url)
         if (

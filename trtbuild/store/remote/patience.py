@@ -131,6 +131,7 @@ class Patient:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.place = transport.place
+        self.decides = transport.decides
         self._transport = transport
         self._patience_s = patience_s
         self._clock = clock

@@ -10,7 +10,9 @@ Rules
 4. Small files are in the entry itself too (action_result.py, rule 6), so a link of a trace's chain is one request.
 5. Entries are write-once. One that nobody can use is replaced, where the place allows it. One that others may trust and
    this machine does not stays: its own goes under its domain's key (core/trust.py, rule 4).
-6. A package is replaced, where the place allows it, by one that was put together later from other engines. Of two builds
+6. Where first writers at the same moment are not told apart (`Transport.decides`), the last one's entry stays, and a little
+   later all of them find it (`now_there`). A request is one packet mostly, so `SETTLE_S` is long.
+7. A package is replaced, where the place allows it, by one that was put together later from other engines. Of two builds
    at once one may be first with an engine and the other with the package: it would not fit, and `--frozen` refuse it.
 """
 
@@ -31,6 +33,9 @@ from trtbuild.store.remote.files import MAX_FILE, TRUSTED_S, Read, RemoteFiles
 
 #: Bytes of an entry. Its list of chunks is the large part: this is one of 20 GB.
 MAX_ENTRY = 16 << 20
+
+#: Seconds after a write within which another first writer's may still come to stay (rule 6).
+SETTLE_S = 0.25
 
 # Files of at most so many bytes are in the entry too: the document, and others. Together at most so many.
 _INLINE_DOCUMENT = 48 << 10
@@ -166,7 +171,7 @@ class RemoteRecords:
             if other is not None and self._is_usable(other, found):
                 if other.record.recipe.stage != "package" or other.record.outputs == found.record.outputs:
                     return other
-                return found if self._transport.put("ac", key, data, once=False) else other  # rule 6
+                return found if self._transport.put("ac", key, data, once=False) else other  # rule 7
             placed = self._transport.put("ac", key, data, once=False)
         if not placed and not self._enter_domain(found, data):
             raise RemoteRefused(
@@ -174,6 +179,16 @@ class RemoteRecords:
                 hint="`trtbuild cache gc --dir` on the server removes it, an hour after it was written",
             )
         return found
+
+    def now_there(self, found: Found) -> Found:
+        """What stands where `found` was entered: itself, or that of another first writer. Raises RemoteFault."""
+        try:
+            there = self.find(found.record.recipe.key)
+        except (RecordUntrusted, RemoteLied):
+            return found
+        if there is None or there.document == found.document or not self._is_usable(there, found):
+            return found
+        return there
 
     def _is_usable(self, other: Found, found: Found) -> bool:
         """Whether a record that is there is as good as `found`."""

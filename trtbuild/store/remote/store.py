@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -21,7 +22,7 @@ from trtbuild.store.chunking import MAX_SIZE, Window, windows_of_bytes, windows_
 from trtbuild.store.local import LocalStore
 from trtbuild.store.publication import copy_atomically
 from trtbuild.store.remote.files import MAX_FILE, Read, RemoteFiles, is_file
-from trtbuild.store.remote.records import MAX_ENTRY, Found, RemoteRecords, document_of
+from trtbuild.store.remote.records import MAX_ENTRY, SETTLE_S, Found, RemoteRecords, document_of
 from trtbuild.store.remote.transport import Transport
 
 __all__ = ["Found", "RemoteStore"]
@@ -63,6 +64,15 @@ class RemoteStore:
         """Leave a record there, after its CAS files, which `read` gives. Returns what is there now: another's, if that
         came first and counts for this machine. Raises what `read` raises."""
         return self._records.publish(found, read)
+
+    @property
+    def decides(self) -> bool:
+        """Whether it tells first writers of the same moment apart; see `transport.Transport`."""
+        return self.transport.decides
+
+    def now_there(self, found: Found) -> Found:
+        """What stands where `found` was published, `records.SETTLE_S` after that: it, or another first writer's."""
+        return self._records.now_there(found)
 
     def fetch(self, sha256: str, parts: Sequence[Output], into: LocalStore) -> int:
         """Bring a blob into a local store: only the files that it lacks. Returns the bytes that were fetched.
@@ -208,7 +218,11 @@ class RemoteStore:
         document = document_of(text)
         self._files.send([document], lambda file: text)
         found = Found(record, text, self.trust.for_others(self.trust.sign(record.recipe.key, document)), parts)
-        return self._records.enter(found, self._files.demand, replace=replace).record
+        there = self._records.enter(found, self._files.demand, replace=replace)
+        if there is found and not (replace or self.decides):
+            time.sleep(SETTLE_S)
+            there = self.now_there(found)
+        return there.record
 
     def session(self) -> AbstractContextManager[None]:
         """What is collected over there is found missing when it is asked for."""

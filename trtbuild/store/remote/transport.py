@@ -26,6 +26,9 @@ class Transport(Protocol):
 
     #: The place, for people: a URL without credentials.
     place: str
+    #: Whether exactly one of several first writers at the same moment is told that it was first. A server that looks and
+    #: then writes (WebDAV) tells several, and what the last of them wrote stays.
+    decides: bool
 
     def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
         """The entry's bytes, or None when it is not there.

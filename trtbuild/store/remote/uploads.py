@@ -5,22 +5,29 @@ Rules
    counted and told, and is no failure of the build.
 2. What is sent is the local store's entry as it is: the document's bytes and the signatures that it has there. Files are
    compared with their names first: damage here must not become write-once damage there.
-3. Records that this machine's policy does not trust are not sent, and neither are those that nobody else could
+3. Where a remote does not tell first writers apart, engines are looked at again at the end (records.py, rule 6), so one
+   machine's engine is everybody's. Other records of a key are all alike, but for who made them.
+4. Records that this machine's policy does not trust are not sent, and neither are those that nobody else could
    (`Trust.for_others`).
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 
+from trtbuild.errors import RemoteFault
 from trtbuild.store.held import for_others, found_locally, reading
 from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.records import Found
+from trtbuild.store.remote.records import SETTLE_S, Found
 from trtbuild.store.remote.store import RemoteStore
 
+# Entries that are looked at at once in the end.
+_LOOKS = 8
 # Records that are sent at once to a remote. Each of them uses all of the remote's connections for its files.
 _AT_ONCE = 4
 
@@ -41,6 +48,9 @@ class Uploads:
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._running: set[Future[None]] = set()
         self._given: set[tuple[str, str]] = set()
+        # Engines that were first on a remote that does not decide, and when the last of them was.
+        self._first: list[tuple[RemoteStore, Found]] = []
+        self._last_s = 0.0
         #: Keys under which another's record was there first, with another engine.
         self.lost: set[str] = set()
         #: By remote: records that are there now, and those that could not be sent.
@@ -86,11 +96,18 @@ class Uploads:
         if found is None:
             return False
         there = remote.publish(found, self._read)
+        if there is found and not remote.decides and found.record.recipe.stage == "engine":
+            with self._lock:
+                self._first.append((remote, found))
+                self._last_s = time.monotonic()
+        self._compare(remote, found, there)
+        return True
+
+    def _compare(self, remote: RemoteStore, found: Found, there: Found) -> None:
         if there is not found and there.document != found.document:
             if there.record.outputs.get("plan") != found.record.outputs.get("plan"):
-                self.lost.add(key)
+                self.lost.add(found.record.recipe.key)
             self._lost(remote, there)
-        return True
 
     @property
     def waiting(self) -> int:
@@ -99,13 +116,24 @@ class Uploads:
             return len(self._running)
 
     def finish(self) -> None:
-        """Come back when nothing is on its way any more."""
-        while True:
-            with self._lock:
-                running = set(self._running)
-            if not running:
-                return
+        """Come back when nothing is on its way any more, and races are decided (rule 3)."""
+        while running := self._snapshot():
             wait(running, timeout=0.2)  # so that Ctrl-C is heard
+        with self._lock:
+            first, self._first = self._first, []
+        if first:
+            time.sleep(max(0.0, self._last_s + SETTLE_S - time.monotonic()))
+            with ThreadPoolExecutor(_LOOKS, thread_name_prefix="settle") as pool:
+                for _ in pool.map(lambda one: self._look_again(*one), first):
+                    pass
+
+    def _snapshot(self) -> set[Future[None]]:
+        with self._lock:
+            return set(self._running)
+
+    def _look_again(self, remote: RemoteStore, found: Found) -> None:
+        with suppress(RemoteFault):  # then it stays with what is here, which is as good
+            self._compare(remote, found, remote.now_there(found))
 
     def close(self) -> None:
         """Drop what has not been begun. What is on its way is left to end by itself."""

@@ -138,6 +138,8 @@ def _index(records: int, files: int, size_bytes: int, sha256: str) -> bytes:
 class Bundle:
     """An open bundle: a `Transport` that gives what is in it, and takes nothing."""
 
+    decides = True
+
     def __init__(self, place: str, file: BinaryIO, members: Mapping[tuple[Kind, str], tuple[int, int]]) -> None:
         self.place = place
         self._file = file

@@ -17,7 +17,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-from benchmarks import chunks, cold_build, crowd, digests, null_build, one_layer, plan_speed, pull, restore, transfer
+from benchmarks import (
+    chunks,
+    cold_build,
+    crowd,
+    digests,
+    load,
+    null_build,
+    one_layer,
+    plan_speed,
+    pull,
+    restore,
+    transfer,
+)
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.session import Session, Sizes
 
@@ -31,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Session], Iterator[Row]]] = {
     "pull": pull.rows,
     "crowd": crowd.rows,
     "transfer": transfer.rows,
+    "load": load.rows,
     "null": null_build.rows,
     "plan": plan_speed.rows,
 }

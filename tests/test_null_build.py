@@ -168,7 +168,7 @@ def a_package_before_a_module(root: Path) -> None:
 
 
 def damage_an_output(root: Path) -> None:
-    (engine,) = root.glob("dist/net/engines/*/*")
+    (engine,) = root.glob("dist/net/engines/*/*.plan")
     data = bytearray(engine.read_bytes())
     data[len(data) // 2] ^= 1
     engine.write_bytes(data)

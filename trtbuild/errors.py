@@ -12,6 +12,14 @@
     ├── SourceError              exit 1: the user's model (import, call, export, freezing, weights)
     ├── ConversionRefused        exit 1: a piece that no converter or parser takes
     ├── ToolchainError           exit 1: the compiler refused or died
+    ├── VerificationFailed       exit 1: what was built is not what PyTorch computes
+    ├── PackageError             exit 1: a package cannot be loaded, or a call does not fit it
+    │   ├── PackageMissing          there is no package
+    │   ├── PackageDamaged          truncated, altered, or no package's index
+    │   ├── PackageTooNew           of a format that this trtbuild does not know
+    │   ├── NoFittingTarget         for other GPUs, another TensorRT or another platform; or it has no reference program
+    │   ├── CallRefused             what a loaded package was called with does not fit it (a ValueError too)
+    │   └── EngineError             TensorRT refuses to load or run an engine; the text has its words
     ├── InternalError            exit 1: a bug of trtbuild
     └── StoreError               exit 1, or a miss where a miss is right
         ├── BlobMissing             named, but not there
@@ -174,11 +182,45 @@ class ConversionRefused(TrtbuildError):
 
 
 class ToolchainError(TrtbuildError):
-    """The compiler refused a network, or its process died. `log` is all that the library said, line by line."""
+    """The compiler refused a network, or its process died. `log` is all that the library said, line by line; `nodes` are
+    the names of ONNX nodes that it refused."""
 
     def __init__(self, text: str, *, hint: str | None = None, log: Sequence[str] = ()) -> None:
         super().__init__(text, hint=hint)
         self.log = tuple(log)
+        self.nodes: tuple[str, ...] = ()
+
+
+class PackageError(TrtbuildError):
+    """A package cannot be loaded or run."""
+
+
+class PackageMissing(PackageError):
+    """There is no package at a path."""
+
+
+class PackageDamaged(PackageError):
+    """A package is truncated or altered, or its index is none. Nothing of it was deserialized or run."""
+
+
+class PackageTooNew(PackageError):
+    """A package of a newer format than this trtbuild reads."""
+
+
+class NoFittingTarget(PackageError):
+    """A package has nothing that runs on the device that was found or named."""
+
+
+class CallRefused(PackageError, ValueError):
+    """The tensors of a call do not fit: number, names, dtype, shape or device."""
+
+
+class EngineError(PackageError):
+    """TensorRT, or CUDA, refuses to load or run an engine. The text has its words."""
+
+
+class VerificationFailed(TrtbuildError):
+    """What was built is not what PyTorch computes, or could not be compared with it."""
 
 
 class StoreError(TrtbuildError):

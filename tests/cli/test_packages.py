@@ -41,7 +41,7 @@ INDEX: dict[str, Any] = {
 
 
 def test_everything_that_is_in_a_package() -> None:
-    lines = [click.unstyle(line) for line in inspected({"path": "dist/det", "index": INDEX})]
+    lines = [click.unstyle(line) for line in inspected()({"path": "dist/det", "index": INDEX})]
     assert lines == [
         "dist/det: model det, float16",
         "inputs",
@@ -59,3 +59,88 @@ def test_everything_that_is_in_a_package() -> None:
         "  p2     engine     1.0 KiB",
         "  total  2 engines  3.0 KiB",
     ]
+
+
+def layer(name: str, module: str | None, operator: str | None) -> dict[str, Any]:
+    return {"name": name, "type": "elementwise", "module": module, "operator": operator}
+
+
+ENGINE: dict[str, Any] = {
+    "target": "ada",
+    "partition": "p0",
+    "layers": [
+        layer("n0", "encoder.0", "aten.linear.default"),
+        layer("n0_1", "encoder.0", "aten.linear.default"),
+        layer("n1", "", "aten.relu.default"),
+        layer("odd", None, None),
+    ],
+    "trtexec": {
+        "tool": "trtexec",
+        "arguments": ["--onnx=p0.onnx", "--minShapes=i0:1x3,i1:scalar"],
+        "differs": ["it has no flag for builder.strict_nans"],
+    },
+}
+
+
+def beyond(found: dict[str, Any], **asked: bool) -> list[str]:
+    """The lines below the index."""
+    document = {"path": "dist/det", "index": INDEX, "engines": [ENGINE], **found}
+    lines = [click.unstyle(line) for line in inspected(**asked)(document)]
+    return lines[lines.index("  total  2 engines  3.0 KiB") + 1 :]
+
+
+def test_layers_by_the_modules_that_they_come_from() -> None:
+    assert beyond({}, layers=True) == [
+        "engine p0 @ada",
+        "  encoder.0    2 layers  n0 … n0_1  linear",
+        "  (the model)  1 layer   n1         relu",
+        "  (unknown)    1 layer   odd",
+    ]
+
+
+def test_the_trtexec_command_can_be_copied() -> None:
+    assert beyond({}, trtexec=True) == [
+        "engine p0 @ada",
+        "  trtexec \\",
+        "    --onnx=p0.onnx \\",
+        "    --minShapes=i0:1x3,i1:scalar",
+        "  # it has no flag for builder.strict_nans",
+    ]
+    assert beyond({"engines": [{**ENGINE, "trtexec": None}]}, trtexec=True)[1:] == [
+        "  what it was compiled from is not in this cache"
+    ]
+
+
+def test_engines_that_are_alike_are_told_once() -> None:
+    other = {**ENGINE, "target": "blackwell"}
+    assert beyond({"engines": [ENGINE, other]}, layers=True)[0] == "engine p0 @ada,blackwell"
+
+
+def test_device_memory_by_profile() -> None:
+    memory = {"target": "ada", "device": "RTX 4090", "because": None, "contexts": {"p0": [2048], "long": [4096]}}
+    assert beyond({"memory": memory}) == [
+        "device memory of a context, RTX 4090, target ada",
+        "  p0    2.0 KiB",
+        "  long  4.0 KiB",
+    ]
+    nothing = {"target": None, "contexts": {}, "because": "unknown without a GPU"}
+    assert beyond({"memory": nothing}) == ["device memory: unknown without a GPU"]
+
+
+def test_what_was_verified() -> None:
+    assert beyond({"provenance": {"verified": [], "void": None}}) == ["not verified: trtbuild verify"]
+    entry = {
+        "by": "onnxruntime",
+        "status": "right",
+        "targets": ["ada", "blackwell"],
+        "tolerance": 1e-5,
+        "points": [{}, {}],
+        "partitions": [{"error": 1e-8}, {"error": None}],
+        "whole": {"error": 2.1e-7},
+        "finished": "2026-01-31T12:00:00Z",
+    }
+    assert beyond({"provenance": {"verified": [entry], "void": None}}) == [
+        "verified by onnxruntime: right @ada,blackwell, worst error 2.1e-07 within 1e-05 at 2 points, 2026-01-31T12:00:00Z"
+    ]
+    void = {"verified": [], "void": "provenance.json is about another package"}
+    assert beyond({"provenance": void}) == ["not verified: provenance.json is about another package"]

@@ -326,7 +326,8 @@ class FakeWorld:
         origins = {graph: json.loads(self.blob(sha256)) for graph, sha256 in contents.origins.items()}
         names = {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}
         plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
-        return {"index": self.put(contents.index()), "names": self.put(names)}, {"plans": plans}
+        table = self.put(names)
+        return {"index": self.put(contents.index(table)), "names": table}, {"plans": plans}
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from trtbuild.core.spec import (
     Source,
     Target,
 )
+from trtbuild.core.verification import Point
 
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript": "0.6.0"}
@@ -97,6 +98,10 @@ def shapes_of(model: Model) -> ShapePlan:
     return shapes
 
 
+#: Where a verification looks. (Which points these are is decided in core.verification.)
+POINTS = (Point(0, "min", (1,), 7), Point(0, "random 2", (3,), 8, zeros=True))
+
+
 @dataclass(frozen=True)
 class Build:
     """All that keys are made of, but the digests of what steps leave, which are fixed."""
@@ -137,9 +142,10 @@ class Build:
             weights=self.weights,
             modules=Output(C, 10),
             cuts=dict.fromkeys(targets, cut),
-            engines=[Engine("encoder.0", target, A, Output(B, 1000)) for target in targets],
+            engines=[Engine("encoder.0", target, A, Output(B, 1000), Output(C, 20)) for target in targets],
             toolchains=dict.fromkeys(targets, TOOLCHAIN_VERSION),
             origins={A: C},
+            sms={target.name: (target.sm,) for target in self.model.targets},
         )
 
     def recipes(self) -> dict[str, Recipe]:
@@ -153,6 +159,10 @@ class Build:
             "engine": keys.engine(self.engine_job(), ENVIRONMENT),
             "package": self.contents().recipe(),
             "weights": keys.weights_file(A, "safetensors"),
+            "verify": keys.verification(
+                "onnxruntime", A, B, {C: D}, WEIGHTS, POINTS, 1e-5, VERSIONS, {"platform": PLATFORM}
+            ),
+            "pt2": keys.exported_file(A, "2.13.0"),
         }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.conftest import FakeWorld, a_model, value_bytes
@@ -48,6 +50,25 @@ def test_a_package_that_is_not_in_place_needs_its_plans(built: FakeWorld) -> Non
     built.placed.clear()
     assert runs(built) == {ENGINES[1]: "evicted"}
     assert built.build(a_model()) == [ENGINES[1]]
+
+
+def test_a_package_that_is_not_in_place_needs_layer_information(built: FakeWorld) -> None:
+    built.placed.clear()
+    built.evict(output(built, ENGINES[1], "layers"))  # the same bytes for all of them, here
+    assert runs(built) == dict.fromkeys(ENGINES, "evicted")
+
+
+def test_a_package_with_a_reference_needs_the_programs_of_its_engines(built: FakeWorld) -> None:
+    model = replace(a_model(), reference=True)
+    plan = built.plan(model)
+    assert [step.id for step in plan.steps.values() if step.verdict != "hit"] == ["net/package"]
+    built.build(model)
+    record = built.plan(model).steps["net/partition"].record
+    assert record is not None
+    built.placed.clear()
+    built.evict(next(left for name, left in record.outputs.items() if name.startswith("program:")))
+    wanted = {step.id: step.reason.code for step in built.plan(model).steps.values() if step.verdict != "hit"}
+    assert wanted == {"net/partition": "evicted"}
 
 
 @pytest.mark.parametrize("name", ["index", "names"])

@@ -102,6 +102,7 @@ def test_rule_4_11_versions_are_in_trace_lower_partition_and_convert_and_in_no_e
         "lower",
         "partition",
         "convert",
+        "verify",
     }
 
 
@@ -113,6 +114,15 @@ def test_rule_4_11_each_version_counts() -> None:
         assert keys.convert(A, 22, newer).key != keys.convert(A, 22, VERSIONS).key
         old, new = (keys.partition(A, B, MODEL.partition, "tensorrt", "11", 22, v).key for v in (VERSIONS, newer))
         assert old != new
+
+
+def test_a_model_that_comes_as_onnx_is_lowered_by_its_partition_step() -> None:
+    def parts(opset: int, *, lowers: bool) -> list[str]:
+        recipe = keys.partition(A, B, PartitionSettings(), "tensorrt", "11", opset, VERSIONS, lowers=lowers)
+        return [name for name, _ in recipe.parts]
+
+    assert parts(17, lowers=True) == [*parts(17, lowers=False), "lowered"]
+    assert parts(20, lowers=True) == parts(20, lowers=False)
 
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
@@ -190,7 +200,8 @@ def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
 
 def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
     parts = dict(keys.engine(Build().engine_job(), ENVIRONMENT).parts)
-    assert set(parts["settings"]) == {field.name for field in dataclasses.fields(BuilderSettings)}  # type: ignore[arg-type]
+    said_only = {name for _, name in keys.SAID_ONLY}
+    assert set(parts["settings"]) == {field.name for field in dataclasses.fields(BuilderSettings)} - said_only  # type: ignore[arg-type]
     explicit = replace(MODEL.builder, optimization_level=BuilderSettings().optimization_level)
     assert engine(settings=explicit) == engine()
 
@@ -287,3 +298,8 @@ def test_settings_that_are_equal_and_not_the_same_stay_apart() -> None:
     assert one == true
     assert encode(keys.settings_of(one)) == encode(keys.fields_of(one))
     assert encode(keys.settings_of(true)) == encode(keys.fields_of(true)) != encode(keys.settings_of(one))
+
+
+def test_only_conversions_to_lowered_opsets_have_the_edition_of_the_lowering() -> None:
+    assert "lowered" not in dict(keys.convert(A, 18, VERSIONS).parts)
+    assert dict(keys.convert(A, 17, VERSIONS).parts)["lowered"] == keys.LOWERED

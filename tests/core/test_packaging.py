@@ -15,13 +15,16 @@ from trtbuild.core.packaging import SCHEMA, Contents, Cut, Engine, name_table
 from trtbuild.core.partitions import Partitions
 from trtbuild.core.record import Output
 
+#: The table of names, as the store has it.
+NAMES = Output(A, 30)
+
 
 def contents(**changes: Any) -> Contents:
     return replace(Build().contents(), **changes)
 
 
 def test_the_index_is_what_a_loader_needs() -> None:
-    index = contents().index()
+    index = contents().index(NAMES)
     assert list(index) == [
         "schema",
         "model",
@@ -32,6 +35,7 @@ def test_the_index_is_what_a_loader_needs() -> None:
         "profiles",
         "precision",
         "targets",
+        "reference",
         "weights",
         "files",
     ]
@@ -52,14 +56,16 @@ def test_the_index_is_what_a_loader_needs() -> None:
         "compatibility": "same_compute_capability",
         "platform": "windows-x86_64",
     }
+    assert hopper["sms"] == [90] and hopper["version_compatible"] is False
     assert hopper["engines"] == {"encoder.0": "engines/hopper/encoder.0.plan"}
+    assert hopper["layers"] == {"encoder.0": "engines/hopper/encoder.0.layers.json"}
     assert [part["name"] for part in hopper["partitions"]["partitions"]] == ["encoder.0", "p1"]
     assert hopper["partitions"]["programs"] == {B: D}
 
 
 def test_names_of_inputs_are_the_manifest_s() -> None:
     inputs = (replace(MODEL.inputs[0], name="picture"), MODEL.inputs[1])
-    found = contents(model=replace(MODEL, inputs=inputs)).index()["inputs"]
+    found = contents(model=replace(MODEL, inputs=inputs)).index(NAMES)["inputs"]
     assert [(entry["name"], entry["keyword"], entry["dtype"]) for entry in found] == [
         ("picture", False, "float32"),
         ("mask", True, "bool"),
@@ -67,9 +73,12 @@ def test_names_of_inputs_are_the_manifest_s() -> None:
 
 
 def test_the_index_lists_every_file_with_size_and_digest() -> None:
-    assert contents().index()["files"] == {
+    assert contents().index(NAMES)["files"] == {
+        "engines/ada/encoder.0.layers.json": {"sha256": C, "size": 20},
         "engines/ada/encoder.0.plan": {"sha256": B, "size": 1000},
+        "engines/hopper/encoder.0.layers.json": {"sha256": C, "size": 20},
         "engines/hopper/encoder.0.plan": {"sha256": B, "size": 1000},
+        "names.json": {"sha256": A, "size": 30},
         f"torch/{D[:32]}.pt2": {"sha256": D, "size": 100},
         f"weights/{B[:32]}": {"sha256": B, "size": 24},
     }
@@ -77,18 +86,20 @@ def test_the_index_lists_every_file_with_size_and_digest() -> None:
 
 def test_programs_of_one_graph_that_are_stored_differently_are_two_files() -> None:
     cuts = {"ada": Cut(PARTITIONS, {B: Output(D, 100)}), "hopper": Cut(PARTITIONS, {B: Output(C, 101)})}
-    files = contents(cuts=cuts).index()["files"]
+    files = contents(cuts=cuts).index(NAMES)["files"]
     assert files[f"torch/{D[:32]}.pt2"] == {"sha256": D, "size": 100}
     assert files[f"torch/{C[:32]}.pt2"] == {"sha256": C, "size": 101}
 
 
 def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
-    assert contents().index()["weights"] == {"0": {"name": "w", "dtype": "float32", "shape": [2, 3], "sha256": B}}
+    assert contents().index(NAMES)["weights"] == {"0": {"name": "w", "dtype": "float32", "shape": [2, 3], "sha256": B}}
     engine_only = Partitions(PARTITIONS.partitions[:1], ("encoder.0:0", "weight:1"))
-    index = contents(cuts={name: Cut(engine_only, {}) for name in ("ada", "hopper")}).index()
+    index = contents(cuts={name: Cut(engine_only, {}) for name in ("ada", "hopper")}).index(NAMES)
     assert list(index["weights"]) == ["1"]
     fed = replace(PARTITIONS.partitions[0], inputs=(("weight:0", PARTITIONS.partitions[0].inputs[0][1]),))
-    index = contents(cuts={name: Cut(Partitions((fed,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")}).index()
+    index = contents(cuts={name: Cut(Partitions((fed,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")}).index(
+        NAMES
+    )
     assert list(index["weights"]) == ["0"]
 
 
@@ -105,26 +116,34 @@ def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
     ],
 )
 def test_a_weight_s_size_follows_from_its_dtype(dtype: str, size: int) -> None:
-    index = contents(weights=(Weight(dtype, (2, 3), B), WEIGHTS[1])).index()
+    index = contents(weights=(Weight(dtype, (2, 3), B), WEIGHTS[1])).index(NAMES)
     assert index["files"][f"weights/{B[:32]}"]["size"] == size
 
 
-def test_blobs_are_all_files_but_plans() -> None:
+def test_with_a_reference_it_has_the_weights_of_all_partitions() -> None:
+    index = contents(model=replace(MODEL, reference=True)).index(NAMES)
+    assert index["reference"] is True and list(index["weights"]) == ["0", "1"]
+    assert contents().index(NAMES)["reference"] is False
+
+
+def test_blobs_are_all_programs_and_weights() -> None:
     assert contents().blobs() == {D: "program", B: "weight"}
 
 
 def test_a_package_is_put_together_after_its_engines() -> None:
     with pytest.raises(AssertionError):
-        contents(engines=[Engine("encoder.0", "ada", A)]).index()
+        contents(engines=[Engine("encoder.0", "ada", A)]).index(NAMES)
+    with pytest.raises(AssertionError):
+        contents(engines=[Engine("encoder.0", "ada", A, Output(B, 1000))]).index(NAMES)
 
 
 # -- the recipe
 
 
 def test_rule_4_11_an_engine_is_in_the_recipe_by_its_key_not_by_its_bytes() -> None:
-    other = [Engine("encoder.0", target.name, A, Output(C, 999)) for target in MODEL.targets]
+    other = [Engine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
     assert contents(engines=other).recipe().key == contents().recipe().key
-    keyed = [Engine("encoder.0", target.name, D, Output(B, 1000)) for target in MODEL.targets]
+    keyed = [Engine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
     assert contents(engines=keyed).recipe().key != contents().recipe().key
 
 
@@ -145,6 +164,8 @@ CHANGES: dict[str, dict[str, Any]] = {
             name: Cut(Partitions(PARTITIONS.partitions, ("p1:1",)), {B: Output(D, 100)}) for name in ("ada", "hopper")
         }
     },
+    "reference": {"model": replace(MODEL, reference=True)},
+    "sms": {"sms": {"ada": (89, 90), "hopper": (90,)}},
     "toolchains": {"toolchains": {"ada": "1.4.0.77", "hopper": "1.4.0.76"}},
 }
 
@@ -156,12 +177,12 @@ def test_the_recipe_holds_all_that_the_index_and_the_names_are_made_of(change: s
 
 def test_equal_recipes_have_equal_indexes() -> None:
     """But for plans: what is in the index and not in the recipe would be stale after a hit."""
-    index = json.dumps(contents().index())
+    index = json.dumps(contents().index(NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
         other = contents(model=replace(MODEL, **change))
         assert other.recipe().same_as(contents().recipe())
-        assert json.dumps(other.index()) == index
+        assert json.dumps(other.index(NAMES)) == index
 
 
 # -- the table of names

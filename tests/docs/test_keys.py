@@ -19,6 +19,8 @@ def table(name: str) -> list[list[str]]:
 def test_the_excluded_fields_are_those_of_the_code() -> None:
     listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("excluded")}
     assert listed == dict(keys.EXCLUDED)
+    listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("said only")}
+    assert listed == dict(keys.SAID_ONLY)
 
 
 def test_the_steps_and_their_versions_are_those_of_the_code() -> None:

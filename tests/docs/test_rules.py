@@ -171,6 +171,36 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_a_build_goes_on_when_the_one_that_it_waits_for_is_killed",
         ],
     },
+    "8 runtime: streams are the caller's": {
+        "runtime/test_engines.py": [
+            "test_calls_on_the_default_stream_are_ordered_with_it",
+            "test_a_thread_on_two_streams_has_two_contexts_and_workspaces",
+        ],
+        "runtime/test_arrays.py": [
+            "test_the_reader_waits_for_the_writers_stream",
+            "test_what_was_adopted_is_kept_until_the_call_has_been_done",
+        ],
+    },
+    "8 runtime: contexts are per thread, and concurrent calls safe": {
+        "runtime/test_engines.py": [
+            "test_threads_have_contexts_of_their_own_and_calls_are_safe",
+            "test_contexts_go_only_after_their_work",
+        ],
+    },
+    "8 runtime: nothing is copied that need not be, and nothing allocated but outputs": {
+        "runtime/test_engines.py": [
+            "test_nothing_but_outputs_is_allocated_after_the_first_call",
+            "test_what_is_not_contiguous_or_not_aligned_is_copied_and_no_output_takes_its_place",
+        ],
+        "runtime/test_arrays.py": ["test_arrays_of_others_are_read_where_they_lie"],
+    },
+    "8 runtime: TensorRT-RTX's kernels are kept for each GPU, and no start fails by them": {
+        "runtime/test_runtime_cache.py": [
+            "test_another_gpu_driver_or_library_has_another_file",
+            "test_what_is_damaged_is_not_used",
+            "test_what_others_may_write_is_not_read",
+        ],
+    },
 }
 
 

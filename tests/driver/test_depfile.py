@@ -20,7 +20,7 @@ models:
     inputs: {x: {}}
     profiles: [rows]
     targets: [ada]
-    outputs: {package: dist/net, plans: dist/plans}
+    outputs: {package: dist/net, plans: dist/plans, triton: dist/repository}
 """
 
 NET = """\
@@ -103,7 +103,8 @@ def test_each_prerequisite_is_a_target_of_its_own(built: CommandLine) -> None:
 
 
 def test_the_outputs_are_the_targets_unless_others_are_named(built: CommandLine) -> None:
-    assert rule(built.project / "build/net.d")[0] == ["dist/net/index.json", "dist/plans/ada/model.plan"]
+    outputs = ["dist/net/index.json", "dist/plans/ada/model.plan", "dist/repository/net/1/trtbuild.json"]
+    assert rule(built.project / "build/net.d")[0] == outputs
     named = ["--depfile-target", "a b.stamp", "--depfile-target", "c"]
     assert built.run("build", "--depfile", "build/named.d", *named).returncode == 0
     assert rule(built.project / "build/named.d")[0] == ["a b.stamp", "c"]

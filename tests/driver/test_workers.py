@@ -13,7 +13,7 @@ import pytest
 
 from trtbuild import errors
 from trtbuild.driver.worker import FORKS, describe
-from trtbuild.driver.workers import rebuild
+from trtbuild.driver.workers import ENGINE_ENVIRONMENT, _environment, rebuild
 
 KINDS = [
     kind
@@ -48,6 +48,13 @@ def test_an_error_of_no_known_kind_is_a_bug_with_its_traceback() -> None:
         assert isinstance(found, errors.InternalError)
         assert "Traceback: line 1" in found.text
         assert "report" in (found.hint or "")
+
+
+def test_the_gpus_are_hidden_from_the_models_code_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert _environment("trace")["CUDA_VISIBLE_DEVICES"] == ""
+    assert _environment("torch")["CUDA_VISIBLE_DEVICES"] == "1"  # TensorRT's parser needs one
+    assert _environment("engine") == dict(ENGINE_ENVIRONMENT)
 
 
 def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) -> None:

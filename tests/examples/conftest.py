@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -30,7 +31,7 @@ from trtbuild.store.local import LocalStore
 TARGET = "ada"
 
 #: Largest value + 1 of integer inputs.
-INTEGERS = {"input_ids": 1000, "attention_mask": 2}
+INTEGERS = {"input_ids": 1000, "attention_mask": 2, "ids": 100}
 
 Tensors = Mapping[str, torch.Tensor]
 Runner = Callable[[Partition, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
@@ -94,8 +95,12 @@ class Example:
     # -- the eager model
 
     @functools.cached_property
-    def eager(self) -> torch.nn.Module:
+    def eager(self) -> Callable[..., Any]:
         source = self.model.source
+        if source.kind == "torchscript":
+            return torch.jit.load(self._built.project / source.target)
+        if source.kind == "onnx":
+            return self._by_onnxruntime(self._built.project / source.target)
         if source.kind == "exported_program":
             return torch.export.load(self._built.project / source.target).module()
         module, _, name = source.target.partition(":")
@@ -106,6 +111,17 @@ class Example:
         finally:
             sys.path.remove(root)
         return builder(**source.kwargs)
+
+    def _by_onnxruntime(self, file: Path) -> Callable[..., list[torch.Tensor]]:
+        """The file as it was given, which is what an ONNX model is compared with."""
+        session = onnxruntime.InferenceSession(file)
+        names = [entry.name for entry in self.model.inputs]
+
+        def run(*values: torch.Tensor) -> list[torch.Tensor]:
+            feeds = {name: value.numpy() for name, value in zip(names, values, strict=True)}
+            return [torch.from_numpy(np.asarray(value)) for value in session.run(None, feeds)]
+
+        return run
 
     def run_eager(self, inputs: Tensors) -> list[torch.Tensor]:
         positional = [inputs[entry.name] for entry in self.model.inputs if not entry.keyword]
@@ -132,6 +148,8 @@ class Example:
 
     def in_torch(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """A partition's results by PyTorch."""
+        if self.model.source.form != "program":
+            return self.in_onnx(part, inputs)  # all that there is of it
         program = self._program(part.graph)
         constants = program.constants
         rest = iter([*(self.weights[slot] for slot in part.weights), *inputs])
@@ -172,9 +190,10 @@ class Example:
         return [values[source] for source in self.partitions.outputs]
 
 
-def example_names() -> list[str]:
-    """All models of manifests/."""
-    return [model.name for model in load(Path(__file__).parents[2], sorted_manifests()).models]
+def example_names(*, computed: bool = False) -> list[str]:
+    """All models of manifests/; with `computed` those that something else than TensorRT computes."""
+    models = load(Path(__file__).parents[2], sorted_manifests()).models
+    return [model.name for model in models if not (computed and model.source.form == "network")]
 
 
 def sorted_manifests() -> list[str]:

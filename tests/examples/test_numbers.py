@@ -15,7 +15,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 Find = Callable[[str], Example]
 
 
-@pytest.mark.parametrize("name", example_names())
+@pytest.mark.parametrize("name", example_names(computed=True))
 def test_every_partition_and_the_whole_are_the_eager_model(name: str, example: Find) -> None:
     found = example(name)
     tolerance = TOLERANCE[found.model.precision]

@@ -32,8 +32,9 @@ def test_outputs_have_one_order_and_one_spelling(files: Files) -> None:
         ("{plans: «.trtbuild/x}", "lies in trtbuild's own state"),
         ("{package: dist, «plans: dist}", "(plans of model 'net') is also the package of model 'net'"),
         ("{package: dist, «plans: dist/plans}", "lies in 'dist', the package of model 'net' (trtbuild.yaml:13:15)"),
-        ("{«triton: dist}", "`triton` outputs are not supported in this version"),
-        ("{«pt2: dist.pt2}", "`pt2` outputs are not supported in this version"),
+        ("{package: dist/r/net, «triton: dist/r/net}", "(triton of model 'net') is also the package of model 'net'"),
+        ("{triton: dist, «plans: dist/plans}", "lies in 'dist', the triton of model 'net'"),
+        ("{pt2: «dist/net}", "is a file, and its name does not end in .pt2\n  → write dist/net.pt2"),
         ("{«package: trtbuild.yaml}", "would replace a manifest, 'trtbuild.yaml'"),
     ],
 )
@@ -45,6 +46,23 @@ def test_rejects_two_models_with_one_output(files: Files) -> None:
     text = two("outputs: {package: dist/x}", "outputs: {«package: dist//x}")
     words = "'dist/x' (package of model 'second') is also the package of model 'net' (trtbuild.yaml:13:15)"
     files.refused(text, words)
+
+
+def test_models_may_share_a_triton_repository(files: Files) -> None:
+    models = files.manifest(two("outputs: {triton: dist/r}", "outputs: {triton: ./dist//r}")).load().models
+    assert [model.outputs for model in models] == [(("triton", "dist/r"),)] * 2
+
+
+def test_rejects_a_model_that_may_be_anothers_engine_in_a_shared_repository(files: Files) -> None:
+    text = two("outputs: {triton: dist/r}", "outputs: {«triton: dist/r}").replace("  second:", "  net.p0:")
+    words = "'net.p0' may also be an engine of model 'net' (trtbuild.yaml:13:15)\n  → give one of them another name"
+    files.refused(text, words)
+    apart = two("outputs: {triton: dist/r}", "outputs: {triton: dist/s}").replace("  second:", "  net.p0:")
+    assert len(files.manifest(apart).load().models) == 2
+
+
+def test_rejects_a_triton_repository_inside_of_another(files: Files) -> None:
+    files.refused(two("outputs: {triton: dist/r}", "outputs: {«triton: dist/r/s}"), "lies in 'dist/r', the triton of")
 
 
 def test_rejects_an_output_inside_of_anothers(files: Files) -> None:

@@ -22,13 +22,23 @@ def test_every_setting_reaches_the_model(files: Files) -> None:
           l2_limit_for_tiling: 1MiB, max_num_tactics: 7, avg_timing_iterations: 2, tf32: false, sparse_weights: true,
           strict_nans: true, refit: true, strip_plan: true, weight_streaming: true, version_compatible: true,
           exclude_lean_runtime: true, distributive_independence: true, direct_io: true, require_user_allocation: true,
-          monitor_memory: true, profiling_verbosity: none}
+          monitor_memory: true, profiling_verbosity: none, tactic_sources: [cudnn, cublas, cudnn]}
         """
     )
     assert model.precision == "bfloat16"
     assert model.partition == PartitionSettings(("encoder.*",), 2, ("aten.mm",), True)
     assert model.builder == BuilderSettings(
-        5, 2048, 0, "full", 1 << 20, 7, 2, False, *[True] * 11, profiling_verbosity="none"
+        5,
+        2048,
+        0,
+        "full",
+        1 << 20,
+        7,
+        2,
+        False,
+        *[True] * 11,
+        profiling_verbosity="none",
+        tactic_sources=("cublas", "cudnn"),
     )
     assert not any(
         getattr(model.builder, name) == getattr(BuilderSettings(), name)

@@ -42,15 +42,51 @@ def test_an_exported_program_is_named_by_the_project(files: Files) -> None:
     assert (source.kind, source.target) == ("exported_program", "pt/net.pt2")
 
 
+@pytest.mark.parametrize(("kind", "form"), [("onnx", "onnx"), ("torchscript", "program")])
+def test_other_files_are_named_by_the_project(files: Files, kind: str, form: str) -> None:
+    files.write("manifests/m.yaml", with_source(f"{{{kind}: ../pt/net.bin}}")).write("pt/net.bin")
+    source = files.load().models[0].source
+    assert (source.kind, source.target, source.file, source.form) == (kind, "pt/net.bin", "pt/net.bin", form)
+
+
+def test_a_network_is_a_callable_with_kwargs(files: Files) -> None:
+    files.write("manifests/m.yaml", with_source('{network: "nets.det:define", kwargs: {classes: 3}}'))
+    source = files.load().models[0].source
+    assert (source.kind, source.target, source.kwargs) == ("network", "nets.det:define", {"classes": 3})
+    assert (source.file, source.form, source.roots) == (None, "network", ("manifests", "."))
+
+
+@pytest.mark.parametrize(
+    ("source", "field", "words"),
+    [
+        ("{onnx: pt/net.pt2}", "«precision: float16", "`precision` rewrites a PyTorch model, and model 'net' comes"),
+        ("{onnx: pt/net.pt2}", "«weights: pt/net.pt2", "`weights` are bound to a PyTorch model"),
+        ("{onnx: pt/net.pt2}", "partition: {«granularity: [a.*]}", "`granularity` cuts a PyTorch model"),
+        ("{onnx: pt/net.pt2}", "partition: {«torch_executed_ops: [aten.add]}", "`torch_executed_ops` stay in PyTorch"),
+        ('{network: "a:b"}', "«reference: true", "a package's `reference` runs on a CPU, and model 'net' comes from"),
+    ],
+)  # fmt: skip
+def test_rejects_what_is_done_to_pytorch_models_only(files: Files, source: str, field: str, words: str) -> None:
+    text = with_source(source).replace("    targets: [ada]", f"    targets: [ada]\n    {field}")
+    files.write("pt/net.pt2").refused(text, words)
+
+
+def test_what_means_nothing_to_a_whole_model_is_let_be(files: Files) -> None:
+    field = "partition: {granularity: model, min_block_size: 2, require_full_compilation: true}"
+    text = with_source("{onnx: pt/net.pt2}").replace("    targets: [ada]", f"    targets: [ada]\n    {field}")
+    files.write("pt/net.pt2").manifest(text).load()
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
         ("{exported_program: «pt/nett.pt2}", "'pt/nett.pt2' cannot be read: no such file\n  → did you mean 'net.pt2'?"),
         ("{exported_program: «pt}", "it is a directory"),
-        ("{exported_program: pt/net.pt2, «kwargs: {a: 1}}", "`kwargs` are for `python` sources"),
-        ("{«onnx: a.onnx}", "`onnx` sources are not supported in this version"),
-        ("{«torchscript: a.ts}", "`torchscript` sources are not supported in this version"),
-        ('{«network: "nets.det:define"}', "`network` sources are not supported in this version"),
+        ("{exported_program: pt/net.pt2, «kwargs: {a: 1}}", "`kwargs` are for `python` and `network` sources"),
+        ("{onnx: «a.onnx}", "the ONNX file 'a.onnx' cannot be read: no such file"),
+        ("{torchscript: «a.ts}", "the TorchScript file 'a.ts' cannot be read: no such file"),
+        ("{onnx: pt/net.pt2, «kwargs: {}}", "`kwargs` are for `python` and `network` sources, and this is `onnx`"),
+        ('{network: «"nets/det.py:define"}', 'write "nets.det:define"'),
         (
             '{python: "a:b", «onnx: a.onnx}',
             "`python` and `onnx` stand together in model 'net'\n  → write exactly one of",

@@ -149,7 +149,7 @@ def test_a_wrong_field_hides_no_other_problem(files: Files) -> None:
             precision: «half
             partition: {min_block_size: «0}
             builder: {tf32: «on, refit: «no}
-            outputs: {package: «/x, «triton: y}
+            outputs: {package: «/x, plans: «../y}
             weights: «gone.pt
             «wieghts: a
         """,

@@ -13,7 +13,19 @@ from tests.messages.catalogue import Case, normalized, read, settle, shown
 from trtbuild.cli.main import run
 
 Said = Callable[..., tuple[int, str, str]]
-FILES = ("yaml", "names", "shapes", "values", "files", "outputs", "targets", "locks", "configuration", "command_line")
+FILES = (
+    "yaml",
+    "names",
+    "shapes",
+    "values",
+    "files",
+    "outputs",
+    "targets",
+    "locks",
+    "configuration",
+    "command_line",
+    "verification",
+)
 CASES = [pytest.param(file, case, id=f"{file}: {case.name}") for file in FILES for case in read(file)]
 
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import safetensors.torch
 import torch
+from onnx import helper as h
 from torch import nn
 
 from tests.conftest import CommandLine
@@ -30,9 +32,32 @@ version: 1
 targets: {ada: {sm: 89}}
 profiles:
   rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
+  squares: {x: {min: [1, 8, 8], opt: [4, 8, 8], max: [8, 8, 8]}}
   both: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}, y: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
 defaults: {targets: [ada]}
 """
+
+
+#: ONNX files with one node: its operator and domain, and the last size of its input ``x``.
+ONNX = {"plain": ("Relu", "", 4), "strange": ("Gelu", "com.microsoft", 8), "refused": ("Det", "", 8)}
+
+
+def one_node(operator: str, domain: str, size: int) -> onnx.ModelProto:
+    """An ONNX model of one node that is called ``the_node``."""
+    shape = ["rows", size, size] if operator == "Det" else ["rows", size]
+    tensors = [h.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape if name == "x" else None) for name in "xy"]
+    node = h.make_node(operator, ["x"], ["y"], name="the_node", domain=domain)
+    opsets = [h.make_opsetid("", 17), *([h.make_opsetid(domain, 1)] if domain else [])]
+    return h.make_model(h.make_graph([node], "net", tensors[:1], tensors[1:]), opset_imports=opsets, ir_version=8)
+
+
+class Branch(nn.Module):
+    """Another product for a single row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 1:
+            return x * 2
+        return x * 3
 
 
 @dataclass(frozen=True)
@@ -75,6 +100,9 @@ def write_project(project: Path) -> None:
     (project / "manifests/text.pt2").write_text("an exported program\n")
     static = torch.export.export(nn.Linear(8, 8).eval(), (torch.zeros(4, 8),))
     torch.export.save(static, project / "manifests/static.pt2")
+    for name, (operator, domain, size) in ONNX.items():
+        onnx.save(one_node(operator, domain, size), project / f"manifests/{name}.onnx")
+    torch.jit.save(torch.jit.script(Branch().eval()), str(project / "manifests/branch.ts"))
 
 
 @pytest.fixture(scope="session")

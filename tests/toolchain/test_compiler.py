@@ -141,7 +141,7 @@ def test_one_plan_for_ampere_and_later(mlp_job: Any) -> None:
 
 
 def test_every_builder_setting_is_applied() -> None:
-    applied = {*configuration.FLAGS, *configuration.NUMBERS, *configuration.CHOICES, "workspace"}
+    applied = {*configuration.FLAGS, *configuration.NUMBERS, *configuration.CHOICES, "workspace", "tactic_sources"}
     assert applied == {field.name for field in fields(BuilderSettings)}
 
 

@@ -10,9 +10,9 @@ from onnx import helper as h
 
 from trtbuild.toolchain.element_types import NAMES, foreign_nodes
 from trtbuild.toolchain.onnx_outline import outline
-from trtbuild.toolchain.table import FLAVOURS
+from trtbuild.toolchain.releases import release
 
-RTX = FLAVOURS["tensorrt-rtx"].dtypes
+RTX = release("tensorrt-rtx", "1.7.1").dtypes
 
 
 def _foreign(model: bytes) -> dict[str, str]:
@@ -64,3 +64,84 @@ def test_int8_is_at_home_between_quantize_and_dequantize_only(make_model: Any) -
     assert _foreign(make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], scale)) == {}
     nodes.append(h.make_node("Add", ["v0", "v0"], ["v2"]))
     assert list(_foreign(make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], scale))) == ["n3"]
+
+
+# What 32 bits hold (rule 4).
+
+OLD = release("tensorrt", "8.6.0")
+
+
+def _narrow(model: bytes) -> dict[str, str]:
+    return foreign_nodes(outline(model), OLD.dtypes, narrows=OLD.narrows_int64)
+
+
+def test_sizes_and_positions_are_at_home_in_32_bits(make_model: Any) -> None:
+    nodes = [
+        h.make_node("Shape", ["i0"], ["v0"]),
+        h.make_node("Gather", ["v0", "c0"], ["v1"]),
+        h.make_node("Mul", ["v1", "c1"], ["v2"]),
+        h.make_node("Concat", ["v2", "c1"], ["v3"], axis=0),
+        h.make_node("Reshape", ["i0", "v3"], ["v4"]),
+        h.make_node("ArgMax", ["v4"], ["v5"], axis=0),
+        h.make_node("Gather", ["v4", "v5"], ["o0"]),
+    ]
+    constants = {"c0": np.array([0]), "c1": np.array([-1])}
+    model = make_model(nodes, [("FLOAT", ["d0", 4])], ["FLOAT"], [], constants)
+    assert _narrow(model) == {}
+
+
+def test_int64_inputs_outputs_weights_and_casts_of_data_are_foreign(make_model: Any) -> None:
+    nodes = [
+        h.make_node("Gather", ["w0", "i1"], ["v0"]),
+        h.make_node("Cast", ["i0"], ["v1"], to=7),
+        h.make_node("Add", ["v1", "c0"], ["v2"]),
+        h.make_node("Cast", ["v2"], ["o0"], to=1),
+        h.make_node("ArgMax", ["i0"], ["o1"], axis=0),
+        h.make_node("Relu", ["i0"], ["o2"]),
+        h.make_node("Gather", ["i0", "w1"], ["v3"]),
+        h.make_node("Relu", ["v3"], ["o3"]),
+    ]
+    weights = [np.zeros(4, np.float32), np.zeros(3, np.int64)]
+    outputs = ["FLOAT", "INT64", "FLOAT", "FLOAT"]
+    model = make_model(nodes, [("FLOAT", [4]), ("INT64", [4])], outputs, weights, {"c0": np.array([1])})
+    found = _narrow(model)
+    assert list(found) == ["n0", "n1", "n2", "n3", "n4", "n6"]  # what a float is gathered with makes no float foreign
+    assert found["n0"] == "Gather: int64 is not a type that an engine computes in"
+
+
+def test_a_constant_that_32_bits_do_not_hold_is_foreign_but_where_a_slice_ends(make_model: Any) -> None:
+    largest = np.iinfo(np.int64).max
+    constants = {
+        "c0": np.array([1]),
+        "c1": np.array([largest]),
+        "c2": np.array([-largest - 1]),
+        "c3": np.array([1 << 31]),
+    }
+    slices = [
+        h.make_node("Slice", ["i0", "c0", "c1"], ["v0"]),
+        h.make_node("Slice", ["v0", "c2", "c3"], ["o0"]),
+    ]
+    assert _narrow(make_model(slices, [("FLOAT", [9])], ["FLOAT"], [], constants)) == {}
+    for name in ("c1", "c2", "c3"):
+        nodes = [
+            h.make_node("Shape", ["i0"], ["v0"]),
+            h.make_node("Add", ["v0", name], ["v1"]),
+            h.make_node("Cast", ["v1"], ["o0"], to=1),
+        ]
+        assert list(_narrow(make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], constants))) == ["n1", "n2"]
+    filled = [
+        h.make_node("Shape", ["i0"], ["v0"]),
+        h.make_node("ConstantOfShape", ["v0"], ["v1"], value=h.make_tensor("t", 7, [1], [1 << 40])),
+        h.make_node("Cast", ["v1"], ["o0"], to=1),
+    ]
+    assert list(_narrow(make_model(filled, [("FLOAT", [9])], ["FLOAT"], [], {}))) == ["n1", "n2"]
+
+
+def test_the_size_of_a_foreign_value_is_refused_when_nothing_else_is(make_model: Any) -> None:
+    nodes = [
+        h.make_node("Shape", ["i1"], ["v0"]),
+        h.make_node("Expand", ["i0", "v0"], ["o0"]),
+    ]
+    assert list(_narrow(make_model(nodes, [("FLOAT", [1]), ("INT64", ["d0"])], ["FLOAT"], []))) == ["n0"]
+    nodes.append(h.make_node("Gather", ["i0", "i1"], ["o1"]))
+    assert list(_narrow(make_model(nodes, [("FLOAT", [1]), ("INT64", ["d0"])], ["FLOAT", "FLOAT"], []))) == ["n2"]

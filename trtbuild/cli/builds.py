@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from trtbuild.cli import terminal
+from trtbuild.cli import terminal, verifications
 from trtbuild.cli.quantities import aligned, count, duration, few, size
 
 Document = dict[str, Any]
@@ -21,6 +21,8 @@ def built(found: Document) -> list[str]:
     lines = _outputs(written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written, found["steps"])
     if len(written) > MOST_OUTPUTS + 1:
         lines.append(terminal.dim(f"… and {len(written) - MOST_OUTPUTS:,} more outputs"))
+    if found.get("verification") is not None:
+        lines += verifications.overview(found["verification"])
     lines += aligned(_remote(report) for report in found.get("remotes", ()) if _was_used(report))
     lines += [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(found["warnings"])]
     return [*lines, _verdict(found)] if found["ok"] else lines

@@ -17,7 +17,10 @@ import click
 from trtbuild.cli import completing, show, terminal
 from trtbuild.cli.cache_commands import cache
 from trtbuild.cli.options import common, depfile, request
+from trtbuild.cli.run_commands import bench
+from trtbuild.cli.run_commands import run as run_package
 from trtbuild.cli.sections import Sections, examples
+from trtbuild.cli.verify_command import verify
 from trtbuild.errors import InternalError, TrtbuildError
 
 Flags = dict[str, Any]
@@ -96,11 +99,12 @@ def completion(shell: str, flags: Flags) -> int:
     )
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)
+@click.option("--verify", "verifies", is_flag=True, help="Then compare with PyTorch: trtbuild verify.")
 @common
-def build(models: tuple[str, ...], flags: Flags) -> int:
+def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     """Bring the outputs of MODELS, or of all models, up to date."""
     from trtbuild.cli import builds
-    from trtbuild.driver import report, standing
+    from trtbuild.driver import report, standing, verified_build
     from trtbuild.driver.build import build as run
     from trtbuild.driver.workspace import Workspace
 
@@ -108,17 +112,21 @@ def build(models: tuple[str, ...], flags: Flags) -> int:
         with watcher.phase("read the manifests"):
             workspace, dependencies = Workspace(request(flags, models)), depfile(flags)
         result = run(workspace, watcher)
+        if verifies and result.ok:
+            verified_build.after_build(workspace, result, watcher)
     if dependencies is not None and result.ok:
         dependencies.write(workspace, result)
-    beside = [] if dependencies is None else [str(dependencies.path)]
+    beside = [*([] if dependencies is None else [str(dependencies.path)]), *verified_build.files(workspace, result)]
     document = report.build_document(result)
     show.document(flags, document, builds.built)
     show.problems(builds.failures(document))
     show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
-        standing.keep(
-            workspace, result, flags["arguments"], lambda found: show.text(flags, found, builds.built), beside
-        )
+
+        def answer(found: dict[str, Any]) -> str:
+            return show.text(flags, found, builds.built)
+
+        standing.keep(workspace, verified_build.known(result), flags["arguments"], answer, beside)
     return 0 if result.ok else 1
 
 
@@ -172,18 +180,28 @@ def status(flags: Flags) -> int:
     return 0
 
 
-@cli.command()
+@cli.command(
+    epilog=examples(
+        "trtbuild inspect vit --layers",
+        "trtbuild inspect dist/vit --onnx build/onnx --trtexec    # the same engines by trtexec",
+    )
+)
 @click.argument("path", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
+@click.option("--layers", is_flag=True, help="The layers of each engine: module paths and operators.")
+@click.option("--trtexec", is_flag=True, help="The trtexec command that builds the same, for each engine.")
+@click.option("--memory", is_flag=True, help="The device memory that each engine needs; asks the GPU.")
+@click.option("--onnx", metavar="DIR", help="Write the ONNX models that the engines were compiled from into DIR.")
 @common
-def inspect(path: str, flags: Flags) -> int:
+def inspect(path: str, layers: bool, trtexec: bool, memory: bool, onnx: str | None, flags: Flags) -> int:
     """What is in a package.
 
-    Inputs, profiles, targets, partitions, and the operators that stayed in PyTorch.
+    Inputs, profiles, targets, partitions, the operators that stayed in PyTorch, and what was verified.
     """
     from trtbuild.cli import packages
-    from trtbuild.driver import inquiries
+    from trtbuild.driver import inspection
 
-    show.document(flags, inquiries.inspect(request(flags), path), packages.inspected)
+    document = inspection.inspect(request(flags), path, memory=memory, onnx=onnx)
+    show.document(flags, document, packages.inspected(layers=layers, trtexec=trtexec))
     return 0
 
 
@@ -241,6 +259,9 @@ def schema(flags: Flags) -> int:
 
 
 cli.add_command(cache)
+cli.add_command(verify)
+cli.add_command(run_package)
+cli.add_command(bench)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from trtbuild.cli import completing
+from trtbuild.core.graph import STAGES
 from trtbuild.driver.depfile import Depfile
 from trtbuild.driver.workspace import Request
 from trtbuild.errors import UsageError
@@ -22,11 +23,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 #: Commands of ``cache`` that are about models.
 _MOVES = ("push", "pull", "export", "verify")
 #: Commands that read manifests, that look steps up, and that run steps.
-_READS = ("build", "plan", "why", "status", "graph", "inspect", "diff", "lock", *_MOVES)
-_LOOKS_UP = ("build", "plan", "why", "status", "graph", "diff")
+_READS = ("build", "plan", "why", "status", "graph", "inspect", "run", "bench", "diff", "lock", "verify", *_MOVES)
+_LOOKS_UP = ("build", "plan", "why", "status", "graph", "diff", "verify")
 _RUNS = ("build",)
 #: Those that plan with the versions of a lock file.
-_VERSIONED = ("build", "plan", "why", "status", "graph", "diff", "lock")
+_VERSIONED = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
 
 
 class _Flag(click.Option):
@@ -62,7 +63,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "NAME",
             "multiple": True,
-            "commands": (*_LOOKS_UP, *_MOVES),
+            "commands": (*_LOOKS_UP, "run", "bench", *_MOVES),
             "help": "Only this target.",
             "shell_complete": completing.targets,
         },
@@ -103,7 +104,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": (*_LOOKS_UP, "doctor"),
+            "commands": (*_LOOKS_UP, "inspect", "doctor"),
             "help": "Ask no remote cache: as TRTBUILD_REMOTES= does.",
         },
     ),
@@ -114,6 +115,14 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "default": None,
             "commands": _VERSIONED,
             "help": "Go by the installed versions, not by those of trtbuild.lock.",
+        },
+    ),
+    (
+        ("--until", "until"),
+        {
+            "type": click.Choice(STAGES),
+            "commands": (*_RUNS, "plan", "push", "export"),
+            "help": "Only the steps up to this stage, and no outputs: `convert` is all that needs no GPU.",
         },
     ),
     (
@@ -178,6 +187,7 @@ def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
         frozen=bool(flags.get("frozen")),
         upgrade=bool(flags.get("upgrade")),
         offline=bool(flags.get("offline")),
+        until=flags.get("until"),
     )
 
 

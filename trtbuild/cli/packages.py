@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from trtbuild.cli import terminal
@@ -11,8 +13,25 @@ from trtbuild.cli.quantities import aligned, count, size
 Document = dict[str, Any]
 
 
-def inspected(found: Document) -> list[str]:
-    """The index of a package."""
+#: Operators that are named of a module's layers.
+MOST_OPERATORS = 6
+
+
+def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Document], list[str]]:
+    """The index of a package, and with these the layers of its engines and their trtexec commands."""
+
+    def lines(found: Document) -> list[str]:
+        told = _index(found)
+        if layers:
+            told += _each(found["engines"], _layers)
+        if trtexec:
+            told += _each(found["engines"], _trtexec)
+        return told
+
+    return lines
+
+
+def _index(found: Document) -> list[str]:
     index = found["index"]
     dims = [dim["name"] for dim in index["dims"]]
     lines = [f"{terminal.bold(found['path'])}: model {index['model']}, {index['precision']}"]
@@ -29,7 +48,8 @@ def inspected(found: Document) -> list[str]:
     lines += _section("profiles", shapes)
     for name, target in index["targets"].items():
         lines += _target(name, target, index["files"])
-    return lines
+    lines += _memory(found.get("memory"), [profile["name"] for profile in index["profiles"]])
+    return [*lines, *_provenance(found.get("provenance"))]
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
@@ -75,3 +95,92 @@ def _size(size: Any, dims: Sequence[str]) -> str:
     if operator == "mul" and len(operands) == 2 and isinstance(operands[0], int) and operands[1][0] == "sym":
         return str(dims[operands[1][1]])  # a dim that is a multiple: its size, not its unit
     return f"{operator}({', '.join(_size(operand, dims) for operand in operands)})"
+
+
+# -- beyond the index
+
+
+def _memory(found: Document | None, profiles: Sequence[str]) -> Iterator[str]:
+    """Device memory of one context: a row for each engine, a column for each profile."""
+    if found is None:
+        return
+    if found["because"] is not None:
+        yield f"device memory: {found['because']}"
+        return
+    yield f"device memory of a context, {found['device']}, target {found['target']}"
+    rows = [("  profile", *profiles)] if len(profiles) > 1 else []
+    rows += [(f"  {name}", *map(size, sizes)) for name, sizes in found["contexts"].items()]
+    yield from aligned(rows, right=range(1, len(profiles) + 1))
+
+
+def _provenance(found: Document | None) -> Iterator[str]:
+    if found is None:
+        return
+    if found["void"] is not None:
+        yield f"not verified: {found['void']}"
+    elif not found["verified"]:
+        yield terminal.dim("not verified: trtbuild verify")
+    for entry in found["verified"]:
+        yield _verified(entry)
+
+
+def _verified(entry: Document) -> str:
+    """``verified by onnxruntime: right @ada,blackwell, worst error 2.1e-07 within 1e-05 at 7 points, 2026-01-31T…``."""
+    results = [*entry.get("partitions", ()), *([entry["whole"]] if entry.get("whole") else [])]
+    errors = [result["error"] for result in results if result.get("error") is not None]
+    word = terminal.green("verified") if entry.get("status") == "right" else terminal.yellow("verified")
+    told = f"{word} by {entry.get('by', 'an unknown program')}: {entry.get('status', 'unknown')}"
+    targets = ",".join(entry.get("targets", ()))
+    told += f" @{targets}" if targets else ""
+    if errors:
+        told += (
+            f", worst error {max(errors):.1e} within {entry['tolerance']:.0e} at {count(len(entry['points']), 'point')}"
+        )
+    return f"{told}, {entry['finished']}" if entry.get("finished") else told
+
+
+def _each(engines: Sequence[Document], make: Callable[[Document], list[str]]) -> Iterator[str]:
+    """For each engine a heading and lines; engines that differ in their target alone have them once."""
+    told: dict[tuple[str, ...], list[str]] = {}
+    for engine in engines:
+        told.setdefault((engine["partition"], *make(engine)), []).append(engine["target"])
+    for (partition, *lines), targets in told.items():
+        yield f"engine {terminal.bold(partition)} @{','.join(targets)}"
+        yield from (f"  {line}" for line in lines)
+
+
+def _layers(engine: Document) -> list[str]:
+    """One row for each stretch of layers that come from one module."""
+    if not engine["layers"]:
+        return ["its layers are not known"]
+    rows = []
+    for module, of_module in groupby(engine["layers"], key=lambda layer: layer["module"]):
+        layers = list(of_module)
+        operators = list(dict.fromkeys(layer["operator"] for layer in layers if layer["operator"]))
+        first, last = layers[0]["name"], layers[-1]["name"]
+        names = first if first == last else f"{first} … {last}"
+        told = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
+        more = f" and {len(operators) - MOST_OPERATORS} more" if len(operators) > MOST_OPERATORS else ""
+        rows.append((_module(module), count(len(layers), "layer"), names, told + more))
+    return aligned(rows)
+
+
+def _module(path: str | None) -> str:
+    if path is None:
+        return "(unknown)"
+    return path or "(the model)"
+
+
+def _operator(name: str) -> str:
+    """``aten.linear.default`` → ``linear``."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "aten" else name
+
+
+def _trtexec(engine: Document) -> list[str]:
+    found: Mapping[str, Any] | None = engine["trtexec"]
+    if found is None:
+        return ["what it was compiled from is not in this cache"]
+    lines = [found["tool"], *(f"  {shlex.quote(argument)}" for argument in found["arguments"])]
+    lines = [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
+    return [*lines, *(terminal.dim(f"# {text}") for text in found["differs"])]

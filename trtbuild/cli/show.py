@@ -78,6 +78,7 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
         return
     said, _, meant = problem.format_message().partition(" Did you mean ")
     said = said.replace("is not a valid integer range", "is no whole number").rstrip(".")
+    said = said.replace("is not a valid float range", "is no number")
     said = re.sub(r"is not in the range x>=(\d+)", r"is not \1 or more", said)
     context = getattr(problem, "ctx", None)
     more = f"{context.command_path if context else 'trtbuild'} --help"

@@ -7,6 +7,10 @@ Rules
    and none has to be in the cache.
 3. Otherwise a pointer leads from the files to the last trace that was made of them (`keys.any_trace`). With a lock file,
    only to one that was made with the versions that it names.
+4. Where a parser needs a GPU, another machine may have asked another one. A partition is taken whichever parser it was cut
+   with, if all else of its recipe is the same: the one that a lock file names before any other; and where this machine
+   cannot cut the model itself, the last one that was made (`keys.any_partition`). What a parser was wrong about, the engine
+   step says; no engine is built of it.
 """
 
 from __future__ import annotations
@@ -80,6 +84,38 @@ def by_files(
         return _accepted(made, observations, "torch is not installed here")
     found = _accepted(made, observations, "these are the versions of trtbuild.lock")
     return found if found is not None and dict(found.versions) == dict(locked.versions) else None
+
+
+def partition(
+    look: Lookups, wanted: Recipe, locked: LockedTrace | None, *, cuts_here: bool
+) -> tuple[Recipe, Reason] | None:
+    """The recipe of a partition that was cut elsewhere and is taken in place of the `wanted` one, and the reason of the hit
+    (rule 4). None: none is, or the wanted one is there."""
+    anyone = keys.any_partition(wanted)
+    for key in locked.partitions if locked is not None else ():
+        record = look.record(key)
+        if record is not None and record.recipe.key == key and keys.any_partition(record.recipe).same_as(anyone):
+            if key == wanted.key:
+                return None
+            return record.recipe, _cut_elsewhere(record.recipe, "trtbuild.lock names it")
+    if cuts_here or look.record_of(wanted) is not None:
+        return None
+    pointer = look.record_of(anyone)
+    if pointer is None or not pointer.recipe.same_as(anyone):
+        return None
+    try:
+        made = Record.from_bytes(look.blob(pointer.outputs["record"].sha256)).recipe
+    except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    if made.stage != wanted.stage or not keys.any_partition(made).same_as(anyone):
+        return None
+    return made, _cut_elsewhere(made, "this machine cannot cut the model itself")
+
+
+def _cut_elsewhere(made: Recipe, because: str) -> Reason:
+    asked = keys.stand_in_of(made)
+    said = f" of {asked['toolchain']!s} {asked['version']!s}" if asked is not None else ", the toolchain's own,"
+    return Reason("recorded", f"cut by what the parser{said} takes; accepted because {because}")
 
 
 def _accepted(made: Recipe, observations: tuple[Observation, ...], because: str) -> Accepted | None:

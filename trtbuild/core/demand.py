@@ -64,6 +64,8 @@ def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:
     for engine in contents.engines:
         if engine.plan is not None:
             yield step_id(plan.model.name, "engine", engine.partition, engine.target), engine.plan.sha256
+        if engine.layers is not None:
+            yield step_id(plan.model.name, "engine", engine.partition, engine.target), engine.layers.sha256
     programs = {
         output.sha256: step.id
         for step in plan.steps.values()

@@ -50,7 +50,7 @@ class EngineJob:
             onnx=str(data["onnx"]),
             weights=weights,
             profiles=profiles,
-            settings=BuilderSettings(**data["settings"]),  # type: ignore[arg-type]
+            settings=BuilderSettings.from_json(data["settings"]),  # type: ignore[arg-type]
             target=Target(**data["target"]),  # type: ignore[arg-type]
             toolchain_version=str(data["toolchain_version"]),
         )

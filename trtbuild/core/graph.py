@@ -18,6 +18,12 @@ from trtbuild.core.spec import Model
 Stage = Literal["trace", "lower", "partition", "convert", "engine", "package"]
 STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "convert", "engine", "package")
 
+
+def stages_until(last: str | None) -> frozenset[str]:
+    """The stages up to `last` and with it; all without one."""
+    return frozenset(STAGES if last is None else STAGES[: [*STAGES].index(last) + 1])  # type: ignore[arg-type]
+
+
 Verdict = Literal["hit", "run", "failed", "skipped", "unknown"]
 ReasonCode = Literal["recorded", "new", "changed", "evicted", "untrusted", "corrupt", "forced", "uncacheable"]
 

@@ -25,6 +25,8 @@ from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.shapes import ShapePlan, symbol_values
 from trtbuild.core.spec import BuilderSettings, Model, PartitionSettings, ShapeRange, Target
+from trtbuild.core.stand_in import StandIn
+from trtbuild.core.verification import Point
 
 STEP_VERSIONS: Mapping[str, int] = {
     "trace": 1,
@@ -32,8 +34,10 @@ STEP_VERSIONS: Mapping[str, int] = {
     "partition": 1,
     "convert": 1,
     "engine": 1,
-    "package": 1,
+    "package": 2,
     "weights": 1,
+    "verify": 1,
+    "pt2": 1,
 }
 
 #: (type, field) → why `fields_of` leaves it out. Every other field of every type of core.spec, core.shapes and
@@ -53,14 +57,27 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Symbol", "name"): "a label; symbols are numbered",
 }
 
+#: (type, field) → why it is a part only where it is not None. It came after keys of its type were in use; without it a key
+#: means what it meant.
+SAID_ONLY: Mapping[tuple[str, str], str] = {
+    ("BuilderSettings", "tactic_sources"): "None is the library's own choice, as it was before the setting was there",
+}
+
+
+#: Opsets up to this one are had by lowering a newer one (`trtbuild.stages.convert.opset`); `LOWERED` is one more when that
+#: leaves something else, so that conversions to newer opsets keep their keys.
+LOWERED_OPSET, LOWERED = 17, 2
+
 
 def fields_of(value: Any) -> dict[str, Value]:
-    """Every field of a dataclass that is not in `EXCLUDED`, nested dataclasses too, as encodable values."""
+    """Every field of a dataclass that is not in `EXCLUDED`, nested dataclasses too, as encodable values. Those in
+    `SAID_ONLY` are absent where they are None."""
     owner = type(value).__name__
     return {
         entry.name: _plain(getattr(value, entry.name))
         for entry in dataclasses.fields(value)
         if (owner, entry.name) not in EXCLUDED
+        and not ((owner, entry.name) in SAID_ONLY and getattr(value, entry.name) is None)
     }
 
 
@@ -145,22 +162,33 @@ def partition(
     toolchain_version: str,
     opset: int,
     versions: Mapping[str, str],
+    stand_in: StandIn | None = None,
+    *,
+    lowers: bool = False,
 ) -> Recipe:
-    """`modules` is the digest of the module paths: a part only where granularity asks for them."""
+    """`modules` is the digest of the module paths: a part only where granularity asks for them. The parser is the
+    toolchain's own, or another that is asked in its place, with all that is known of the difference. `lowers` says that the
+    step leaves ONNX in the opset itself: of a model that comes as ONNX."""
+    parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
         ("graph", graph),
         ("modules", modules if settings.by_module else None),
         ("settings", settings_of(settings)),
-        ("parser", [toolchain, toolchain_version]),
+        ("parser", parser if stand_in is None else [*parser, fields_of(stand_in)]),
         ("opset", opset),
         ("versions", dict(versions)),
+        *(_lowered(opset) if lowers else ()),
     )
 
 
 def convert(graph: str, opset: int, versions: Mapping[str, str]) -> Recipe:
     """`graph` is the digest of one partition's canonical text. No weights, no names, no toolchain."""
-    return _step("convert", ("graph", graph), ("opset", opset), ("versions", dict(versions)))
+    return _step("convert", ("graph", graph), ("opset", opset), ("versions", dict(versions)), *_lowered(opset))
+
+
+def _lowered(opset: int) -> tuple[tuple[str, Value], ...]:
+    return (("lowered", LOWERED),) if opset <= LOWERED_OPSET else ()
 
 
 def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
@@ -197,9 +225,66 @@ def weights_file(sha256: str, form: str) -> Recipe:
     return _step("weights", ("file", sha256), ("format", form))
 
 
+def verification(
+    runner: str,
+    program: str,
+    partitions: str,
+    made_of: Mapping[str, str],
+    weights: Sequence[Weight],
+    points: Sequence[Point],
+    tolerance: float,
+    versions: Mapping[str, str],
+    machine: Mapping[str, str],
+) -> Recipe:
+    """That partitions are what PyTorch computes. `program` is the digest of the traced program's canonical text,
+    `partitions` that of the partition step's document; `made_of` are the ONNX models by graph, or the plans by partition.
+    """
+    return _step(
+        "verify",
+        ("runner", runner),
+        ("program", program),
+        ("partitions", partitions),
+        ("made of", dict(made_of)),
+        ("weights", [fields_of(weight) for weight in weights]),
+        ("points", [fields_of(point) for point in points]),
+        ("tolerance", tolerance),
+        ("versions", dict(versions)),
+        ("machine", dict(machine)),
+    )
+
+
+def exported_file(index: str, torch: str | None) -> Recipe:
+    """The ``.pt2`` files of a package, one for each target. `index` is the digest of its index, which names all that is in
+    them; `torch` is the version that writes them."""
+    return _step("pt2", ("index", index), ("torch", torch))
+
+
+def any_exported_file(recipe: Recipe) -> Recipe:
+    """Where a machine without that torch looks for ``.pt2`` files: the same package, whichever version wrote them."""
+    return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
+
+
 def any_trace(recipe: Recipe) -> Recipe:
     """Where a machine without torch looks for a trace: the same parts but the versions that it was made with."""
     return Recipe("trace-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
+
+
+def any_partition(recipe: Recipe) -> Recipe:
+    """Where a machine that cannot ask a parser looks for a partition: the same parts, whichever parser was asked for the
+    toolchain."""
+    parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
+    return Recipe("partition-any", recipe.version, parts)
+
+
+def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
+    """The fields of the stand-in that a partition's recipe says is asked; None for the toolchain's own parser."""
+    parser = dict(partition.parts).get("parser")
+    found = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
+    return found if isinstance(found, Mapping) else None
+
+
+def _toolchain_of(parser: Value) -> Value:
+    return parser[:2] if isinstance(parser, list | tuple) else parser
 
 
 def may_stand_for(made: Recipe, anyone: Recipe) -> bool:

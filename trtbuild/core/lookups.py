@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from trtbuild.core.dependency import Dependency
@@ -12,6 +12,7 @@ from trtbuild.core.graph import Reason
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.spec import Model, Target
+from trtbuild.core.stand_in import StandIn
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,22 @@ class ToolchainFacts:
     version: str
     opset: int
     workspace: int | None = None
+    #: The parser that is asked here in place of the toolchain's own, which cannot run here.
+    stand_in: StandIn | None = None
+    #: Whether one that was asked elsewhere may have been another: the toolchain's own, or a stand-in.
+    parsers_differ: bool = False
+    #: Whether there is a parser here that can be asked.
+    can_ask: bool = True
 
 
 @dataclass(frozen=True)
 class LockedTrace:
-    """What a lock file says of a model's trace: its key, and the torch-side versions that it was made with."""
+    """What a lock file says of a model's trace: its key, and the torch-side versions that it was made with; and the keys
+    of its partition steps."""
 
     key: str | None
     versions: Mapping[str, str]
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class Facts:
     toolchains: Mapping[Target, ToolchainFacts]
     environment: Mapping[str, str]  # what engine workers get
     locked: LockedTrace | None = None
+    #: The SMs that a plan for a target holds code for; the target's own where it is not said.
+    sms: Mapping[Target, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Lookups(Protocol):

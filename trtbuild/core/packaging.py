@@ -4,6 +4,7 @@ Rules
 1. Names of inputs, outputs, dims and profiles are the manifest's (they belong to the package, not to any engine).
 2. The recipe of a package is its contents; engines are in it by their keys.
 3. The index lists every file with size and SHA-256, so a loader verifies all before it uses any.
+4. A package with ``reference`` has the program of every partition and all weights: it runs without any engine.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from trtbuild.core.spec import Model, Target
 
 SCHEMA = "trtbuild.package/1"
 
+#: The file of the table of names.
+NAMES = "names.json"
+
 
 @dataclass(frozen=True)
 class Cut:
-    """The partitions that one toolchain's targets share, and the program blob of each Torch partition by its graph."""
+    """The partitions that one toolchain's targets share, and by graph the program blob of each partition that the package
+    keeps in PyTorch: the Torch partitions, and with ``reference`` all of them."""
 
     partitions: Partitions
     programs: Mapping[str, Output]
@@ -35,12 +40,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine of a package: its key, and its plan once that is known."""
+    """One engine of a package: its key, and its plan and layer information once they are known."""
 
     partition: str
     target: str
     key: str
     plan: Output | None = None
+    layers: Output | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Contents:
     engines: Sequence[Engine]
     toolchains: Mapping[str, str]  # target name → exact version
     origins: Mapping[str, str]  # graph digest → digest of the conversion's origins
+    sms: Mapping[str, Sequence[int]]  # target name → the SMs that its plans hold code for
 
     def recipe(self) -> Recipe:
         """The package step's recipe."""
@@ -70,35 +77,39 @@ class Contents:
             ("targets", self._targets()),
             ("partitions", self._cuts()),
             ("engines", {f"{engine.partition}@{engine.target}": engine.key for engine in self.engines}),
-            ("weights", self._torch_weights()),
+            ("weights", self._kept_weights()),
             ("modules", self.modules.sha256),
             ("origins", dict(self.origins)),
+            ("reference", self.model.reference),
         ]
         return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
 
     def blobs(self) -> dict[str, str]:
-        """Digests of all blobs that the package's files hold, but plans: digest → ``program`` or ``weight``."""
+        """Digests of the blobs of the package's programs and weights: digest → ``program`` or ``weight``."""
         found = {output.sha256: "program" for cut in self.cuts.values() for output in cut.programs.values()}
-        for entry in self._torch_weights().values():
+        for entry in self._kept_weights().values():
             found[entry["sha256"]] = "weight"
         return found
 
-    def index(self) -> dict[str, Any]:
-        """The package's index. Every engine has its plan by now."""
-        files: dict[str, dict[str, object]] = {}
+    def index(self, names: Output) -> dict[str, Any]:
+        """The package's index. Every engine is built by now; `names` is the table of names of all targets."""
+        files: dict[str, dict[str, object]] = {NAMES: names.to_json()}
         plans: dict[str, dict[str, str]] = {}
+        layers: dict[str, dict[str, str]] = {}
         for engine in self.engines:
-            if engine.plan is None:
+            if engine.plan is None or engine.layers is None:
                 raise AssertionError("a package is put together after its engines")
-            path = f"engines/{engine.target}/{engine.partition}.plan"
-            files[path] = engine.plan.to_json()
-            plans.setdefault(engine.target, {})[engine.partition] = path
+            path = f"engines/{engine.target}/{engine.partition}"
+            files[f"{path}.plan"] = engine.plan.to_json()
+            files[f"{path}.layers.json"] = engine.layers.to_json()
+            plans.setdefault(engine.target, {})[engine.partition] = f"{path}.plan"
+            layers.setdefault(engine.target, {})[engine.partition] = f"{path}.layers.json"
         for cut in self.cuts.values():
-            for output in cut.programs.values():  # by content: two toolchains' cuts may store one graph differently
-                files[f"torch/{output.sha256[:32]}.pt2"] = output.to_json()
-        weights = self._torch_weights()
+            for output in cut.programs.values():
+                files[program_path(output.sha256, self.model.source.form)] = output.to_json()
+        weights = self._kept_weights()
         for entry in weights.values():
-            files[f"weights/{entry['sha256'][:32]}"] = {"sha256": entry["sha256"], "size": _size(entry)}
+            files[weight_path(entry["sha256"])] = {"sha256": entry["sha256"], "size": _size(entry)}
         return {
             "schema": SCHEMA,
             "model": self.model.name,
@@ -109,9 +120,15 @@ class Contents:
             "profiles": self._profiles(),
             "precision": self.model.precision,
             "targets": {
-                name: {**entry, "partitions": self._cut(self.cuts[name]), "engines": plans.get(name, {})}
+                name: {
+                    **entry,
+                    "partitions": self._cut(self.cuts[name]),
+                    "engines": plans.get(name, {}),
+                    "layers": layers.get(name, {}),
+                }
                 for name, entry in self._targets().items()
             },
+            "reference": self.model.reference,
             "weights": weights,
             "files": files,
         }
@@ -136,7 +153,13 @@ class Contents:
 
     def _targets(self) -> dict[str, dict[str, Any]]:
         return {
-            target.name: {**_target(target), "version": self.toolchains[target.name]} for target in self.model.targets
+            target.name: {
+                **_target(target),
+                "version": self.toolchains[target.name],
+                "sms": list(self.sms[target.name]),
+                "version_compatible": self.model.builder.version_compatible,
+            }
+            for target in self.model.targets
         }
 
     def _cuts(self) -> dict[str, Value]:
@@ -153,12 +176,12 @@ class Contents:
             "programs": {graph: output.sha256 for graph, output in cut.programs.items()},
         }
 
-    def _torch_weights(self) -> dict[str, dict[str, Any]]:
-        """slot → name, dtype, shape, digest of each weight that a Torch partition, or an output, needs."""
+    def _kept_weights(self) -> dict[str, dict[str, Any]]:
+        """slot → name, dtype, shape, digest of each weight that a partition in PyTorch, or an output, needs."""
         slots: set[int] = set()
         for cut in {id(cut): cut for cut in self.cuts.values()}.values():
             for partition in cut.partitions.partitions:
-                if partition.kind == "torch":
+                if partition.kind == "torch" or self.model.reference:
                     slots.update(partition.weights)
                 references = [source for source, _ in partition.inputs]
                 slots.update(int(ref[7:]) for ref in references if ref.startswith("weight:"))
@@ -172,6 +195,17 @@ class Contents:
             }
             for slot in sorted(slots)
         }
+
+
+def program_path(sha256: str, form: str = "program") -> str:
+    """Where a package has a program, or the model of an ONNX source. By content: two toolchains' cuts may store one graph
+    differently."""
+    return f"onnx/{sha256[:32]}.onnx" if form == "onnx" else f"torch/{sha256[:32]}.pt2"
+
+
+def weight_path(sha256: str) -> str:
+    """Where a package has a weight's bytes."""
+    return f"weights/{sha256[:32]}"
 
 
 def name_table(
@@ -199,7 +233,8 @@ def _lists(shape: Mapping[str, Any]) -> dict[str, list[int]]:
     return {which: list(sizes) for which, sizes in shape.items()}
 
 
-_BYTES = {
+#: Bytes of an element, by dtype (torch's name without the prefix).
+ELEMENT_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
     **dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2),
     **dict.fromkeys(("uint32", "int32", "float32"), 4),
@@ -209,7 +244,7 @@ _BYTES = {
 
 
 def _size(entry: Mapping[str, Any]) -> int:
-    size = _BYTES[entry["dtype"]]
+    size = ELEMENT_BYTES[entry["dtype"]]
     for length in entry["shape"]:
         size *= length
     return size

@@ -68,7 +68,11 @@ class Partitions:
     @classmethod
     def from_bytes(cls, data: bytes) -> Partitions:
         """Raises ValueError, KeyError or TypeError when `data` is no such document."""
-        document = json.loads(data)
+        return cls.from_json(json.loads(data))
+
+    @classmethod
+    def from_json(cls, document: Any) -> Partitions:
+        """The inverse of `to_json` (after a trip through JSON). Raises as `from_bytes` does."""
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
         if not all(isinstance(source, str) for source in document["outputs"]):

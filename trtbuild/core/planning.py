@@ -27,7 +27,7 @@ from trtbuild.core.lookups import Facts, Lookups, ToolchainFacts
 from trtbuild.core.packaging import Contents, Cut, Engine
 from trtbuild.core.partitions import Partition, Partitions
 from trtbuild.core.recipe import Change
-from trtbuild.core.record import Record
+from trtbuild.core.record import Output, Record
 from trtbuild.core.shapes import ShapePlan
 from trtbuild.core.spec import Model, Target
 from trtbuild.core.verdicts import RECORDED, Verdicts
@@ -131,6 +131,7 @@ class _Forward:
         recipe = keys.lower(graph, modules, self._model.precision, self._versions)
         job = {
             "program": record.outputs["program"].sha256,
+            "form": self._model.source.form,
             "precision": self._model.precision,
             "operators": list(interface.operators),
         }
@@ -141,17 +142,34 @@ class _Forward:
     ) -> tuple[Step, Cut | None]:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         settings = self._model.partition
-        recipe = keys.partition(graph, modules, settings, toolchain, facts.version, facts.opset, self._versions)
+        recipe = keys.partition(
+            graph,
+            modules,
+            settings,
+            toolchain,
+            facts.version,
+            facts.opset,
+            self._versions,
+            facts.stand_in,
+            lowers=self._model.source.form == "onnx",
+        )
+        hit = RECORDED
+        if facts.parsers_differ:
+            here = facts.can_ask and self._facts.versions is not None
+            accepted = acceptance.partition(self._look, recipe, self._facts.locked, cuts_here=here)
+            recipe, hit = accepted or (recipe, hit)
         job = {
             "program": record.outputs["program"].sha256,
+            "form": self._model.source.form,
             "settings": keys.settings_of(settings),
             "toolchain": toolchain,
             "toolchain_version": facts.version,
             "opset": facts.opset,
             "versions": dict(self._versions),
+            "stand_in": keys.stand_in_of(recipe),  # what the recipe says is asked
         }
         suffix = "" if first else f"{toolchain}-{facts.version}"
-        step = self._verdicts.look_up("partition", recipe, job, suffix=suffix, after=(lower.id,))
+        step = self._verdicts.look_up("partition", recipe, job, suffix=suffix, after=(lower.id,), hit=hit)
         partitions = self._verdicts.read(step, "partitions", Partitions.from_bytes)
         if step.record is None or partitions is None:
             return self.plan.steps[step.id], None
@@ -161,7 +179,9 @@ class _Forward:
                 step, Reason("corrupt", "its record lacks the program of a partition")
             ), None
         programs = {
-            part.graph: outputs[f"program:{part.graph}"] for part in partitions.partitions if part.kind == "torch"
+            part.graph: outputs[f"program:{part.graph}"]
+            for part in partitions.partitions
+            if part.kind == "torch" or self._model.reference
         }
         return step, Cut(partitions, programs)
 
@@ -172,7 +192,8 @@ class _Forward:
             return known
         if cut.record is None:
             raise AssertionError("convert is planned after partition")
-        job = {"program": cut.record.outputs[f"program:{part.graph}"].sha256, "opset": facts.opset}
+        program = cut.record.outputs[f"program:{part.graph}"].sha256
+        job = {"program": program, "form": self._model.source.form, "opset": facts.opset}
         recipe = keys.convert(part.graph, facts.opset, self._versions)
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 
@@ -270,11 +291,12 @@ class _Forward:
             modules=lower.outputs["modules"],
             cuts=by_target,
             engines=[
-                Engine(part, target, step.key or "", step.record.outputs["plan"] if step.record else None)
+                Engine(part, target, step.key or "", *(_left(step, name) for name in ("plan", "layers")))
                 for (part, target), step in engines.items()
             ],
             toolchains={target.name: facts[target].version for target in self._model.targets},
             origins=origins,
+            sms={target.name: self._facts.sms.get(target, (target.sm,)) for target in self._model.targets},
         )
         step = self._verdicts.look_up("package", contents.recipe(), {}, after=after)
         waiting = [engine.id for engine in engines.values() if engine.record is None]
@@ -296,6 +318,10 @@ class _Forward:
 def _suffix(cut: Step) -> str:
     """What tells the partition and convert steps of a second toolchain from the first one's."""
     return cut.id.partition("/partition")[2].removeprefix("@")
+
+
+def _left(step: Step, name: str) -> Output | None:
+    return step.record.outputs[name] if step.record is not None else None
 
 
 def _rebuilt(package: Record, contents: Contents) -> tuple[Change, ...]:

@@ -12,7 +12,10 @@ from typing import Any, Literal
 
 from trtbuild.core.encoding import Value
 
-SourceKind = Literal["python", "exported_program"]
+#: ``module`` is one that a running program has in memory: no manifest can name it.
+SourceKind = Literal["python", "exported_program", "torchscript", "onnx", "network", "module"]
+#: What a source is traced to: a program of PyTorch's, or a graph that it already is.
+SourceForm = Literal["program", "onnx", "network"]
 Precision = Literal["float32", "float16", "bfloat16"]
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
 ToolchainName = Literal["tensorrt-rtx", "tensorrt"]
@@ -39,6 +42,15 @@ class Source:
     cacheable: bool = True
     #: Directories (relative to the project) that ``python:`` modules are imported from, nearest first.
     roots: tuple[str, ...] = (".",)
+
+    @property
+    def file(self) -> str | None:
+        """The file that it names; None for anything else."""
+        return self.target if self.kind in ("exported_program", "torchscript", "onnx") else None
+
+    @property
+    def form(self) -> SourceForm:
+        return self.kind if self.kind in ("onnx", "network") else "program"
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,14 @@ class BuilderSettings:
     require_user_allocation: bool = False
     monitor_memory: bool = False
     profiling_verbosity: Literal["layer_names_only", "detailed", "none"] = "detailed"
+    #: Names of `TacticSource`, sorted; None leaves the library's own choice.
+    tactic_sources: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BuilderSettings:
+        """Settings after a trip through JSON, which knows no tuples."""
+        sources = data.get("tactic_sources")
+        return cls(**{**data, "tactic_sources": None if sources is None else tuple(sources)})
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,8 @@ class Model:
     dims: tuple[NamedDim, ...] = ()
     weights: str | None = None
     precision: Precision = "float32"
+    #: Whether its package has the program of every partition and all weights, so that it runs without any engine.
+    reference: bool = False
     partition: PartitionSettings = PartitionSettings()
     builder: BuilderSettings = BuilderSettings()
     #: kind (package, plans, …) → path relative to the project.

@@ -8,14 +8,15 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from trtbuild.core.graph import ModelPlan, Reason, Step
-from trtbuild.driver import logs, wiring
+from trtbuild.core.graph import STAGES, ModelPlan, Reason, Step, stages_until
+from trtbuild.driver import exported_files, logs, refused_nodes, wiring
 from trtbuild.driver.blame import place_in_manifest
 from trtbuild.driver.executor import Doing, execute
 from trtbuild.driver.experience import Experience
+from trtbuild.driver.gpu_room import GpuRoom
 from trtbuild.driver.locked import departures
 from trtbuild.driver.memory import MemoryRoom
 from trtbuild.driver.outcome import Outcome, Written
@@ -24,7 +25,15 @@ from trtbuild.driver.steps import Ran, run_step
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workers import WorkerPool
 from trtbuild.driver.workspace import Request, Workspace
-from trtbuild.errors import BlobMissing, EntryCorrupt, FrozenError, InternalError, StoreError, TrtbuildError
+from trtbuild.errors import (
+    BlobMissing,
+    EntryCorrupt,
+    FrozenError,
+    InternalError,
+    StoreError,
+    ToolchainError,
+    TrtbuildError,
+)
 
 __all__ = ["Request", "Workspace", "build"]
 
@@ -47,13 +56,14 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     to be built under ``--frozen``. What goes wrong in a step is in the result.
     """
     request, started = workspace.request, time.monotonic()
+    stages = stages_until(request.until)
     with workspace.store.session():
         with watcher.phase("plan"):
             plans = workspace.plans()
-        to_do = _to_do(plans)
+        to_do = _to_do(plans, stages)
         if to_do and request.frozen and _was_there(workspace, plans):
             plans = workspace.plans()
-            to_do = _to_do(plans)
+            to_do = _to_do(plans, stages)
         if to_do and request.frozen:
             named = [f"{step.id}: {step.reason.text}" for step in to_do[:MOST_NAMED]]
             if len(to_do) > MOST_NAMED:
@@ -67,7 +77,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
             )
         if to_do:
             workspace.check_environment(plans)
-        outcome = Outcome(dict(plans))
+        outcome = Outcome(dict(plans), stages=stages)
         try:
             _execute(workspace, outcome, watcher)
             with watcher.phase("send to remotes"):
@@ -96,8 +106,9 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     return result
 
 
-def _to_do(plans: Mapping[str, ModelPlan]) -> list[Step]:
-    return [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
+def _to_do(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> list[Step]:
+    steps = [step for plan in plans.values() for step in plan.steps.values()]
+    return [step for step in steps if step.verdict != "hit" and step.stage in stages]
 
 
 def _was_there(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
@@ -115,7 +126,7 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
     request = workspace.request
     jobs = request.jobs or os.cpu_count() or 1
     experience = Experience(workspace.history, workspace.project, workspace.models)
-    pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
+    pool = WorkerPool(workspace.store.local.root, workspace.project)
 
     def run(step: Step, plan: ModelPlan) -> Ran:
         with workspace.store.building(step.key or step.id):
@@ -128,8 +139,10 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
         return ran
 
     def write(plan: ModelPlan) -> list[Written]:
+        if request.until not in (None, STAGES[-1]):
+            return []
         with watcher.phase(f"outputs {plan.model.name}"):
-            return _write(workspace, plan)
+            return _write(workspace, plan, pool)
 
     gc.freeze()
     gc.enable()  # steps take a while, and plans are made again and again
@@ -141,7 +154,7 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
             jobs=jobs,
             watcher=watcher,
             keep_going=request.keep_going,
-            room=MemoryRoom(experience.estimate_bytes),
+            room=GpuRoom(MemoryRoom(experience.estimate_bytes)),
             mend=not request.frozen,
         )
     finally:
@@ -153,6 +166,8 @@ def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPoo
     try:
         ran = _typed_run(step, plan, workspace, pool)
     except TrtbuildError as error:
+        if isinstance(error, ToolchainError) and error.nodes:
+            refused_nodes.say_where(error, plan, step, workspace.look)
         place_in_manifest(error, plan.model, step)
         kept = logs.keep(folder, step.id, error.worker_log)
         error.log_file = str(kept.relative_to(workspace.project)) if kept is not None else None
@@ -173,9 +188,11 @@ def _typed_run(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPo
         raise InternalError(f"{step.id}: {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
 
 
-def _write(workspace: Workspace, plan: ModelPlan) -> list[Written]:
+def _write(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> list[Written]:
     name = plan.model.name
     try:
+        if "pt2" in dict(plan.model.outputs):
+            exported_files.make(workspace, plan, pool)
         return workspace.write_outputs(plan)
     except TrtbuildError:
         raise

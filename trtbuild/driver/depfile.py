@@ -110,8 +110,8 @@ def _read_by(plan: ModelPlan, workspace: Workspace, result: BuildResult) -> Iter
     model = plan.model
     if model.weights is not None:
         yield model.weights
-    if model.source.kind != "python":
-        yield model.source.target
+    if model.source.file is not None:
+        yield model.source.file
     ran = result.outcome.ran.get(f"{model.name}/trace")
     for seen in (*plan.observations, *(ran[1].observations if ran else ())):
         if _is_prerequisite(seen, workspace.project):
@@ -140,7 +140,7 @@ def _outputs(plan: ModelPlan, workspace: Workspace) -> Iterator[str]:
     if package is None or package.record is None:
         return
     for kind, _, files in workspace.files_of(plan.model, package.record):
-        if kind == "package":
+        if kind in ("package", "triton"):  # the last file names all others, by their digests
             yield files[-1].path
         else:
             yield from (file.path for file in files)

@@ -48,6 +48,8 @@ def differences(was: Subject, now: Subject) -> Iterator[Document]:
         yield from _entries(area, getattr(was, area), getattr(now, area))
     if was.precision != now.precision:
         yield _changed("precision", "precision", was.precision, now.precision)
+    if was.reference != now.reference:
+        yield _changed("reference", "reference", was.reference, now.reference)
     for entry in _entries("targets", was.targets, now.targets):
         yield {**entry, "area": "versions"} if entry["name"].endswith(".version") else entry
     yield from _traces(was, now)

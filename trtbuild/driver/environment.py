@@ -10,9 +10,9 @@ installed. What is planned with one version is never run with another: that is f
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from trtbuild.core.locks import NAME, Lock
+from trtbuild.core.locks import NAME, Lock, LockedModel, stage_of
 from trtbuild.core.lookups import LockedTrace
 from trtbuild.core.planning import Facts, ToolchainFacts
 from trtbuild.core.spec import Model, Target
@@ -70,9 +70,15 @@ def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts
                     raise
             own[target] = toolchains[target, version]
         versions = here if locked is None or here == locked.versions else None
-        trace = LockedTrace(locked.trace, locked.versions) if locked is not None else None
-        found[model.name] = Facts(platform, versions, own, ENGINE_ENVIRONMENT, trace)
+        trace = _locked_trace(locked) if locked is not None else None
+        sms = {target: table.built_sms(target) for target in model.targets}
+        found[model.name] = Facts(platform, versions, own, ENGINE_ENVIRONMENT, trace, sms)
     return found
+
+
+def _locked_trace(locked: LockedModel) -> LockedTrace:
+    cuts = tuple(step.key for name, step in locked.steps.items() if stage_of(name) == "partition")
+    return LockedTrace(locked.trace, locked.versions, cuts)
 
 
 def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
@@ -106,7 +112,13 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
             f"target {target.name!r} needs {target.toolchain}, which is not installed",
             hint=f"pip install '{flavour.distribution}', or pin the target's version to use engines from the cache",
         )
-    return ToolchainFacts(version, table.opset(target.toolchain, version), flavour.default_workspace)
+    opset = table.opset(target.toolchain, version)
+    if not flavour.needs_gpu:
+        return ToolchainFacts(version, opset, flavour.default_workspace)
+    own = table.installed_version(target.toolchain) == version and bool(device_sms())
+    stand_in = None if own else table.stand_in(target.toolchain, version)
+    can_ask = own or stand_in is not None
+    return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, parsers_differ=True, can_ask=can_ask)
 
 
 def check_torch_side(model: str, facts: Facts) -> None:
@@ -132,6 +144,28 @@ def check_torch_side(model: str, facts: Facts) -> None:
         f"model {model!r} has to be traced or converted, and {NAME} says with {said}",
         hint=f"{' and '.join(ways)}; or go by what is installed: {UPGRADE}",
     )
+
+
+def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
+    """Raise before any work when `model` has to be cut for one of `toolchains` and no parser here can be asked."""
+    for target, found in facts.toolchains.items():
+        if target.toolchain in toolchains and not found.can_ask:
+            raise ToolchainMissing(
+                f"model {model!r} has to be cut by what {target.toolchain} {found.version} takes, and no parser here "
+                f"can say that: that of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser answers for it, is "
+                "not installed",
+                hint="pip install 'trtbuild[rtx]'",
+            )
+
+
+def check_releases(model: Model, facts: Facts) -> None:
+    """Raise before any work when a target's toolchain, installed or not, lacks what the model asks of it."""
+    for target, found in facts.toolchains.items():
+        try:
+            table.check_release(target, model.builder, found.version, model.precision)
+        except EnvironmentFault as error:
+            place_of_target(error, model, target)
+            raise
 
 
 def check_targets(

@@ -97,8 +97,8 @@ def execute(
     mend: bool = True,
 ) -> None:
     """Run until every step is a hit, or failed or below a failed one, and the outputs of all models that are done are
-    written. `outcome` has the first plans, and is kept up to date. Without `mend` nothing is run for outputs whose blobs
-    cannot be read."""
+    written. `outcome` has the first plans and the stages that are asked for, and is kept up to date. Without `mend`
+    nothing is run for outputs whose blobs cannot be read."""
     execution = _Execution(outcome, doing, watcher, room or Unlimited(), jobs, keep_going, mend)
     try:
         execution.go()
@@ -127,7 +127,7 @@ class _Execution:
         self._jobs = jobs
         self._keep_going = keep_going
         self._mend = mend
-        self._schedule = Schedule()
+        self._schedule = Schedule(outcome.stages)
         self._done: SimpleQueue[Done[_Task, _Result]] = SimpleQueue()
         self._steps: Crew[_Task, _Result] = Crew(jobs, self._done)
         self._writer: Crew[_Task, _Result] = Crew(1, self._done)

@@ -16,6 +16,7 @@ from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.ports import Store
 from trtbuild.core.record import Output
 from trtbuild.core.spec import PartitionSettings
+from trtbuild.driver import given
 from trtbuild.driver.judge import Judge, conversion_outputs
 from trtbuild.errors import ConversionRefused
 from trtbuild.store.local import LocalStore
@@ -49,7 +50,7 @@ def trace_handler(store: Store, project: Path) -> Callable[[Job], dict[str, Any]
         """Put weights into the store: slot number, dtype, shape and output of each."""
         kept = []
         for slot, tensor in weights:
-            dtype, shape, data = _tensor_bytes(tensor)
+            dtype, shape, data = tensor_bytes(tensor)
             kept.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
         return kept
 
@@ -57,7 +58,7 @@ def trace_handler(store: Store, project: Path) -> Callable[[Job], dict[str, Any]
         from trtbuild.stages.trace.job import TraceJob
         from trtbuild.stages.trace.run import trace
 
-        traced = trace(TraceJob.from_json(job["trace"]), project, keep)
+        traced = trace(TraceJob.from_json(job["trace"]), project, keep, given.makers())
         outputs = {
             "program": store.put_bytes(traced.program),
             "graph": store.put_bytes(traced.graph.encode()),
@@ -79,7 +80,7 @@ def trace_handler(store: Store, project: Path) -> Callable[[Job], dict[str, Any]
     return handle
 
 
-def _tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
+def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
     """dtype, shape and logical row-major bytes of a CPU tensor."""
     import torch
 
@@ -92,10 +93,16 @@ def torch_handler(store: LocalStore) -> Callable[[Job], dict[str, Any]]:
     """Lower, partition and convert: trtbuild's own code on programs, no user code."""
 
     def handle(job: Job) -> dict[str, Any]:
+        if job.get("form", "program") != "program":
+            return {"outputs": _json(given.STEPS[job["kind"]](job, store))}
         if job["kind"] == "lower":
             return _lower(job, store)
         if job["kind"] == "partition":
             return _partition(job, store)
+        if job["kind"] == "verify":
+            return _verify(job, store)
+        if job["kind"] == "pt2":
+            return _exported(job, store)
         return _convert(job, store)
 
     return handle
@@ -145,15 +152,38 @@ def _convert(job: Job, store: Store) -> dict[str, Any]:
     return {"outputs": _json(conversion_outputs(converted, store))}
 
 
-def engine_handler(store: Store) -> Callable[[Job], dict[str, Any]]:
-    """Compiles engines. Imports core, toolchain and store only: no torch."""
+def _verify(job: Job, store: Store) -> dict[str, Any]:
+    from trtbuild.stages.verify.job import VerifyJob
+    from trtbuild.stages.verify.run import verify
+
+    return {"outputs": {}, "report": verify(VerifyJob.from_json(job["verify"]), store.get_bytes)}
+
+
+def _exported(job: Job, store: Store) -> dict[str, Any]:
+    from trtbuild.core.package_index import PackageIndex
+    from trtbuild.driver.engine_operator import register
+    from trtbuild.stages.pt2.writing import about, write_pt2
+
+    register()
+    index = PackageIndex.from_bytes(store.get_bytes(job["index"]))
+
+    def read(name: str) -> bytes:
+        return store.get_bytes(index.files[name].sha256)
+
+    files = {name: write_pt2(index, name, read, about(index, name, job["index"])) for name in index.targets}
+    return {"outputs": _json({f"pt2:{name}": store.put_bytes(data) for name, data in files.items()})}
+
+
+def engine_handler(store: Store, timings: Path | None = None) -> Callable[[Job], dict[str, Any]]:
+    """Compiles engines, with the timing caches in the directory `timings`. Imports core, toolchain and store only: no
+    torch."""
 
     def handle(job: Job) -> dict[str, Any]:
         from trtbuild.toolchain import allocator
         from trtbuild.toolchain.compiler import compile_engine
 
         allocator.keep_no_large_buffers()
-        compiled = compile_engine(EngineJob.from_json(job), store.get_bytes)
+        compiled = compile_engine(EngineJob.from_json(job), store.get_bytes, timings)
         outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
         statistics = compiled.statistics
         del compiled

@@ -1,15 +1,12 @@
-"""Commands that only ask: plan, why, graph, status, inspect. They run no step and import neither torch nor TensorRT."""
+"""Commands that only ask: plan, why, graph, status. They run no step and import neither torch nor TensorRT."""
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 from trtbuild.core.graph import Step
 from trtbuild.core.nearest import suggestion
-from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.planning import ModelPlan
 from trtbuild.driver import report
 from trtbuild.driver.workspace import Request, Workspace
@@ -102,24 +99,3 @@ def _model_status(workspace: Workspace, plan: ModelPlan) -> Document:
         "next": {"id": first.id, "reason": first.reason.to_json()} if first else None,
         "outputs": [{"kind": kind, "path": path} for kind, path in plan.model.outputs],
     }
-
-
-def inspect(request: Request, name: str) -> Document:
-    """``trtbuild.inspect/1``: the index of a package, given by its directory or by its model's name."""
-    path = Path(request.project) / name
-    if not (path / "index.json").is_file():
-        models = Workspace(request).models
-        if name not in models:
-            raise UsageError(
-                f"{name!r} is neither a package directory nor a model", hint=suggestion(name, models, "models")
-            )
-        path = Path(request.project) / dict(models[name].outputs).get("package", f"dist/{name}")
-    try:
-        index = json.loads((path / "index.json").read_bytes())
-    except FileNotFoundError:
-        raise UsageError(f"there is no package at {path}", hint=f"trtbuild build {name}") from None
-    except ValueError:
-        raise UsageError(f"{path}/index.json is not JSON", hint="build the package again") from None
-    if index.get("schema") != SCHEMA:
-        raise UsageError(f"{path} is a package of another format: {index.get('schema')!r}", hint="build it again")
-    return {"schema": "trtbuild.inspect/1", "path": str(path), "index": index}

@@ -29,7 +29,7 @@ class Judge:
         self._store = store
         self._opset: int = job["opset"]
         self._versions: dict[str, str] = job["versions"]
-        self._parser = Parser(job["toolchain"], job["toolchain_version"])
+        self._parser = Parser(job["toolchain"], job["toolchain_version"], job.get("stand_in"))
         self._made: dict[str, Record] = {}
 
     @property
@@ -57,7 +57,7 @@ class Judge:
             return None
         calls = dict(origins)
         said = "; ".join(answer.messages) or "the parser does not take it"
-        return Refusal(said, {calls[node]: said for node in answer.nodes if node in calls})
+        return Refusal(said, {calls[node]: answer.reasons.get(node, said) for node in answer.nodes if node in calls})
 
     def _converted(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
         import hashlib

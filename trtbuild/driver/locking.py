@@ -98,7 +98,8 @@ def _together(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock
     models = {name: _model(workspace, plan) for name, plan in plans.items()}
     if before is not None and workspace.request.models:
         models = {**before.models, **models}
-    return Lock(table.host_platform(), dict(STEP_VERSIONS), dict(workspace.manifests), models)
+    versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}  # no step of a build
+    return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 
 
 def _model(workspace: Workspace, plan: ModelPlan) -> LockedModel:

@@ -208,6 +208,10 @@ class StoreLookups:
         """The dependencies that are not now what was observed."""
         return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.seen]
 
+    def forget(self, key: str) -> None:
+        """Look under a key again when it is asked for next: another build may have left something there."""
+        self._records.pop(key, None)
+
     def ran(self, step: str, record: Record) -> None:
         """A step was run in this build, and left `record` (which need not be in the store)."""
         self._ran.update((step, record.recipe.key))

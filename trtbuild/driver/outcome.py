@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trtbuild.core.graph import ModelPlan, Reason
+from trtbuild.core.graph import STAGES, ModelPlan, Reason
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:  # `Ran` is at home beside the worker calls, which a plan does not need
@@ -25,7 +26,7 @@ class Written:
 @dataclass
 class Outcome:
     """The last plan of each model, what was run (by step id) and what failed; and by model the outputs that were
-    brought up to date, or why they could not be."""
+    brought up to date, or why they could not be. Steps of other stages than `stages` are not run."""
 
     plans: dict[str, ModelPlan]
     ran: dict[str, tuple[Reason, Ran]] = field(default_factory=dict)
@@ -34,12 +35,14 @@ class Outcome:
     mended: dict[str, int] = field(default_factory=dict)
     written: dict[str, list[Written]] = field(default_factory=dict)
     unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
+    stages: frozenset[str] = frozenset(STAGES)
 
     @property
     def ok(self) -> bool:
-        return not (self.failed or self.unwritten) and all(is_done(plan) for plan in self.plans.values())
+        done = all(is_done(plan, self.stages) for plan in self.plans.values())
+        return done and not (self.failed or self.unwritten)
 
 
-def is_done(plan: ModelPlan) -> bool:
-    """Whether nothing has to run for a model."""
-    return all(step.verdict == "hit" for step in plan.steps.values())
+def is_done(plan: ModelPlan, stages: Collection[str] = STAGES) -> bool:
+    """Whether nothing has to run for a model, as far as `stages` go."""
+    return all(step.verdict == "hit" for step in plan.steps.values() if step.stage in stages)

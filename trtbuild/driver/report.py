@@ -28,6 +28,8 @@ class BuildResult:
     duration_s: float = 0.0
     #: What each remote was used for (`LayeredStore.reports`).
     remotes: list[Document] = field(default_factory=list)
+    #: What `--verify` has found (``trtbuild.verify/1``).
+    verification: Document | None = None
 
     @property
     def ok(self) -> bool:
@@ -39,6 +41,7 @@ def build_document(result: BuildResult) -> Document:
     outcome = result.outcome
     steps = [entry for plan in outcome.plans.values() for entry in _built_steps(plan, outcome)]
     errors = [describe(error, step) for step, (_, error) in outcome.failed.items()]
+    verification = {} if result.verification is None else {"verification": result.verification}
     return {
         "schema": "trtbuild.build/1",
         "ok": result.ok,
@@ -49,6 +52,7 @@ def build_document(result: BuildResult) -> Document:
         "errors": errors + [describe(error) for error in result.errors],
         "warnings": list(result.warnings),
         "remotes": result.remotes,
+        **verification,
     }
 
 

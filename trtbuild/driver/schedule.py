@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from trtbuild.core.graph import ModelPlan, Step
+from trtbuild.core.graph import STAGES, ModelPlan, Step
 
 #: How many steps that could start are looked at for one that `fits`: bounds the work when hardly any does.
 LOOK_AHEAD = 16
@@ -44,9 +44,10 @@ class _Model:
 
 
 class Schedule:
-    """The steps of all models that may start, most urgent first."""
+    """The steps of all models that may start, most urgent first; those of `stages` alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Collection[str] = STAGES) -> None:
+        self._stages = stages
         self._models: dict[str, _Model] = {}
         self._ready: list[_Entry] = []
         self._order = itertools.count()
@@ -71,7 +72,7 @@ class Schedule:
             model.waits_for[step.id] = len(waits)
             for before in waits:
                 model.below.setdefault(before, []).append(step.id)
-            if step.verdict != "run" or step.key is None:
+            if step.verdict != "run" or step.key is None or step.stage not in self._stages:
                 continue
             model.keys.setdefault(step.key, []).append(step.id)
             self._users.setdefault(step.key, set()).add(name)

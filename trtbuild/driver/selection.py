@@ -4,8 +4,8 @@ Rules
 1. It is found by planning: what a plan asks for and finds is what the same plan asks for somewhere else. Outputs that are
    in place do not count, as they are not elsewhere.
 2. A trace is found with the versions of the torch side that are installed, or by a machine that has none: both ways are
-   taken, so that both kinds of machines find it.
-3. The table of a weights file is a record too, though no step leaves it.
+   taken, so that both kinds of machines find it. So it is with a partition and the parsers that can be asked.
+3. The table of a weights file is a record too, though no step leaves it; and so are a package's ``.pt2`` files.
 4. A record is taken whole, with all that its step left: a store keeps no record that lacks some of it. So a step below
    can be run again from what was taken.
 5. A package of some targets (``--target``) is another than that of all. One that only has to be put together, which takes
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from trtbuild.core import chain, keys
 from trtbuild.core.binding import names_of
 from trtbuild.core.dependency import Dependency
-from trtbuild.core.graph import ModelPlan, Step
+from trtbuild.core.graph import ModelPlan, Step, stages_until
+from trtbuild.driver.outputs import pt2
 from trtbuild.driver.steps import pack
 from trtbuild.driver.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
@@ -58,12 +59,16 @@ def select(workspace: Workspace) -> Selection:
     found = set[str]()
     for plan in plans:
         _follow_the_other_way(workspace, plan)
+        _ask_as_no_parser_is(workspace, plan)
+        _ask_for_exported_files(workspace, plan)
         weights = plan.model.weights
         if weights is not None and weights in workspace.look.weights_digests:
             found.add(keys.weights_file(workspace.look.weights_digests[weights], "safetensors").key)
     steps = [step for plan in plans for step in plan.steps.values()]
-    missing = [step for step in steps if step.verdict != "hit"]
-    found |= workspace.look.seen_records() - {step.key for step in missing if step.key is not None}
+    without = [step for step in steps if step.verdict != "hit"]
+    found |= workspace.look.seen_records() - {step.key for step in without if step.key is not None}
+    asked = stages_until(workspace.request.until)
+    missing = [step for step in without if step.stage in asked]
     named = {step.key: step.id for step in reversed(steps) if step.key is not None}
     return Selection(tuple(sorted(found)), named, tuple(missing), frozenset(packed))
 
@@ -77,13 +82,30 @@ def _packed(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> ModelPla
     if package.reason.code not in ("new", "changed", "evicted"):  # what is not trusted, or not what is locked, is said
         return plan
     try:
-        store.bring(engine.plan.sha256 for engine in contents.engines if engine.plan is not None)
         record = pack(package.recipe, plan, store, workspace.look)
     except (BlobMissing, EntryCorrupt):
         return plan
     packed.add(record.recipe.key)
     workspace.look.ran(package.id, record)
     return workspace.plan_elsewhere(plan.model.name)
+
+
+def _ask_as_no_parser_is(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look partitions up as a machine does that cannot cut the model itself, where another parser may be asked (rule 2)."""
+    facts = workspace.facts[plan.model.name]
+    differ = {target.toolchain for target, found in facts.toolchains.items() if found.parsers_differ}
+    for step in plan.steps.values():
+        if step.stage == "partition" and step.recipe is not None and step.job.get("toolchain") in differ:
+            workspace.look.record(keys.any_partition(step.recipe).key)
+
+
+def _ask_for_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look ``.pt2`` files up as a machine with this torch does, and as one without (rule 3)."""
+    package = plan.package
+    if package is None or package.record is None or "pt2" not in dict(plan.model.outputs):
+        return
+    for versions in (workspace.facts[plan.model.name].versions, None):
+        workspace.look.record(pt2.recipe(package.record, versions).key)
 
 
 def _follow_the_other_way(workspace: Workspace, plan: ModelPlan) -> None:

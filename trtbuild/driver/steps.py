@@ -69,6 +69,8 @@ def run_step(
     replace = step.reason.code in ("forced", "evicted", "corrupt", "untrusted")
     conversions = _keep_conversions(reply, store)
     record = store.put_record(record, replace=replace)
+    if step.stage == "partition":
+        _publish_for_any_parser(plan, facts, record, store)
     return Ran(
         record, time.monotonic() - started, conversions=conversions, log=reply["log"], peak_rss_bytes=_peak(reply)
     )
@@ -168,10 +170,19 @@ def _publish_for_any_version(
     store.put_record(Record(pointer, {"record": output}), replace=True)
 
 
+def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
+    """Let machines that cannot cut this model find what was cut here, where parsers differ (keys.any_partition)."""
+    toolchain = str(dict(keys.any_partition(record.recipe).parts)["parser"][0])  # type: ignore[index]
+    if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
+        output = store.put_bytes(record.to_bytes())
+        store.put_record(Record(keys.any_partition(record.recipe), {"record": output}), replace=True)
+
+
 def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
     """Put a package together from what is known and in the store, and publish it. Raises BlobMissing."""
     if plan.contents is not None:  # the record names the engines, which may all be in a remote
-        store.bring(engine.plan.sha256 for engine in plan.contents.engines if engine.plan is not None)
+        engines = plan.contents.engines
+        store.bring(left.sha256 for e in engines for left in (e.plan, e.layers) if left is not None)
     return store.put_record(_package(recipe, plan, store, look), replace=True)
 
 
@@ -179,13 +190,14 @@ def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLo
     contents = plan.contents
     if contents is None:
         raise AssertionError("a package is put together when its contents are known")
-    index = json.dumps(contents.index(), indent=1, sort_keys=True).encode()
-    names = json.dumps(_names(contents, look), indent=1, sort_keys=True).encode()
+    names = store.put_bytes(json.dumps(_names(contents, look), indent=1, sort_keys=True).encode())
+    index = json.dumps(contents.index(names), indent=1, sort_keys=True).encode()
     plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
-    outputs = {"index": store.put_bytes(index), "names": store.put_bytes(names)}
+    outputs = {"index": store.put_bytes(index), "names": names}
     for engine in contents.engines:
-        if engine.plan is not None:
+        if engine.plan is not None and engine.layers is not None:
             outputs[f"plan:{engine.partition}@{engine.target}"] = engine.plan
+            outputs[f"layers:{engine.partition}@{engine.target}"] = engine.layers
     return Record(recipe, outputs, {"plans": plans})
 
 

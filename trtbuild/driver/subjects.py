@@ -51,6 +51,8 @@ class Subject:
     profiles: Mapping[str, Part]
     targets: Mapping[str, Part]
     precision: str
+    #: Whether its package runs without engines.
+    reference: bool = False
     outputs: Mapping[str, Part] | None = None
     #: Target → partition → kind, graph, weights (slots), inputs.
     partitions: Mapping[str, Mapping[str, Part]] | None = None
@@ -64,13 +66,15 @@ class Subject:
     #: Slot → name of the weight, and slot → dtype, shape, SHA-256.
     names: Mapping[int, str] = field(default_factory=dict)
     weights: Mapping[int, Part] = field(default_factory=dict)
+    #: Of a package: the SHA-256 of its index.
+    index: str | None = None
 
 
 def find(request: Request, said: str) -> Subject:
     """The side that `said` names: a package's directory, else a model. Raises UsageError."""
     folder = request.project / said
     if (folder / "index.json").is_file():
-        return _package(request.project.absolute(), folder, said)
+        return of_package(request.project.absolute(), folder, said)
     if folder.is_dir() and (said.startswith(".") or "/" in said):
         raise UsageError(f"{said} is no package: it has no index.json", hint="name a package's directory, or a model")
     models = Workspace(replace(request, models=(), targets=())).models
@@ -102,6 +106,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
             for target in model.targets
         },
         precision=model.precision,
+        reference=model.reference,
         recipes=recipes,
     )
     if plan.contents is None:
@@ -162,6 +167,7 @@ def _described(parts: Mapping[str, Any]) -> dict[str, Any]:
         "profiles": {entry["name"]: entry["shapes"] for entry in parts["profiles"]},
         "targets": parts["targets"],
         "precision": parts["precision"],
+        "reference": parts.get("reference", False),
         "partitions": {target: _partitions(cut) for target, cut in parts["partitions"].items()},
         "engines": parts["engines"],
     }
@@ -181,7 +187,8 @@ def _without(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 # -- a package
 
 
-def _package(project: Path, folder: Path, said: str) -> Subject:
+def of_package(project: Path, folder: Path, said: str, *, offline: bool = False) -> Subject:
+    """The package in `folder`, which is called `said`; `offline` asks no remote. Raises UsageError for what is none."""
     data = (folder / "index.json").read_bytes()
     try:
         index = json.loads(data)
@@ -190,12 +197,12 @@ def _package(project: Path, folder: Path, said: str) -> Subject:
     if not isinstance(index, dict) or index.get("schema") != SCHEMA:
         raise UsageError(f"{said} is a package of another format", hint="build it again with this trtbuild")
     try:
-        return _of_index(project, said, index, hashlib.sha256(data).hexdigest())
+        return _of_index(project, said, index, hashlib.sha256(data).hexdigest(), offline)
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{said}/index.json is damaged: {error!r}", hint="build the package again") from None
 
 
-def _of_index(project: Path, said: str, index: Mapping[str, Any], sha256: str) -> Subject:
+def _of_index(project: Path, said: str, index: Mapping[str, Any], sha256: str, offline: bool) -> Subject:
     targets = {name: _without(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     cuts = {name: entry["partitions"] for name, entry in index["targets"].items()}
     plans = {
@@ -207,6 +214,7 @@ def _of_index(project: Path, said: str, index: Mapping[str, Any], sha256: str) -
         said=said,
         kind="package",
         model=index["model"],
+        index=sha256,
         **{
             **_described({**index, "targets": targets, "partitions": cuts, "engines": None}),
             "known_from": "index",
@@ -216,7 +224,9 @@ def _of_index(project: Path, said: str, index: Mapping[str, Any], sha256: str) -
         },
     )
     try:
-        store, history = wiring.open_store(project), History(project / wiring.STATE)
+        configured = wiring.configuration(project)
+        store = wiring.open_store(project, replace(configured, remotes=()) if offline else configured)
+        history = History(project / wiring.STATE)
         record = _record(store, history, subject.model, sha256)
         return subject if record is None else _with_records(subject, record, store, history)
     except (StoreUnavailable, BlobMissing, EntryCorrupt):

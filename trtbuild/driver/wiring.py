@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: A project's own state: deletable, never shared.
 STATE = ".trtbuild"
 
+#: Timings of kernels, by toolchain and GPU.
+TIMINGS = f"{STATE}/timing"
+
 #: What workers printed, by step.
 LOGS = f"{STATE}/logs"
 
@@ -43,13 +46,14 @@ def configuration(project: Path) -> Configuration:
     return configurations.load(os.environ, project)
 
 
-def open_store(project: Path, configured: Configuration | None = None) -> LayeredStore:
-    """The store of a project: the local one, and the remotes that are configured. Raises ConfigurationError."""
+def open_store(project: Path, configured: Configuration | None = None, root: Path | None = None) -> LayeredStore:
+    """The store of a project: the local one (at `root`, if given), and the remotes that are configured. Raises
+    ConfigurationError."""
     found = configuration(project) if configured is None else configured
     trust = trust_in(found.trust)
     remotes = {settings: open_remote(settings, trust) for settings in found.remotes}
     return LayeredStore(
-        open_local(project, trust),
+        open_local(project, trust) if root is None else LocalStore(root, trust),
         [remote for settings, remote in remotes.items() if settings.read],
         [remote for settings, remote in remotes.items() if settings.write],
     )
@@ -138,7 +142,11 @@ def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str
     if kind == "torch":
         return handlers.torch_handler(store)
     if kind == "engine":
-        return handlers.engine_handler(store)
+        return handlers.engine_handler(store, project / TIMINGS)
+    if kind == "original":
+        from trtbuild.driver.running import original
+
+        return original.handler(project)
     raise ValueError(f"no worker is called {kind!r}")
 
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from trtbuild.errors import SourceError, TrtbuildError
+from trtbuild.errors import SourceError, ToolchainError, TrtbuildError
 
 #: Whether a trace worker does its jobs in copies of itself; else it does one job. System libraries of macOS do not
 #: survive a fork.
@@ -144,6 +144,8 @@ def describe(error: TrtbuildError) -> dict[str, Any]:
     }
     if isinstance(error, SourceError):
         described["code"] = error.code
+    if isinstance(error, ToolchainError):
+        described["nodes"] = list(error.nodes)
     return described
 
 

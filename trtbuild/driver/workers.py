@@ -3,8 +3,9 @@
 Rules
 1. User code must not meet what an earlier model left behind: a trace worker does each job in a copy of itself (where that
    cannot be, it does one job). Others are simply reused. The worker that lowers is started with the first trace.
-2. Trace workers inherit the user's environment, with CUDA hidden and the hash seed fixed. Engine workers start with a
-   cleared environment plus `ENGINE_ENVIRONMENT`, which is in the engine's key.
+2. Trace workers inherit the user's environment, with CUDA hidden and the hash seed fixed. Torch workers see the GPUs:
+   TensorRT's parser is asked there, and needs one. Engine workers start with a cleared environment plus
+   `ENGINE_ENVIRONMENT`, which is in the engine's key.
 3. A worker that dies is one failed job, with the end of its log; the next job gets a new one.
 4. Workers run in sessions of their own, so Ctrl-C reaches the driver alone, which then ends them.
 5. No worker is told what only the driver needs: the signing key, and the remotes with their credentials. What else there is
@@ -33,7 +34,7 @@ from trtbuild.driver.worker import FORKS
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.observe import HIDDEN
 
-WorkerKind = Literal["trace", "torch", "engine"]
+WorkerKind = Literal["trace", "torch", "engine", "original"]
 
 #: All that an engine worker finds in its environment. It is a part of every engine's key.
 ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
@@ -49,6 +50,7 @@ _WORK: Mapping[WorkerKind, str] = {
     "trace": "the process that runs the model's own code",
     "torch": "the process that converts the model",
     "engine": "the process that compiles the engine",
+    "original": "the process that times the original model",
 }
 _NO_MEMORY = "the system ends processes when memory runs out: build less at once (-j 1), or where there is more"
 #: What to do after a death, by the kind of worker and the signal; 0 stands for every other way.
@@ -59,6 +61,8 @@ _AFTER_DEATH: Mapping[tuple[WorkerKind, int], str] = {
     ("torch", signal.SIGKILL): _NO_MEMORY,
     ("torch", 0): "run the build again; if it dies again, please report it as a bug of trtbuild",
     ("engine", signal.SIGKILL): _NO_MEMORY,
+    ("original", signal.SIGKILL): "the system ends processes when memory runs out: time fewer things at once",
+    ("original", 0): "the model's code ended the process it runs in; try it without trtbuild",
     ("engine", 0): "run the build again; if it dies again, it is a bug of the compiler: try another version of it",
 }
 #: How `faulthandler` begins, and a frame of its stack.
@@ -178,7 +182,7 @@ class Worker:
         return logs.read(self._log.fileno(), start)
 
 
-_IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine": True}
+_IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine": True, "original": False}
 
 
 class WorkerPool:
@@ -187,7 +191,7 @@ class WorkerPool:
     def __init__(self, store_root: Path, project: Path) -> None:
         self._store_root = store_root
         self._project = project
-        self._idle: dict[WorkerKind, list[Worker]] = {"trace": [], "torch": [], "engine": []}
+        self._idle: dict[WorkerKind, list[Worker]] = {kind: [] for kind in _IS_REUSED}
         self._busy: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -214,7 +218,7 @@ class WorkerPool:
             self._closed = True
             idle = [worker for workers in self._idle.values() for worker in workers]
             busy = list(self._busy)
-            self._idle = {"trace": [], "torch": [], "engine": []}
+            self._idle = {kind: [] for kind in _IS_REUSED}
         for worker in busy if kill else []:
             worker.kill()
         for worker in idle:
@@ -261,6 +265,7 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
             error.code = str(described.get("code", "source"))
         if isinstance(error, ToolchainError):
             error.log = tuple(log.splitlines())
+            error.nodes = tuple(map(str, described.get("nodes", ())))
         return error
     return errors.InternalError(f"{text}\n{described.get('trace') or log[-LOG_TAIL:]}".rstrip())
 
@@ -269,5 +274,9 @@ def _environment(kind: WorkerKind) -> dict[str, str]:
     if kind == "engine":
         return dict(ENGINE_ENVIRONMENT)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    environment.update({"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
+    if kind == "original":  # on the device that the package runs on
+        return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
+    if kind == "trace":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment

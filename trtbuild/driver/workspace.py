@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import manifest
+from trtbuild.core.graph import stages_until
 from trtbuild.core.nearest import suggestion
 from trtbuild.core.planning import Facts, ModelPlan, plan_model
 from trtbuild.core.record import Record
@@ -49,6 +50,8 @@ class Request:
     relock: bool = False
     #: Ask no remote.
     offline: bool = False
+    #: The last stage whose steps are run; None: all are, and outputs are written.
+    until: str | None = None
 
 
 class Workspace:
@@ -114,12 +117,19 @@ class Workspace:
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
         """Raise before any work when a step has to run that cannot run here."""
         wanted: list[tuple[str, Target]] = []
+        asked = stages_until(self.request.until)
         for name, plan in plans.items():
-            stages = {step.stage for step in plan.steps.values() if step.verdict == "run"}
+            stages = {step.stage for step in plan.steps.values() if step.verdict == "run"} & asked
+            if stages - {"package"}:
+                environment.check_releases(self.models[name], self.facts[name])
             if stages & {"trace", "lower", "partition", "convert"}:
                 environment.check_torch_side(name, self.facts[name])
+            if "partition" in asked:
+                environment.check_parsers(name, self.facts[name], _to_cut(plan))
             targets = {target.name: target for target in self.models[name].targets}
             for step in plan.steps.values():
+                if step.stage not in asked:
+                    continue
                 if step.stage == "engine" and step.verdict in ("run", "unknown") and step.target in targets:
                     wanted.append((name, targets[step.target]))
         environment.check_targets(self.models, list(dict.fromkeys(wanted)), self.facts)
@@ -129,10 +139,30 @@ class Workspace:
         text = self.look.blob(record.outputs["index"].sha256)
         try:
             index: Mapping[str, Any] = json.loads(text)
-            return [(kind, path, outputs.output_files(kind, path, index, record)) for kind, path in model.outputs]
+            return [
+                (kind, path, outputs.output_files(kind, path, index, self._record_for(kind, model, record)))
+                for kind, path in model.outputs
+            ]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self.look.is_damaged(record.recipe.key)
             raise EntryCorrupt(f"the index of the package of {model.name!r} cannot be used: {error}") from error
+
+    def _record_for(self, kind: str, model: Model, record: Record) -> Record:
+        """The record that says what an output holds: the package's own, but for ``.pt2`` files. Raises BlobMissing."""
+        if kind != "pt2":
+            return record
+        found = self.exported_record(model, record)
+        if found is None:
+            raise BlobMissing(f"the .pt2 file of model {model.name!r} was not written yet")
+        return found
+
+    def exported_record(self, model: Model, package: Record) -> Record | None:
+        """The record of the ``.pt2`` files of a package, if there is one that can be used."""
+        recipe = outputs.pt2.recipe(package, self.facts[model.name].versions)
+        found = self.look.record_of(recipe)
+        if found is None or not found.recipe.same_as(recipe):
+            return None
+        return found if all(self.look.has(output.sha256) for output in found.outputs.values()) else None
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
         """Bring the outputs of a finished model up to date."""
@@ -173,6 +203,17 @@ def no_project(given: Path) -> UsageError:
         hint = f"name the manifest with -f {given}" if given.suffix in (".yaml", ".yml") else None
         return UsageError(f"{given} is a file, and -C names the project's directory", hint=hint)
     return UsageError(f"there is no directory {str(given)!r}", hint="-C names the project's directory")
+
+
+def _to_cut(plan: ModelPlan) -> set[str]:
+    """The toolchains that a model has to be cut for: by partition steps that run, or may have to when they are known."""
+    found: set[str] = set()
+    for step in plan.steps.values():
+        if step.stage == "partition" and step.verdict == "unknown":
+            found |= {target.toolchain for target in plan.model.targets}
+        elif step.stage == "partition" and step.verdict == "run":
+            found.add(str(step.job["toolchain"]))
+    return found
 
 
 def _selected(models: Sequence[Model], request: Request) -> dict[str, Model]:

@@ -106,7 +106,7 @@ class SourceFields(Fields):
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": [kind]} for kind in kinds.SOURCES],
-            "dependentRequired": {"kwargs": ["python"]},
+            "dependentSchemas": {"kwargs": {"anyOf": [{"required": [kind]} for kind in ("python", "network")]}},
         }
     )
 
@@ -116,13 +116,19 @@ class SourceFields(Fields):
     exported_program: PathText | None = Field(
         None, description="A `.pt2` file of `torch.export.save`.", examples=["vit.pt2"]
     )
-    onnx: PathText | None = Field(None, description="An ONNX file. Not supported in this version.")
-    torchscript: PathText | None = Field(None, description="A TorchScript file. Not supported in this version.")
+    onnx: PathText | None = Field(
+        None, description="An ONNX file; its external data lies beside it.", examples=["vit.onnx"]
+    )
+    torchscript: PathText | None = Field(
+        None, description="A TorchScript file of `torch.jit.save`.", examples=["vit.ts"]
+    )
     network: kinds.Callable_ | None = Field(
-        None, description="A callable that defines a TensorRT network. Not supported in this version."
+        None,
+        description="A callable that defines a TensorRT network, as `module.path:callable`: it is called with the network, "
+        "TensorRT's module and the kwargs.",
     )
     kwargs: dict[str, Any] | None = Field(
-        None, description="Keyword arguments of the `python` callable.", examples=[{"depth": 12}]
+        None, description="Keyword arguments of the `python` or `network` callable.", examples=[{"depth": 12}]
     )
     deps: list[PathText] | None = Field(
         None, description="More files that the source depends on: paths or globs, relative to this file."
@@ -201,6 +207,11 @@ class BuilderFields(Fields):
     profiling_verbosity: kinds.Verbosity = Field(
         _SETTINGS.profiling_verbosity, description="What the engine tells about its layers."
     )
+    tactic_sources: kinds.TacticSources | None = Field(
+        None,
+        description="Libraries whose kernels `tensorrt` may take; [] is none, and null lets TensorRT choose.",
+        examples=[[]],
+    )
 
 
 class OutputFields(Fields):
@@ -208,8 +219,12 @@ class OutputFields(Fields):
 
     package: PathText | None = Field(None, description="A package directory.", examples=["dist/vit"])
     plans: PathText | None = Field(None, description="A directory of raw plans for trtexec.", examples=["dist/plans"])
-    triton: PathText | None = Field(None, description="A Triton model repository. Not supported in this version.")
-    pt2: PathText | None = Field(None, description="A `.pt2` file. Not supported in this version.")
+    triton: PathText | None = Field(None, description="A Triton model repository, which models may share.")
+    pt2: PathText | None = Field(
+        None,
+        description="A `.pt2` file for `torch.export.load`; `<name>.<target>.pt2` each where there are several targets.",
+        examples=["dist/vit.pt2"],
+    )
 
 
 _Names = Annotated[list[str], Field(min_length=1), Allowed("a list of names such as [a, b]")]
@@ -235,6 +250,10 @@ class DefaultsFields(Fields):
     )
     targets: _Names = Field([], description="The names of the targets that the model is built for.")
     precision: kinds.Precision = Field("float32", description="What the model computes in, inside.")
+    reference: bool = Field(
+        False,
+        description="Whether the package has all programs and weights, so that it runs on a CPU, too, without engines.",
+    )
     partition: PartitionFields | None = Field(None, description="How the graph is cut into engines.")
     builder: BuilderFields | None = Field(None, description="TensorRT's builder settings.")
     outputs: OutputFields | None = Field(

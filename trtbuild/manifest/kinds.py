@@ -283,3 +283,15 @@ _OperatorName = Annotated[
 Operators = Annotated[
     list[_OperatorName], AfterValidator(_operators), Allowed("a list of operators such as [aten.cumsum.default]")
 ]
+
+_SOURCES = ("cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions")
+TacticSources = Annotated[
+    list[
+        Annotated[
+            Literal["cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions"],
+            Allowed(", ".join(_SOURCES)),
+        ]
+    ],
+    AfterValidator(lambda values: sorted(set(values))),
+    Allowed("a list of tactic sources such as [edge_mask_convolutions, jit_convolutions], or [] for none"),
+]

@@ -11,8 +11,6 @@ from trtbuild.manifest.declared import BROKEN, DeclaredModel, Picked
 from trtbuild.manifest.paths import outside
 from trtbuild.manifest.problems import Problems, place
 
-#: Parts of the manifest's contract that a later version writes.
-LATER = ("triton", "pt2")
 #: Where the builder keeps what it knows about the project.
 STATE_FOLDER = ".trtbuild"
 KINDS = ("package", "plans", "triton", "pt2")
@@ -40,18 +38,15 @@ def resolve_outputs(declared: DeclaredModel, picked: Picked | None, problems: Pr
         origin = picked.node.items[kind].origin
         path = posixpath.normpath(written)
         own = "write a path of its own inside, such as `dist/…`"
-        if kind in LATER:
-            problems.add(
-                picked.node.keys[kind],
-                f"`{kind}` outputs are not supported in this version of trtbuild",
-                "the manifest keeps the place for them; write package or plans",
-            )
-        elif outside(path):
+        if outside(path):
             problems.add(origin, f"the output {written!r} lies outside of the project", own)
         elif path == ".":
             problems.add(origin, f"the output {written!r} is the project itself", own)
         elif path.split("/")[0] == STATE_FOLDER:
             problems.add(origin, f"the output {written!r} lies in trtbuild's own state, which may be deleted", own)
+        elif kind == "pt2" and not path.endswith(".pt2"):
+            wrong = f"the output {written!r} is a file, and its name does not end in .pt2"
+            problems.add(origin, wrong, f"write {path}.pt2")
         else:
             outputs.append(Output(declared.name, kind, path, picked.node.keys[kind]))
     return outputs
@@ -60,13 +55,19 @@ def resolve_outputs(declared: DeclaredModel, picked: Picked | None, problems: Pr
 def check_apart(outputs: Sequence[Output], read: Mapping[str, str], problems: Problems) -> None:
     """That no output is another's place, lies in one, or would replace what the project is built from.
 
-    `read` holds the paths of what is read, and what each is.
+    Models may share a Triton repository, where each has directories of its own. `read` holds the paths of what is read,
+    and what each is.
     """
     owners: dict[str, Output] = {}
+    repositories: dict[str, list[Output]] = {}
     for output in outputs:
         other = owners.setdefault(output.path, output)
-        if other is not output:
+        if output.kind == other.kind == "triton":
+            repositories.setdefault(output.path, []).append(output)
+        elif other is not output:
             _add_clash(output, "is also", other, problems)
+    for shared in repositories.values():
+        _check_names_apart(shared, problems)
     for output in owners.values():
         for parent in _parents(output.path):
             if parent in owners:
@@ -78,6 +79,21 @@ def check_apart(outputs: Sequence[Output], read: Mapping[str, str], problems: Pr
                     owners[path].origin,
                     f"the output {path!r} of model {owners[path].model!r} would replace {what}, {source!r}",
                     "write a path of its own, such as `dist/…`",
+                )
+
+
+def _check_names_apart(shared: Sequence[Output], problems: Problems) -> None:
+    """That no model of a Triton repository can have the name of an engine of another: ``<model>.<partition>``."""
+    owners = {output.model: output for output in shared}
+    for output in shared:
+        for end in (at for at, letter in enumerate(output.model) if letter == "."):
+            other = owners.get(output.model[:end])
+            if other is not None:
+                problems.add(
+                    output.origin,
+                    f"in the repository {output.path!r}, {output.model!r} may also be an engine of model {other.model!r} "
+                    f"({place(other.origin)})",
+                    "give one of them another name, or a repository of its own",
                 )
 
 

@@ -43,8 +43,8 @@ def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, 
     for model in models:
         if model.weights:
             read[model.weights] = "weights"
-        if model.source.kind != "python":
-            read[model.source.target] = "a source"
+        if model.source.file is not None:
+            read[model.source.file] = "a source"
     return read
 
 

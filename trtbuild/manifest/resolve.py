@@ -6,6 +6,7 @@ its place. A field that is wrong (`BROKEN`) has been told already, and everythin
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,6 +65,8 @@ class _Resolver:
         shapes = self._shapes()
         targets = self._targets()
         weights = self._weights()
+        if source is not None:
+            self._check_form(source)
         own = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
         outputs += own
         self._places.update({f"outputs.{output.kind}": output.origin for output in own})
@@ -80,6 +83,7 @@ class _Resolver:
             dims=shapes.dims,
             weights=weights,
             precision=self._value("precision"),
+            reference=self._value("reference"),
             partition=self._settings(PartitionSettings(), "partition"),
             builder=self._settings(BuilderSettings(), "builder"),
             outputs=tuple((output.kind, output.path) for output in own),
@@ -134,6 +138,28 @@ class _Resolver:
         self._places.update({f"source.{name}": key for name, key in (picked.node.keys if picked else {}).items()})
         return resolve_source(picked, self._name, self._paths, self._problems) if picked else None
 
+    def _check_form(self, source: Source) -> None:
+        """What is done to a PyTorch model cannot be done to one that comes as another graph."""
+        if source.form == "program":
+            return
+        kind = f"model {self._name!r} comes from `{source.kind}`"
+        refused: list[tuple[str, object, str, str]] = [
+            ("precision", "float32", "`precision` rewrites a PyTorch model", "make the model in that type instead"),
+            ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
+            ("partition.granularity", ["model"], "`granularity` cuts a PyTorch model", "the model is one engine"),
+            ("partition.torch_executed_ops", [], "`torch_executed_ops` stay in PyTorch", "the model is one engine"),
+        ]
+        if source.kind == "network":
+            refused.append(
+                ("reference", False, "a package's `reference` runs on a CPU", "only TensorRT runs a network")
+            )
+        for field, allowed, text, reason in refused:
+            picked = self._fields.get(field)
+            if picked is not None and picked.value is not BROKEN and picked.value != allowed:
+                name = field.rpartition(".")[2]
+                write = "model" if name == "granularity" else json.dumps(allowed).strip('"')
+                self._problems.add(picked.key, f"{text}, and {kind}", f"{reason}: write `{name}: {write}` in it")
+
     def _weights(self) -> str | None:
         picked = self._fields.get("weights")
         if picked is None or picked.value is BROKEN or picked.value is None:
@@ -183,6 +209,10 @@ class _Resolver:
 
     def _check_turing(self, target: Target, reference: Origin) -> None:
         # A fact about the product: TensorRT-RTX 1.7 refuses the network, after a trace and a conversion.
+        source = self._fields.get("source")
+        comes_whole = source is not None and source.value is not BROKEN and (source.value.onnx or source.value.network)
+        if comes_whole:  # it says its types itself
+            return
         if self._value("precision") == "float32" and target.toolchain == "tensorrt-rtx" and target.sm == 75:
             picked = self._fields.get("precision")
             self._problems.add(

@@ -12,8 +12,9 @@ from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of, imp
 from trtbuild.manifest.problems import Problems
 from trtbuild.manifest.tree import Node
 
-#: Parts of the manifest's contract that a later version builds.
-LATER = ("onnx", "torchscript", "network")
+#: Kinds that name a callable; the others name a file, which is called so in messages.
+CALLABLES = ("python", "network")
+FILES = {"exported_program": "the exported program", "onnx": "the ONNX file", "torchscript": "the TorchScript file"}
 
 
 def resolve_source(picked: Picked, model: str, paths: ProjectPaths, problems: Problems) -> Source | None:
@@ -26,27 +27,24 @@ def resolve_source(picked: Picked, model: str, paths: ProjectPaths, problems: Pr
         problems.add(
             node.key_origin(given[1]) if given else picked.key,
             f"{said} in model {model!r}",
-            f"write exactly one of {', '.join(kind for kind in SOURCES if kind not in LATER)}",
+            f"write exactly one of {', '.join(SOURCES)}",
         )
         return None
     kind = given[0]
-    if kind in LATER:
+    if declared.kwargs is not None and kind not in CALLABLES:
         problems.add(
-            node.keys[kind],
-            f"`{kind}` sources are not supported in this version of trtbuild",
-            "the manifest keeps the place for them; write python or exported_program",
+            node.keys["kwargs"],
+            f"`kwargs` are for `python` and `network` sources, and this is `{kind}`",
+            "remove kwargs",
         )
-        return None
-    if declared.kwargs is not None and kind != "python":
-        problems.add(node.keys["kwargs"], f"`kwargs` are for `python` sources, and this is `{kind}`", "remove kwargs")
         return None
     target = getattr(declared, kind)
     folder = folder_of(node.file)
-    if kind != "python":
+    if kind in FILES:
         target = paths.named(target, folder)
-        check_readable(paths, target, "the exported program", node.items[kind].origin, problems)
+        check_readable(paths, target, FILES[kind], node.items[kind].origin, problems)
     return Source(
-        kind=kind,  # type: ignore[arg-type]  # one of SOURCES without LATER
+        kind=kind,  # type: ignore[arg-type]  # one of SOURCES
         target=target,
         kwargs=_kwargs(declared, node, problems),
         deps=tuple(sorted({paths.named(pattern, folder) for pattern in declared.deps or ()})),

@@ -15,15 +15,22 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trtbuild.core.engine_job import EngineJob
-from trtbuild.errors import ToolchainError
+from trtbuild.core.network_document import is_document
+from trtbuild.errors import TargetUnsupported, ToolchainError
+from trtbuild.toolchain import timing_cache
 from trtbuild.toolchain.configuration import configure
+from trtbuild.toolchain.devices import Device, use_device
 from trtbuild.toolchain.element_types import foreign_nodes
 from trtbuild.toolchain.library import Log, listening, load
-from trtbuild.toolchain.network import Bytes, NodeError, Parsed
+from trtbuild.toolchain.network import Bytes, NodeError, Parsed, create_network
 from trtbuild.toolchain.onnx_outline import outline
+from trtbuild.toolchain.precision import constrain
+from trtbuild.toolchain.releases import release
+from trtbuild.toolchain.replaying import Replayed, weight_names
 from trtbuild.toolchain.table import FLAVOURS
 
 
@@ -40,10 +47,12 @@ class Compiled:
     statistics: dict[str, object]
 
 
-def compile_engine(job: EngineJob, read: Callable[[str], Bytes]) -> Compiled:
+def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> Compiled:
     """Compile `job`. `read` gives a blob's bytes by its SHA-256; weights that the model does not read are not asked for.
+    `timings` is a directory for timing caches, where the toolchain has them.
 
-    Raises EnvironmentFault when the library is missing or of another version, ToolchainError when it refuses.
+    Raises EnvironmentFault when the library is missing or of another version, or no GPU is there that it needs;
+    ToolchainError when it refuses.
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
@@ -51,22 +60,37 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes]) -> Compiled:
     model = bytes(read(job.onnx))
     blobs: dict[str, Bytes] = {}
     weights: dict[str, Bytes] = {}
-    for wanted in outline(model).weights:
-        weight = job.weights[int(wanted.name[1:])]
+    recorded = is_document(model)
+    for name in weight_names(model) if recorded else [wanted.name for wanted in outline(model).weights]:
+        weight = job.weights[int(name[1:])]
         if weight.sha256 not in blobs:
             blobs[weight.sha256] = read(weight.sha256)
-        weights[wanted.name] = blobs[weight.sha256]
+        weights[name] = blobs[weight.sha256]
     clock.phase("read_s")
+    device = _device(job)
+    own = release(job.target.toolchain, job.toolchain_version)
+    timing = _timing_path(job, device, timings)
     with listening(trt) as (logger, log):
         builder = trt.Builder(logger)
-        with Parsed(trt, builder, logger, log) as parsed:
-            _parse(parsed, model, weights, job, log)
+        with (
+            Replayed(create_network(trt, builder, own), log) if recorded else Parsed(trt, builder, logger, log, own)
+        ) as parsed:
+            if isinstance(parsed, Replayed):
+                parsed.define(trt, model, weights, strongly_typed=own.strongly_typed)
+            else:
+                _parse(parsed, model, weights, job, log)
             clock.phase("parse_s")
             layers = _layers(parsed.network)
             config = configure(trt, builder, parsed.network, job)
+            if not own.strongly_typed and not recorded:
+                constrain(trt, parsed.network, config, outline(model))
+            cache = timing_cache.attach(config, timing) if timing is not None else None
             plan = builder.build_serialized_network(parsed.network, config)
             clock.phase("build_s")
+            if timing is not None and plan is not None:
+                timing_cache.keep(config, timing)
             del config
+            del cache
         del builder
     if plan is None:
         raise _refused(job, log)
@@ -78,12 +102,33 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes]) -> Compiled:
         "peak_rss_bytes": _peak_rss_bytes(),
         "warnings": log.warnings(),
     }
+    if device is not None:
+        statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
     return Compiled(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _device(job: EngineJob) -> Device | None:
+    """The GPU that is built on; None where none is needed."""
+    if not FLAVOURS[job.target.toolchain].needs_gpu:
+        return None
+    device = use_device(job.target.sm)
+    if device is None:
+        raise TargetUnsupported(
+            f"{job.target.toolchain} builds on a GPU of the target's SM {job.target.sm}, and here is none"
+        )
+    return device
+
+
+def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> Path | None:
+    if device is None or folder is None or not FLAVOURS[job.target.toolchain].timing_cache:
+        return None
+    return timing_cache.path_of(folder, job.target.toolchain, job.toolchain_version, device.name, device.driver)
 
 
 def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
     shape = outline(model)
-    foreign = foreign_nodes(shape, FLAVOURS[job.target.toolchain].dtypes)
+    own = release(job.target.toolchain, job.toolchain_version)
+    foreign = foreign_nodes(shape, own.dtypes, narrows=own.narrows_int64)
     try:
         errors = [NodeError(text, name) for name, text in foreign.items()]
         errors = errors or parsed.parse(model, weights) or parsed.changed_types(shape)
@@ -91,7 +136,9 @@ def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: Engi
         raise ToolchainError(str(error)) from error
     if errors:
         said = ", ".join(f"{error.node or 'the model'} ({error.text})" for error in errors)
-        raise ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {said}", log=log.texts())
+        refused = ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {said}", log=log.texts())
+        refused.nodes = tuple(dict.fromkeys(error.node for error in errors if error.node))
+        raise refused
 
 
 def _refused(job: EngineJob, log: Log) -> ToolchainError:

@@ -3,6 +3,9 @@
 Rules
 1. Every field of `BuilderSettings` is applied, whether it is at its default or not: a default of the library may change.
 2. TensorRT logs what it does not take and goes on; so every setting is read back, and one that did not hold raises.
+3. What a library lacks cannot be set: at its default a setting is as good as applied, otherwise it raises. Before any work
+   `trtbuild.toolchain.table.check_release` has said so of what is known of the release.
+4. A timing cache is used as it is handed over; it is in no key, and decides nothing but what is timed again.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import Any
 
 from trtbuild.core.engine_job import EngineJob
 from trtbuild.errors import ToolchainError
+from trtbuild.toolchain.execution_table import calls_of
+from trtbuild.toolchain.releases import release, unset
 from trtbuild.toolchain.table import FLAVOURS, built_sms
 
 #: Field of BuilderSettings → BuilderFlag.
@@ -57,13 +62,17 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
     settings = job.settings
     for field, attribute in NUMBERS.items():
         value = getattr(settings, field)
-        if value is not None:
+        if value is not None and _has(config, attribute, job, field):
             _attribute(config, attribute, value, f"builder.{field}")
     for field, (attribute, enumeration) in CHOICES.items():
+        if not _has(trt, enumeration, job, field):
+            continue
         value = getattr(getattr(trt, enumeration), getattr(settings, field).upper())
         _attribute(config, attribute, value, f"builder.{field}")
     # Some flags are taken only after others (EXCLUDE_LEAN_RUNTIME after VERSION_COMPATIBLE): the table is in that order.
     for field, name in FLAGS.items():
+        if not _has(trt.BuilderFlag, name, job, field):
+            continue
         flag = getattr(trt.BuilderFlag, name)
         wanted = getattr(settings, field)
         if wanted:
@@ -72,6 +81,15 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
             config.clear_flag(flag)
         if config.get_flag(flag) != wanted:
             raise ToolchainError(f"{job.target.toolchain} does not take builder.{field}: {wanted}")
+    if settings.tactic_sources is not None:
+        sources = sum(1 << int(getattr(trt.TacticSource, name.upper())) for name in settings.tactic_sources)
+        config.set_tactic_sources(sources)
+        if config.get_tactic_sources() != sources:
+            raise ToolchainError(f"{_name(job)} does not take builder.tactic_sources: {list(settings.tactic_sources)}")
+    calls = calls_of(job.target.toolchain, str(trt.__version__))
+    if calls is not None and not calls.shared_profiles:
+        # Contexts of several threads and streams use one profile, as they do from TensorRT 9 on.
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
     workspace = settings.workspace
     if workspace is None:
         workspace = FLAVOURS[job.target.toolchain].default_workspace
@@ -85,6 +103,19 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
             )
 
 
+def _has(owner: Any, name: str, job: EngineJob, field: str) -> bool:
+    """Whether the library has what a setting is about (rule 3)."""
+    if hasattr(owner, name):
+        return True
+    if unset(job.settings, field):
+        return False
+    raise ToolchainError(f"{_name(job)} has no builder.{field}", hint=f"remove {field}")
+
+
+def _name(job: EngineJob) -> str:
+    return f"{job.target.toolchain} {job.toolchain_version}"
+
+
 def _attribute(config: Any, attribute: str, value: object, field: str) -> None:
     setattr(config, attribute, value)
     taken = getattr(config, attribute)
@@ -93,8 +124,13 @@ def _attribute(config: Any, attribute: str, value: object, field: str) -> None:
 
 
 def _target(trt: Any, config: Any, job: EngineJob) -> None:
-    if FLAVOURS[job.target.toolchain].sms is None:
-        raise ToolchainError(f"this version of trtbuild does not build with {job.target.toolchain} yet")
+    if FLAVOURS[job.target.toolchain].needs_gpu:
+        name = release(job.target.toolchain, job.toolchain_version).compatibilities.get(job.target.compatibility)
+        level = getattr(trt.HardwareCompatibilityLevel, name or "", None)
+        if level is None:
+            raise ToolchainError(f"{_name(job)} has no compatibility {job.target.compatibility}")
+        _attribute(config, "hardware_compatibility_level", level, "compatibility")
+        return
     sms = built_sms(job.target)
     config.num_compute_capabilities = len(sms)
     for index, sm in enumerate(sms):

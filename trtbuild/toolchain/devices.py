@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 # CUDA driver API, cuda.h: CUdevice_attribute.
 _COMPUTE_CAPABILITY_MAJOR = 75
 _COMPUTE_CAPABILITY_MINOR = 76
 
 
+@dataclass(frozen=True)
+class Device:
+    """A GPU of this machine. `driver` is the version of NVIDIA's driver, or of the CUDA that it has (``CUDA 13.0``)."""
+
+    ordinal: int
+    sm: int
+    name: str
+    memory_bytes: int
+    driver: str
+
+
 @functools.lru_cache(maxsize=1)
 def device_sms() -> tuple[int, ...]:
     """The SM (ten times the compute capability) of each GPU, by ordinal; empty where there is no driver or no GPU."""
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
+    driver = _driver()
+    if driver is None:
         return ()
     count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
     found = []
     for ordinal in range(count.value):
@@ -31,3 +45,42 @@ def device_sms() -> tuple[int, ...]:
         ):
             found.append(major.value * 10 + minor.value)
     return tuple(found)
+
+
+def use_device(sm: int) -> Device | None:
+    """Make the first GPU with this SM the current one of this thread, which TensorRT builds on and times on. None where
+    there is none."""
+    driver = _driver()
+    if driver is None or sm not in device_sms():
+        return None
+    ordinal = device_sms().index(sm)
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    if (
+        driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
+        # the primary context: the one that CUDA's runtime, and so TensorRT, uses
+        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
+        or driver.cuCtxSetCurrent(context) != 0
+        or driver.cuDeviceGetName(name, len(name), device) != 0
+        or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) != 0
+    ):
+        return None
+    return Device(ordinal, sm, name.value.decode(errors="replace"), size.value, _version(driver))
+
+
+@functools.lru_cache(maxsize=1)
+def _driver() -> Any:
+    """The driver's library, ready for use; None where there is none."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+    return driver if driver.cuInit(0) == 0 else None
+
+
+def _version(driver: Any) -> str:
+    with contextlib.suppress(OSError):
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    number = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(number))
+    return f"CUDA {number.value // 1000}.{number.value % 1000 // 10}"

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,7 +65,7 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
             f"{toolchain} cannot be loaded: {error}", hint=f"pip install '{flavour.distribution}'"
         ) from error
     loaded = str(module.__version__)
-    if version is not None and loaded != flavour.library_versions.get(version, version):
+    if version is not None and loaded not in (version, flavour.library_versions.get(version)):
         raise EnvironmentFault(
             f"the engine is to be built by {toolchain} {version}, but the library that was loaded is {loaded}",
             hint=f"pip install '{flavour.distribution}=={version}'",
@@ -91,6 +92,19 @@ def listening(trt: Any) -> Iterator[tuple[Any, Log]]:
 #: The logs that are open now: thread and log. `list` operations are atomic.
 _OPEN: list[tuple[int, Log]] = []
 
+#: The errors that were said last on threads without an open log: for calls that are made too often to open one for each.
+_LAST_ERRORS: deque[tuple[int, str]] = deque(maxlen=64)
+
+
+def last_errors() -> list[str]:
+    """What went wrong on this thread since this was asked last, oldest first, at most 64 lines."""
+    thread = threading.get_ident()
+    mine = [entry for entry in list(_LAST_ERRORS) if entry[0] == thread]
+    for entry in mine:
+        with contextlib.suppress(ValueError):  # pushed out meanwhile
+            _LAST_ERRORS.remove(entry)
+    return [text for _, text in mine if not any(noise in text for noise in _NOISE)]
+
 
 @functools.cache
 def _listener(trt: Any) -> Any:
@@ -107,8 +121,10 @@ def _listener(trt: Any) -> Any:
         def log(self, severity: Any, text: str) -> None:
             if severity in names:
                 thread, entries = threading.get_ident(), list(_OPEN)
-                mine = [log for owner, log in entries if owner == thread] or [log for _, log in entries]
-                for log in mine:
+                mine = [log for owner, log in entries if owner == thread]
+                if not mine and names[severity] != "warning":
+                    _LAST_ERRORS.append((thread, text))
+                for log in mine or [log for _, log in entries]:
                     log.lines.append((names[severity], text))
 
     return Listener()

@@ -8,7 +8,8 @@ https://protobuf.dev/programming-guides/encoding.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 # onnx.proto
@@ -16,8 +17,9 @@ _MODEL_GRAPH = 7
 _GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
 _NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 3, 4, 5
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH = 1, 3, 5, 6
-_TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_LOCATION, _EXTERNAL = 1, 2, 8, 14, 1
+_TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_INT64, _TENSOR_NAME, _TENSOR_RAW, _TENSOR_LOCATION, _EXTERNAL = 1, 2, 7, 8, 9, 14, 1
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
+_INT64 = 7
 #: Attributes of ONNX operators that are element types (Cast, CastLike's kin, EyeLike, RandomNormal, …).
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
@@ -43,6 +45,8 @@ class Node:
     outputs: tuple[str, ...]
     #: Element types (TensorProto.DataType) that its attributes name.
     types: tuple[int, ...]
+    #: The smallest and largest int64 number in tensors that are attributes of it; None without such a tensor.
+    int64_range: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Outline:
     initializers: tuple[tuple[str, int], ...]
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[tuple[str, int], ...]
+    #: int64 initializers that the model holds → the smallest and largest number in them.
+    int64_ranges: Mapping[str, tuple[int, int]]
 
 
 def outline(model: bytes) -> Outline:
@@ -63,38 +69,44 @@ def outline(model: bytes) -> Outline:
     parts: dict[int, list[memoryview]] = {}
     for field, part in _messages(graph):
         parts.setdefault(field, []).append(part)
+    ranges = {}
     for tensor in parts.get(_GRAPH_INITIALIZER, []):
         name, element, weight = _tensor(tensor)
         initializers.append((name, element))
         if weight is not None:
             weights.append(weight)
+        elif element == _INT64:
+            ranges[name] = _int64_range(tensor)
     return Outline(
         tuple(map(_node, parts.get(_GRAPH_NODE, []))),
         tuple(weights),
         tuple(initializers),
         tuple(map(_value, parts.get(_GRAPH_INPUT, []))),
         tuple(map(_value, parts.get(_GRAPH_OUTPUT, []))),
+        ranges,
     )
 
 
 def _node(message: memoryview) -> Node:
     texts: dict[int, list[str]] = {_NODE_INPUT: [], _NODE_OUTPUT: [], _NODE_NAME: [], _NODE_OPERATOR: []}
     types: list[int] = []
+    numbers: list[int] = []
     for field, part in _messages(message):
         if field in texts:
             texts[field].append(bytes(part).decode())
         elif field == _NODE_ATTRIBUTE:
-            _attribute(part, texts[_NODE_INPUT], types)
+            _attribute(part, texts[_NODE_INPUT], types, numbers)
     return Node(
         "".join(texts[_NODE_NAME]),
         "".join(texts[_NODE_OPERATOR]),
         tuple(texts[_NODE_INPUT]),
         tuple(texts[_NODE_OUTPUT]),
         tuple(types),
+        (min(numbers), max(numbers)) if numbers else None,
     )
 
 
-def _attribute(message: memoryview, reads: list[str], types: list[int]) -> None:
+def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int]) -> None:
     name, number = "", 0
     for field, value in _fields(message):
         if isinstance(value, int):
@@ -103,6 +115,8 @@ def _attribute(message: memoryview, reads: list[str], types: list[int]) -> None:
             name = bytes(value).decode()
         elif field == _ATTRIBUTE_TENSOR:
             types.append(_tensor(value)[1])
+            if types[-1] == _INT64:
+                numbers += _int64_range(value)
         elif field == _ATTRIBUTE_GRAPH:
             for part, inner in _messages(value):
                 if part == _GRAPH_NODE:
@@ -153,23 +167,16 @@ def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
             yield field, value
 
 
-def _external_weight(tensor: memoryview) -> ExternalWeight | None:
-    dims: list[int] = []
-    name, data_type, location = "", 0, 0
+def _int64_range(tensor: memoryview) -> tuple[int, int]:
+    """The smallest and largest number of an int64 tensor whose data is in it; (0, 0) of an empty one."""
+    numbers: list[int] = []
     for field, value in _fields(tensor):
-        if field == 1:
-            dims += [value] if isinstance(value, int) else list(_packed(value))
-        elif field == 2 and isinstance(value, int):
-            data_type = value
-        elif field == 8 and isinstance(value, memoryview):
-            name = bytes(value).decode()
-        elif field == 14 and isinstance(value, int):
-            location = value
-    if location != _EXTERNAL:
-        return None
-    if data_type not in _ELEMENT_BYTES:
-        raise ValueError(f"weight {name} has ONNX data type {data_type}, whose size is not known")
-    return ExternalWeight(name, math.prod(dims) * _ELEMENT_BYTES[data_type])
+        if field == _TENSOR_RAW and isinstance(value, memoryview):
+            numbers += [number for (number,) in struct.iter_unpack("<q", value)]
+        elif field == _TENSOR_INT64:
+            found = [value] if isinstance(value, int) else list(_packed(value))
+            numbers += [number - (1 << 64) if number >= 1 << 63 else number for number in found]
+    return (min(numbers), max(numbers)) if numbers else (0, 0)
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:

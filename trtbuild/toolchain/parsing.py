@@ -10,23 +10,27 @@ Rules
 3. A refusal names every node that is known to be refused: those that the parser names, and those that
    `supports_model_v2` leaves out of its subgraphs.
 4. What the parser takes by changing an element type in silence counts as refused (`element_types`).
+5. The parser of `tensorrt` needs a GPU. Without one, TensorRT-RTX's is asked in its place, after what is known of the
+   release: its element types, and operators that it refuses (`trtbuild.core.stand_in`). Should the toolchain's own
+   parser refuse more than that, the engine step says so, with the node; nothing wrong is built.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from trtbuild.core.spec import ToolchainName
+from trtbuild.errors import ToolchainMissing
+from trtbuild.toolchain import table
 from trtbuild.toolchain.element_types import foreign_nodes
 from trtbuild.toolchain.library import listening, load
 from trtbuild.toolchain.network import NodeError, Parsed
 from trtbuild.toolchain.onnx_outline import ExternalWeight, Outline, outline
-from trtbuild.toolchain.table import FLAVOURS
+from trtbuild.toolchain.releases import release
 
 #: Bytes between the windows: what any type of element may be aligned to.
 _STEP = 64
@@ -38,42 +42,74 @@ class Refusal:
 
     nodes: tuple[str, ...]
     messages: tuple[str, ...]
+    #: Node → the message about it, where it has one of its own.
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class Parser:
-    """The ONNX parser of one toolchain. Raises ToolchainMissing, EnvironmentFault as `load` does."""
+    """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
 
-    def __init__(self, toolchain: ToolchainName, version: str | None = None) -> None:
-        self._trt = load(toolchain, version)
-        self._dtypes = FLAVOURS[toolchain].dtypes
+    Raises ToolchainMissing and EnvironmentFault as `load` does, and ToolchainMissing where it cannot run here.
+    """
+
+    def __init__(
+        self, toolchain: ToolchainName, version: str | None = None, stand_in: Mapping[str, Any] | None = None
+    ) -> None:
+        own = release(toolchain, version or table.installed_version(toolchain) or "")
+        self._dtypes, self._narrows, self._refused = own.dtypes, own.narrows_int64, frozenset(own.refuses)
+        self._name, self._release = f"{toolchain} {version or ''}".rstrip(), own
+        asked: tuple[ToolchainName, str | None] = (toolchain, version)
+        if stand_in is not None:
+            asked = stand_in["toolchain"], stand_in["version"]
+            self._dtypes, self._narrows = tuple(stand_in["dtypes"]), bool(stand_in["narrows_int64"])
+            self._refused = frozenset(stand_in["refuses"])
+            self._release = release(*asked)
+        self._own_reasons = table.FLAVOURS[toolchain].needs_gpu
+        self._needs_gpu = table.FLAVOURS[asked[0]].needs_gpu
+        self._trt = load(*asked)
 
     def refused(self, model: bytes) -> Refusal | None:
         """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why."""
         shape = outline(model)
-        foreign = [NodeError(text, name) for name, text in foreign_nodes(shape, self._dtypes).items()]
+        foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows)
+        known = [NodeError(text, name) for name, text in foreign.items()]
+        known += [
+            NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)
+            for node in shape.nodes
+            if node.operator in self._refused
+        ]
         with listening(self._trt) as (logger, log):
-            builder = self._trt.Builder(logger)
-            with Parsed(self._trt, builder, logger, log) as parsed:
+            builder = self._builder(logger)
+            with Parsed(self._trt, builder, logger, log, self._release) as parsed:
                 errors = parsed.parse(model, _zeros(shape.weights))
                 if not errors:
-                    errors = foreign or parsed.changed_types(shape)
-                    return _refusal(shape, errors, []) if errors else None
+                    errors = known or parsed.changed_types(shape)
+                    return self._refusal(shape, errors, []) if errors else None
             # A parse stops at the first node that fails to convert; supports_model_v2 goes on behind it.
-            with (
-                tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder,
-                Parsed(self._trt, builder, logger, log) as parsed,
-            ):
-                _empty_files(folder, shape.weights)
-                pieces, more = parsed.supported(model, os.path.join(folder, "model.onnx"))
+            with Parsed(self._trt, builder, logger, log, self._release) as parsed:
+                pieces, more = parsed.supported(model)
         taken = {index for piece in pieces for index in piece}
         left = [node.name for index, node in enumerate(shape.nodes) if index not in taken]
-        return _refusal(shape, [*errors, *more, *foreign], left)
+        return self._refusal(shape, [*errors, *more, *known], left)
 
+    def _refusal(self, shape: Outline, errors: Sequence[NodeError], left: Sequence[str]) -> Refusal:
+        named = {error.node for error in errors} | set(left)
+        texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
+        nodes = tuple(node.name for node in shape.nodes if node.name in named)
+        # In partitions for TensorRT-RTX all nodes have had all messages, and such documents are named by their bytes.
+        own = {error.node: error.text for error in reversed(errors)} if self._own_reasons else {}
+        return Refusal(nodes, tuple(dict.fromkeys(texts)), own)
 
-def _refusal(shape: Outline, errors: Sequence[NodeError], left: Sequence[str]) -> Refusal:
-    named = {error.node for error in errors} | set(left)
-    texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
-    return Refusal(tuple(node.name for node in shape.nodes if node.name in named), tuple(dict.fromkeys(texts)))
+    def _builder(self, logger: Any) -> Any:
+        try:
+            return self._trt.Builder(logger)
+        except TypeError as error:  # how pybind11 says that there is none: "factory function returned nullptr"
+            if not self._needs_gpu:
+                raise
+            raise ToolchainMissing(
+                f"the parser of {self._name} needs a GPU, and here is none",
+                hint="pip install tensorrt-rtx, whose parser answers for it, or cut the model on a machine with a GPU",
+            ) from error
 
 
 def _zeros(weights: Sequence[ExternalWeight]) -> dict[str, memoryview]:
@@ -82,10 +118,3 @@ def _zeros(weights: Sequence[ExternalWeight]) -> dict[str, memoryview]:
     return {
         weight.name: block[_STEP * index : _STEP * index + weight.size_bytes] for index, weight in enumerate(weights)
     }
-
-
-def _empty_files(folder: str, weights: Sequence[ExternalWeight]) -> None:
-    """A sparse file of zeros for each weight: `supports_model_v2` reads weights from files only."""
-    for weight in weights:
-        with open(os.path.join(folder, weight.name), "wb") as file:
-            file.truncate(weight.size_bytes)

@@ -1,10 +1,12 @@
-"""What each TensorRT flavour is and takes, in one table; and the questions that are asked before any work.
+"""What each TensorRT flavour is, in one table; and the questions that are asked before any work. What its releases
+differ in stands in `trtbuild.toolchain.releases`.
 
 Nothing here imports TensorRT: versions come from the installed distributions' metadata, so that `plan` is quick and
 works where no toolchain is installed.
 
 Rules
-1. A difference between the flavours is a field of `Flavour`, with its source. Code outside this folder asks the table.
+1. A difference between the flavours is a field of `Flavour`, one between releases a field of `Release`, with its source.
+   Code outside this folder asks here.
 2. `check_target` raises before any work, with what is allowed and the next command to type.
 3. A default that depends on the machine is written out here (`default_workspace`).
 """
@@ -15,9 +17,11 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trtbuild.core.spec import BuilderSettings, Target, ToolchainName
+from trtbuild.core.spec import BuilderSettings, Precision, Target, ToolchainName
+from trtbuild.core.stand_in import StandIn
 from trtbuild.errors import TargetUnsupported, ToolchainMissing
 from trtbuild.toolchain import distributions
+from trtbuild.toolchain.releases import numbers_of, oldest, release, unset
 
 #: Ampere, the first architecture that ``ampere_plus`` means.
 AMPERE = 80
@@ -31,14 +35,10 @@ class Flavour:
     #: The Python module, and the distribution whose version names the toolchain.
     module: str
     distribution: str
+    #: Distributions that are the same library by another name.
+    also: tuple[str, ...] = field(kw_only=True, default=())
     #: The SMs that it builds for, or None: those of the GPUs in this machine.
     sms: tuple[int, ...] | None
-    #: The ONNX opset that its parser is given, by the first version that takes it (newest first).
-    opsets: tuple[tuple[tuple[int, ...], int], ...]
-    #: Element types (torch's names) that engines compute and take as they are. A partition holds no other.
-    dtypes: tuple[str, ...]
-    #: What each compatibility policy is, where it can be built.
-    compatibilities: tuple[str, ...]
     #: Settings that it cannot build with → why.
     refused: Mapping[str, str] = field(default_factory=dict)
     #: Settings that need a CUDA driver in the machine that builds.
@@ -64,14 +64,6 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         distribution="tensorrt-rtx",
         # `tensorrt_rtx.ComputeCapability`, 1.7.1. None of them needs a GPU to build for (FACTS).
         sms=(75, 80, 86, 89, 120, 121),
-        # What torch 2.13 exports by default; 20 has Gelu as one operator (FACTS: parses).
-        opsets=(((1,), 20),),
-        # `tensorrt_rtx.DataType`. The parser makes float32 of float64 in silence (measured, 1.7.1), and int8 means
-        # quantized: neither is the model. uint8 is taken only to be cast, which the parser sees to.
-        dtypes=("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8"),
-        # RTX ignores the hardware compatibility level. One plan is for all devices of its compute capability, and one
-        # plan may hold several: ampere_plus is a plan for every SM from 80 on (measured: no larger than for one).
-        compatibilities=("exact", "same_compute_capability", "ampere_plus"),
         # 1.7.1: "Unable to load library: libnvinfer_lean.so.1" unless the lean runtime is excluded.
         refused={},
         # 1.7.1 without a driver: MyelinCheckException, graph_jit.cpp:278.
@@ -87,11 +79,9 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         name="tensorrt",
         module="tensorrt",
         distribution="tensorrt",
+        # https://pypi.org/project/tensorrt-cu12: by CUDA's major version; `tensorrt` requires one of them.
+        also=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,
-        # FACTS: 8.6 wants opset 17. 10.0 and later take 20 (TensorRT 10.0 release notes: ONNX opset 20).
-        opsets=(((10,), 20), ((8,), 17)),
-        dtypes=("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8"),
-        compatibilities=("exact", "same_compute_capability", "ampere_plus"),
         timing_cache=True,
         # FACTS: the distribution 8.6.0 has bindings that call themselves 8.6.1.
         library_versions={"8.6.0": "8.6.1"},
@@ -101,16 +91,24 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
 
 def opset(toolchain: ToolchainName, version: str) -> int:
     """The ONNX opset that models are converted to for a toolchain version."""
-    numbers = _numbers(version)
-    for first, number in FLAVOURS[toolchain].opsets:
-        if numbers >= first:
-            return number
-    return FLAVOURS[toolchain].opsets[-1][1]
+    return release(toolchain, version).opset
 
 
 def installed_version(toolchain: ToolchainName) -> str | None:
     """The version of the installed distribution, or None. Reads metadata alone; nothing is imported."""
-    return distributions.installed_version(FLAVOURS[toolchain].distribution)
+    flavour = FLAVOURS[toolchain]
+    found = (distributions.installed_version(name) for name in (flavour.distribution, *flavour.also))
+    return next((version for version in found if version is not None), None)
+
+
+def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
+    """What is asked in place of the parser of a toolchain that needs a GPU: TensorRT-RTX's, as it is installed here, after
+    what is known of `version`. None where there is none."""
+    installed = installed_version("tensorrt-rtx")
+    if installed is None or not FLAVOURS[toolchain].needs_gpu:
+        return None
+    found = release(toolchain, version)
+    return StandIn("tensorrt-rtx", installed, found.dtypes, found.narrows_int64, found.refuses)
 
 
 def host_platform() -> str:
@@ -159,8 +157,43 @@ def check_target(
             f"{said} is for {target.platform}; {flavour.name} builds for the platform that it runs on, here {host}",
             hint=f"build it on {target.platform}, or set platform: {host}",
         )
+    check_release(target, settings, version)
     _check_sm(target, flavour, devices)
     _check_settings(target, settings, flavour, bool(devices))
+
+
+def check_release(target: Target, settings: BuilderSettings, version: str, precision: Precision = "float32") -> None:
+    """Whether `version` of a target's toolchain has what is asked of it; it need not be installed. Raises
+    TargetUnsupported."""
+    said, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
+    if numbers_of(version)[:2] < oldest(target.toolchain):
+        first = ".".join(map(str, oldest(target.toolchain)))
+        raise TargetUnsupported(
+            f"{said}: trtbuild builds with {flavour.name} {first} and later, not {version}",
+            hint=f"pip install '{flavour.distribution}>={first}', or change the pin",
+        )
+    found, name = release(target.toolchain, version), f"{flavour.name} {version}"
+    if target.compatibility not in found.compatibilities:
+        raise TargetUnsupported(
+            f"{said}: {name} has no compatibility {target.compatibility}",
+            hint=f"it has {', '.join(found.compatibilities)}",
+        )
+    for setting, since in found.lacks.items():
+        if not unset(settings, setting):
+            raise TargetUnsupported(
+                f"{said}: {name} has no builder.{setting}: {flavour.name} {since} and later have"
+                if since != "no release"
+                else f"{said}: {flavour.name} has no builder.{setting}",
+                hint=f"remove {setting}",
+            )
+    for source in settings.tactic_sources or ():
+        if source not in found.tactic_sources:
+            raise TargetUnsupported(
+                f"{said}: {name} has no tactic source {source}", hint=f"it has {', '.join(found.tactic_sources)}"
+            )
+    if precision not in found.dtypes:
+        has = " or ".join(kind for kind in ("float32", "float16", "bfloat16") if kind in found.dtypes)
+        raise TargetUnsupported(f"{said}: {name} does not compute in {precision}", hint=f"set precision: {has}")
 
 
 def _check_sm(target: Target, flavour: Flavour, devices: tuple[int, ...]) -> None:
@@ -170,18 +203,14 @@ def _check_sm(target: Target, flavour: Flavour, devices: tuple[int, ...]) -> Non
             here = ", ".join(f"SM {sm}" for sm in sorted(set(devices))) or "none"
             raise TargetUnsupported(
                 f"{said} is for SM {target.sm}; {flavour.name} builds on a GPU of that SM, and here is {here}",
-                hint=f"build on a machine with an SM {target.sm} GPU, or pull the engine from a shared cache",
+                hint=f"build on a machine with an SM {target.sm} GPU, or pull the engine from a shared cache; "
+                "`trtbuild build --until convert` does here what needs no GPU",
             )
     elif target.sm not in flavour.sms:
         allowed = ", ".join(map(str, flavour.sms))
         raise TargetUnsupported(
             f"{said} is for SM {target.sm}, and {flavour.name} builds for SM {allowed} only",
             hint=f"write `toolchain: tensorrt` for this target, and build on a machine with an SM {target.sm} GPU",
-        )
-    if target.compatibility not in flavour.compatibilities:
-        raise TargetUnsupported(
-            f"{said}: {flavour.name} has no compatibility {target.compatibility}",
-            hint=f"it has {', '.join(flavour.compatibilities)}",
         )
     if target.compatibility == "ampere_plus" and target.sm < AMPERE:
         raise TargetUnsupported(
@@ -213,7 +242,3 @@ def _check_settings(target: Target, settings: BuilderSettings, flavour: Flavour,
             f"{said}: {flavour.name} comes without the lean runtime that version_compatible puts into the engine",
             hint="set exclude_lean_runtime: true too",
         )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

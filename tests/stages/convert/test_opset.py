@@ -43,6 +43,17 @@ def _run(model: onnx.ModelProto) -> list[np.ndarray]:
         _model(h.make_node("Split", ["x"], ["y0", "y1", "y2"], axis=1, num_outputs=3), outputs=3),
         _model(h.make_node("Pad", ["x", "pads"], ["y0"]), pads=np.array([0, 1, 1, 0])),
         _model(h.make_node("Resize", ["x", "", "scales"], ["y0"], antialias=0), scales=np.array([1, 2], np.float32)),
+        *(
+            _model(h.make_node("Shape", ["x"], ["s"], **part), h.make_node("Cast", ["s"], ["y0"], to=1))
+            for part in (
+                {"start": 0, "end": 1},
+                {"start": 1},
+                {"end": -1},
+                {"start": -1},
+                {"start": 5},
+                {"start": -9, "end": 9},
+            )
+        ),
     ],
     ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].input)),
 )
@@ -63,6 +74,7 @@ def test_equals_opset_18(model: onnx.ModelProto) -> None:
         _model(h.make_node("Pad", ["x", "pads", "", "axes"], ["y0"]), pads=np.array([1, 1]), axes=np.array([1])),
         _model(h.make_node("Resize", ["x", "", "s"], ["y0"], antialias=1), s=np.array([1, 2], np.float32)),
         _model(h.make_node("ScatterElements", ["x", "i", "x"], ["y0"], reduction="max"), i=np.zeros((2, 12), np.int64)),
+        _model(h.make_node("ScatterND", ["x", "i", "x"], ["y0"], reduction="add"), i=np.array([[0], [1]])),
     ],
     ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].attribute)),
 )
@@ -77,3 +89,12 @@ def test_rejects_what_is_new_in_18_by_its_call(model: onnx.ModelProto) -> None:
 def test_a_model_that_is_old_enough_is_left_alone() -> None:
     model = _model(h.make_node("Relu", ["x"], ["y0"]))
     assert lower_opset(model, 20) is model
+
+
+def test_a_part_of_a_shape_is_taken_by_a_slice_that_comes_from_the_same_call() -> None:
+    # the parser of TensorRT 8.6.0 ignores `start` and `end` in silence
+    model = _model(h.make_node("Shape", ["x"], ["s"], start=0, end=1), h.make_node("Cast", ["s"], ["y0"], to=1))
+    lowered = lower_opset(model, 17)
+    assert [node.op_type for node in lowered.graph.node] == ["Shape", "Slice", "Cast"]
+    assert not lowered.graph.node[0].attribute
+    assert [node.metadata_props[0].value for node in lowered.graph.node] == ["3", "3", "4"]

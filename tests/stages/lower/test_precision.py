@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from trtbuild.stages.lower.run import lower
+from trtbuild.stages.program.functional import Program
+
 _TOLERANCE = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
 _MODELS = ["mlp", "conv", "by_hand", "sdpa", "rms_norm", "pre_norm", "post_norm", "positions", "vit", "bert"]
 
@@ -102,4 +105,28 @@ def test_nested_graphs_stay_in_float32(lower_module: Any) -> None:
     found, program = lower_module(Branch(), (torch.rand(4, 4),), "float16")
     (cond,) = (node for node in program.graph.nodes if "cond" in str(node.target))
     assert [source.meta["val"].dtype for source in cond.args[3]] == [torch.float32]
+    assert_close(found.run(program), found.eager(), "float16")
+
+
+class Doubled(nn.Module):
+    """An operator whose kernel in C++ asks for the size of its input as a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(self.conv(image), scale_factor=2.0, mode="nearest")
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_a_dynamic_size_stays_dynamic(lower_module: Any, table: Any, reloaded: bool) -> None:
+    height = torch.export.Dim("height", min=2, max=20)
+    found, program = lower_module(Doubled(), (torch.randn(1, 3, 10, 10),), "float16", ({2: height},))
+    if reloaded:  # as the step finds it: without the sizes that it was traced with
+        program = lower(Program.from_bytes(found.program.to_bytes()), "float16", table)
+    (upsampled,) = (node for node in program.graph.nodes if "upsample" in str(node.target))
+    assert upsampled.meta["val"].dtype is torch.float16
+    assert [type(size) for size in upsampled.meta["val"].shape] == [int, int, torch.SymInt, int]
+    found.inputs = (torch.randn(1, 3, 7, 10),)
     assert_close(found.run(program), found.eager(), "float16")

@@ -6,6 +6,10 @@ way back for Pad, and what 18 changed is little (https://github.com/onnx/onnx/bl
 1. Operators that are new in 18 have no older form.
 2. Reductions take their axes as an input since 18, and took them as an attribute before (ReduceSum since 13).
 3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got attributes or inputs; without them they are what they were.
+4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them in silence (measured: a Reshape got 9
+   sizes for 4), so the part of a shape is taken by a Slice.
+5. The reductions of ScatterElements and ScatterND are in 16, and in NVIDIA's parser since TensorRT 10.0 (onnx-tensorrt,
+   docs/Changelog.md), which wants a newer opset. What an older one makes of them is not known: they are refused.
 """
 
 from __future__ import annotations
@@ -62,6 +66,7 @@ def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 def _lower(graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) -> None:
     constants = {**constants, **{tensor.name: tensor for tensor in graph.initializer}}
+    _slice_shapes(graph)
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -75,6 +80,8 @@ def _lower(graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) ->
             _drop_attribute(node, "num_outputs")  # as many equal parts as outputs: what 13 does without a split
         elif node.op_type.startswith("Scatter") and given.get("reduction") in (b"max", b"min"):
             raise _refused(node, "the reductions max and min are new in opset 18")
+        elif node.op_type.startswith("Scatter") and given.get("reduction", b"none") != b"none":
+            raise _refused(node, "no parser that wants this opset knows reductions")
         elif node.op_type in _WIDENED:
             attributes, position = _WIDENED[node.op_type]
             for name in attributes:
@@ -83,6 +90,28 @@ def _lower(graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) ->
                 _drop_attribute(node, name)
             if position is not None and len(node.input) > position and node.input[position]:
                 raise _refused(node, f"input {position} is new in opset 18")
+
+
+def _slice_shapes(graph: onnx.GraphProto) -> None:
+    """Rule 4. The Slice stands behind its Shape, and comes from the same call."""
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        given = {attribute.name: attribute.i for attribute in node.attribute}
+        if node.op_type != "Shape" or not given:
+            continue
+        part, whole = node.output[0], f"{node.output[0]}/whole"
+        sliced = onnx.NodeProto(op_type="Slice", input=[whole], output=[part])
+        sliced.metadata_props.extend(node.metadata_props)
+        for name, default in (("start", 0), ("end", np.iinfo(np.int64).max)):
+            value = np.array([given.get(name, default)], np.int64)
+            graph.initializer.append(onnx.numpy_helper.from_array(value, f"{part}/{name}"))
+            sliced.input.append(f"{part}/{name}")
+        node.output[0] = whole
+        del node.attribute[:]
+        nodes.append(sliced)
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _axes_to_attribute(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
@@ -24,7 +25,7 @@ def propagate(node: torch.fx.Node) -> None:
     if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)
         return
-    with mode:
+    with mode, enable_python_dispatcher():  # as torch.export does: kernels in C++ would ask symbols for their numbers
         node.meta["val"] = node.target(*args, **kwargs)
 
 

@@ -97,8 +97,8 @@ class Discovery:
             patterns.add(pattern, self._project, self._recorder)
         for name in self._source.env:
             self._recorder.environment(name, os.environ.get(name))
-        if self._source.kind == "exported_program":
-            self._recorder.file(self._project / self._source.target)
+        if self._source.file is not None:
+            self._recorder.file(self._project / self._source.file)
 
 
 def _file_of(module: object) -> str | None:

@@ -25,7 +25,7 @@ from trtbuild.stages.trace.job import TraceJob
 def load_python(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
     """The module that the callable of `job.source` returns. Raises SourceError."""
     target, place = job.source.target, job.place("source.python", "source")
-    found = _named(job, project, frames)
+    found = named(job, project, frames)
     if isinstance(found, torch.nn.Module) and not job.source.kwargs:
         model: Any = found
     elif not callable(found):
@@ -45,10 +45,10 @@ def load_python(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module
     return model
 
 
-def _named(job: TraceJob, project: Path, frames: Frames) -> Any:
+def named(job: TraceJob, project: Path, frames: Frames) -> Any:
     """What the source's ``module:name`` names."""
     module_name, _, path = job.source.target.partition(":")
-    place = job.place("source.python", "source")
+    place = job.place(f"source.{job.source.kind}", "source")
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -98,8 +98,8 @@ def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
 
 
 def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
-    kwargs = _plain(job.source.kwargs)
-    _refuse_kwargs(function, kwargs, job)
+    kwargs = plain(job.source.kwargs)
+    refuse_kwargs(function, kwargs, job)
     # uninitialized memory is filled, so that torch.empty is the same in every process
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -113,12 +113,12 @@ def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
         torch.use_deterministic_algorithms(False)
 
 
-def _refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob) -> None:
-    """Raise SourceError where the manifest's kwargs are not what the callable takes."""
+def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob, given: int = 0) -> None:
+    """Raise SourceError where the manifest's kwargs are not what the callable takes behind its first `given` arguments."""
     try:
         signature = inspect.signature(function)
-        parameters = signature.parameters
-        signature.bind(**kwargs)
+        parameters = dict(list(signature.parameters.items())[given:])
+        signature.bind(*[None] * given, **kwargs)
         return
     except ValueError:  # a callable that does not tell what it takes
         return
@@ -136,16 +136,18 @@ def _refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job:
         needed = [name for name, p in parameters.items() if p.default is p.empty and name in named]
         lacking = [name for name in needed if name not in kwargs]
         text = f"{job.source.target} needs a value for {', '.join(map(repr, lacking)) or said}"
-        hint = f"write kwargs: {{{', '.join(f'{name}: …' for name in lacking)}}} beside `python:`; {takes}"
-    raise SourceError(text, code="source", hint=hint, **job.place("source.kwargs", "source.python", "source"))
+        hint = f"write kwargs: {{{', '.join(f'{name}: …' for name in lacking)}}} beside `{job.source.kind}:`; {takes}"
+    raise SourceError(
+        text, code="source", hint=hint, **job.place("source.kwargs", f"source.{job.source.kind}", "source")
+    )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Mappings and sequences of a job as the dicts and lists that a YAML reader would give."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

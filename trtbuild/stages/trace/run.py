@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from trtbuild.stages.trace.arranging import Arranged
     from trtbuild.stages.trace.frames import Frames
+    from trtbuild.stages.trace.graph_forms import Makers
 
 
 @dataclass
@@ -28,9 +29,10 @@ class Traced:
     """What a trace leaves.
 
     `program` are the bytes of a functional `Program`, `graph` is its canonical text, `modules` the module path and
-    operator of each of its calls. `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors:
-    all of them, or with a ``weights:`` file those that no file can hold; `kept` is what the caller's `Keep` answered for
-    them, None where it did not. `observations` are in the order of first use. `uncacheable` says why the result must
+    operator of each of its calls; of a model that comes as another graph, they are what `trtbuild.stages.given` makes.
+    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors: all of them, or with a ``weights:``
+    file those that no file can hold; `kept` is what the caller's `Keep` answered for them, None where it did not.
+    `observations` are in the order of first use. `uncacheable` says why the result must
     not be kept, None where it may be.
     """
 
@@ -73,10 +75,11 @@ def prepare() -> frozenset[str]:
     return loaded
 
 
-def trace(job: TraceJob, project: Path, keep: Keep | None = None) -> Traced:
+def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers | None = None) -> Traced:
     """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError.
 
-    `keep` may have kept weights when an error is raised; nothing names them then.
+    `makers` make the models that come as a graph of their own (``onnx:``, ``network:``). `keep` may have kept weights when
+    an error is raised; nothing names them then.
     """
     loaded = prepare()
     import torch
@@ -92,12 +95,40 @@ def trace(job: TraceJob, project: Path, keep: Keep | None = None) -> Traced:
     seed_everything()
     with torch.no_grad():
         with discovery.recording():
-            module = load(job, project, frames)
-            traced = trace_module(module, job, frames, discovery.implementation, discovery.seen, keep)
+            if job.source.form == "program":
+                module = load(job, project, frames)
+                traced = trace_module(module, job, frames, discovery.implementation, discovery.seen, keep)
+            else:
+                traced = _given(job, project, frames, makers)
         traced.interface["operators"] = discovery.operators
         traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
     return traced
+
+
+def _given(job: TraceJob, project: Path, frames: Frames, makers: Makers | None) -> Traced:
+    """A model that comes as a graph of its own: nothing is exported."""
+    if makers is None:
+        raise AssertionError("whoever traces such a model hands in what makes it")
+    if job.source.form == "onnx":
+        from trtbuild.stages.trace.onnx_source import read_onnx
+
+        given = read_onnx(job, project, makers.onnx)
+    else:
+        from trtbuild.stages.trace.network_source import define_network
+
+        given = define_network(job, project, frames, makers)
+    form = job.source.form
+    return Traced(
+        program=given.blob,
+        graph=makers.text(form, given.blob),
+        modules=makers.names(form, given.blob),
+        interface=given.interface,
+        weights=given.weights,
+        kept=None,
+        observations=(),
+        uncacheable=None,
+    )
 
 
 def trace_module(

@@ -20,6 +20,7 @@ from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.python_source import load_python
+from trtbuild.stages.trace.torchscript import load_torchscript
 
 Loader = Callable[[TraceJob, Path, Frames], torch.nn.Module]
 
@@ -193,4 +194,8 @@ def _input_values(exported: ExportedProgram) -> list[Any]:
     ]
 
 
-KINDS: dict[str, Loader] = {"python": load_python, "exported_program": _exported_program}
+KINDS: dict[str, Loader] = {
+    "python": load_python,
+    "exported_program": _exported_program,
+    "torchscript": load_torchscript,
+}

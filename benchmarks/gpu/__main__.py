@@ -1,0 +1,103 @@
+"""``python -m benchmarks.gpu write DIR`` on any machine, ``… measure DIR [NAME…]`` on a GPU host; docs/gpu.md tells the
+story.
+
+Exit code 0 when everything was measured, whether bounds are met or not; 1 when a measurement failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from benchmarks.figure import Row, line, table, to_json
+from benchmarks.gpu.host import Host
+from benchmarks.gpu.project import Hardware, write_examples, write_vit
+
+#: What is measured → its module, in the order in which it runs.
+SUBJECTS = {
+    "engines": "engines",
+    "shapes": "shapes",
+    "bare": "without_torch",
+    "overhead": "overhead",
+    "ways": "ways",
+    "latency": "latency",
+    "granularity": "granularity",
+    "load": "loading",
+    "verify": "numerics",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the projects, or measure."""
+    given = _parser().parse_args(arguments)
+    examples, vit = given.folder / "examples", given.folder / "vit"
+    if given.command == "write":
+        hardware = Hardware(given.sm, given.toolchain, given.version, () if given.no_tactic_sources else None)
+        write_examples(examples, hardware)
+        write_vit(vit, hardware)
+        print(f"wrote {examples} and {vit}; next: (cd {examples} && trtbuild build --until convert)")
+        return 0
+    given.work.mkdir(parents=True, exist_ok=True)
+    host = Host(
+        examples.absolute(),
+        vit.absolute(),
+        given.python_without_torch,
+        given.points,
+        given.repeats,
+        given.work.absolute(),
+        given.device,
+    )
+    return _measure(host, given.names or list(SUBJECTS), given.json)
+
+
+def _measure(host: Host, names: list[str], file: Path | None) -> int:
+    machine = host.describe()
+    print(machine, flush=True)
+    found: list[tuple[str, Row]] = []
+    failed: list[str] = []
+    for name in names:
+        started = time.monotonic()
+        print(f"{name}:", flush=True)
+        try:
+            for row in importlib.import_module(f"benchmarks.gpu.{SUBJECTS[name]}").rows(host):
+                found.append((name, row))
+                print(line(row), flush=True)
+        except Exception:  # the others are measured all the same
+            failed.append(name)
+            traceback.print_exc(file=sys.stdout)
+        print(f"  [{name} took {time.monotonic() - started:.0f} s]", flush=True)
+        if file is not None:
+            rows = [{"subject": subject, **to_json(row)} for subject, row in found]
+            file.write_text(json.dumps({"machine": machine, "rows": rows, "failed": failed}, indent=2) + "\n")
+    print("\n" + table(found))
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    write = commands.add_parser("write", help="write the projects that are measured")
+    write.add_argument("folder", type=Path, metavar="DIR")
+    write.add_argument("--sm", type=int, default=90, help="the GPU's; default %(default)s")
+    write.add_argument("--toolchain", default="tensorrt", choices=["tensorrt", "tensorrt-rtx"])
+    write.add_argument("--version", help="the toolchain's, where the machine that converts has none or another")
+    write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
+    measure = commands.add_parser("measure", help="measure on this GPU host")
+    measure.add_argument("folder", type=Path, metavar="DIR")
+    measure.add_argument("names", nargs="*", choices=[*SUBJECTS, []], metavar="NAME", help=", ".join(SUBJECTS))
+    measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="it builds, and runs packages")
+    measure.add_argument("--points", type=int, default=6, help="random points of each profile; default %(default)s")
+    measure.add_argument("--repeats", type=int, default=200, help="timed calls for each number; default %(default)s")
+    measure.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu tries the measurements alone")
+    measure.add_argument("--work", type=Path, default=Path("gpu-work"), metavar="DIR", help="default %(default)s")
+    measure.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

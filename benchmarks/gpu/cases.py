@@ -1,0 +1,128 @@
+"""The models of a project, as the measurements meet them: shapes and inputs, eager PyTorch, the built package."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.shapes import ShapePlan, derive
+from trtbuild.core.spec import Model
+from trtbuild.core.verification import Point, points
+
+
+class NoEager(Exception):
+    """A model that PyTorch does not run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model of a project that has been built."""
+
+    project: Path
+    model: Model
+    shapes: ShapePlan
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def package(self) -> Path:
+        """Where the project's build wrote the package."""
+        return self.project / "dist" / self.model.name
+
+    def points(self, count: int, seed: int = 0) -> tuple[Point, ...]:
+        """Min, opt, max and `count` random points of every profile."""
+        return points(self.model, self.shapes, count=count, seed=seed)
+
+    def inputs(self, point: Point, device: str = "cuda") -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword tensors at a point, on `device`."""
+        from trtbuild.stages.trace.examples import call_arguments, tensors
+
+        values = tensors(self.model.inputs, self.shapes.sizes(point.sizes), point.seed)
+        args, kwargs = call_arguments(self.model.inputs, [value.to(device) for value in values])
+        return list(args), kwargs
+
+    def eager(self, device: str = "cuda") -> Any:
+        """The original, with its own weights, in its own precision: a module, or a function for an ONNX file.
+
+        Raises NoEager for what PyTorch does not run.
+        """
+        import torch
+
+        source = self.model.source
+        if source.kind == "torchscript":
+            return torch.jit.load(self._at(source.target), map_location=device).eval()
+        if source.kind == "onnx":
+            return _by_onnxruntime(self._at(source.target), device)
+        if source.kind == "exported_program":
+            from torch.export.passes import move_to_device_pass
+
+            return move_to_device_pass(torch.export.load(self._at(source.target)), device).module()
+        name, _, path = source.target.partition(":")
+        folder = str((self.project / self.model.origin.file).parent)
+        for loaded in [other for other in sys.modules if other.partition(".")[0] == name.partition(".")[0]]:
+            del sys.modules[loaded]  # every project has its own `models`
+        sys.path.insert(0, folder)
+        try:
+            found: Any = importlib.import_module(name)
+        finally:
+            sys.path.remove(folder)
+        if source.kind == "network":  # compared with the module that it takes its weights from
+            if not hasattr(found, "build"):
+                raise NoEager(f"{self.name} is a network of TensorRT's own API")
+            path = "build"
+        for part in path.split("."):
+            found = getattr(found, part)
+        torch.manual_seed(0)
+        return found(**source.kwargs).eval().to(device)
+
+    def describe(self, point: Point) -> str:
+        """``max (batch 32)``."""
+        sizes = ", ".join(
+            f"{symbol.name} {size}" for symbol, size in zip(self.shapes.symbols, point.sizes, strict=True)
+        )
+        profile = self.model.profiles[point.profile].name
+        return f"{point.which} of {profile} ({sizes})" if len(self.model.profiles) > 1 else f"{point.which} ({sizes})"
+
+    def _at(self, target: str) -> Path:
+        beside = self.project / Path(self.model.origin.file).parent / target
+        return beside if beside.exists() else self.project / target
+
+
+def cases(project: Path) -> Iterator[Case]:
+    """Every model of the project in `project`, in the order of its manifests."""
+    from trtbuild.manifest.project import load_project
+
+    for model in load_project(project).models:
+        shapes, problems = derive(model.inputs, model.dims, model.profiles)
+        if shapes is None:
+            raise ValueError(f"{model.name}: {problems[0].text}")
+        yield Case(project, model, shapes)
+
+
+def _by_onnxruntime(path: Path, device: str) -> Any:
+    """A function that runs an ONNX file on the CPU, for tensors of `device`."""
+    import onnxruntime
+    import torch
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in session.get_inputs()]
+
+    def run(*args: Any) -> Any:
+        arrays = {name: value.cpu().numpy() for name, value in zip(names, args, strict=True)}
+        found = [torch.from_numpy(output).to(device) for output in session.run(None, arrays)]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    return run
+
+
+def flat(value: Any) -> list[Any]:
+    """The tensors of a model's output, in the order of its structure."""
+    import torch.utils._pytree as pytree
+
+    return [leaf for leaf in pytree.tree_leaves(value) if hasattr(leaf, "shape")]

@@ -1,0 +1,37 @@
+"""Engines from the cache alone, by a Python that has no torch; then the packages that are measured.
+
+The project comes with a cache that ``trtbuild build --until convert`` filled on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.gpu.host import Host
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Build the examples here."""
+    probe = host.python(host.examples, ["-c", "import torch"], bare=True)
+    yield Check("the Python that builds has no torch", probe.returncode != 0, probe.stderr.strip().splitlines()[-1])
+    done = host.trtbuild(host.examples, "build", "--json", "--keep-going", bare=True)
+    (host.work / "build.json").write_text(done.stdout)
+    (host.work / "build.stderr").write_text(done.stderr)
+    document = json.loads(done.stdout)
+    ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
+    hits = {stage: count["hit"] for stage, count in document["totals"].items() if count["hit"]}
+    yield Check("every package of the examples is built", done.returncode == 0, f"ran {ran}, found {hits}")
+    for error in document["errors"]:
+        print("   ", error.get("text"), "→", error.get("hint"))
+    failed = [step for step in document["steps"] if step["verdict"] == "failed"]
+    for step in failed:
+        print(f"    {step['id']}: {step['error']['text']}")
+    foreign = {stage: n for stage, n in ran.items() if stage not in ("engine", "package")}
+    yield Check("only engine and package steps ran", not foreign, f"ran {ran}")
+    yield Limit("engine steps that ran", Value("engines", ran.get("engine", 0), "engines"))
+    yield Limit("the build", Value("wall time", document["duration_s"]))
+    again = json.loads(host.trtbuild(host.examples, "build", "--json", bare=True).stdout or "{}")
+    ran_again = sum(count["run"] for count in again.get("totals", {}).values())
+    yield Check("a second build runs nothing", done.returncode == 0 and ran_again == 0, f"{ran_again} steps ran")

@@ -1,0 +1,62 @@
+"""ViT-B as one engine and with an engine for each of its twelve layers: what a rebuild of one layer alone costs at run
+time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.gpu.cases import cases
+from benchmarks.gpu.host import Host, tolerance
+from benchmarks.gpu.latency import compared
+from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.timing import latency
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Build ViT-B here, in float32 and float16; then latency at min, opt and max."""
+    import torch
+
+    import trtbuild
+
+    done = host.trtbuild(host.vit, "build", "--json", "--keep-going")
+    (host.work / "build-vit.json").write_text(done.stdout)
+    (host.work / "build-vit.stderr").write_text(done.stderr)
+    document = json.loads(done.stdout)
+    ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
+    yield Check("ViT-B is built here, both ways and in both precisions", done.returncode == 0, f"ran {ran}")
+    yield Limit("the build of ViT-B", Value("wall time", document["duration_s"]))
+    found = {case.name: case for case in cases(host.vit) if case.package.exists()}
+    for half in ("", "_half"):
+        whole, parts = found.get(f"whole{half}"), found.get(f"by_layer{half}")
+        if whole is None or parts is None:
+            continue
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        one, many = (
+            trtbuild.load(whole.package, device=host.device).module(),
+            trtbuild.load(parts.package, device=host.device).module(),
+        )
+        eager = whole.eager(host.device)
+        for point in whole.points(0):
+            args, kwargs = whole.inputs(point, host.device)
+            with torch.inference_mode():
+                wanted = eager(*args, **kwargs)
+                worst = max(error_of(one(*args, **kwargs), wanted), error_of(many(*args, **kwargs), wanted))
+                yield Check(
+                    f"ViT-B{half} {whole.describe(point)}: equal to eager",
+                    worst <= tolerance(whole.model.precision),
+                    f"worst {worst:.1e}",
+                )
+                contenders = {"one": partial(one, *args, **kwargs), "many": partial(many, *args, **kwargs)}
+                timed = latency(contenders, host.synchronize, host.repeats)
+            yield Ratio(
+                f"ViT-B{half} {whole.describe(point)}: 12 engines against one",
+                Value("by layer", round(timed["many"].p50_us), "µs"),
+                Value("one engine", round(timed["one"].p50_us), "µs"),
+            )
+        del eager
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        yield from compared(whole, host)

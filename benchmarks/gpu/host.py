@@ -1,0 +1,86 @@
+"""What the measurements share: the projects, the interpreter without torch, and what this GPU host is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild.toolchain.table import installed_version
+
+
+@dataclass(frozen=True)
+class Host:
+    """One run of ``python -m benchmarks.gpu measure``."""
+
+    #: The example manifests' project, and ViT-B's (`benchmarks.gpu.project`).
+    examples: Path
+    vit: Path
+    #: A Python that has TensorRT, cuda-python and what trtbuild needs, and no torch; None leaves out what needs it.
+    bare_python: Path | None
+    #: Random points for each profile, and timed calls for each number.
+    points: int
+    repeats: int
+    #: Where inputs and outputs go that two processes share, and cases that failed.
+    work: Path
+    #: ``cuda``, or ``cpu``: reference programs run in place of engines, which tries the measurements themselves.
+    device: str = "cuda"
+
+    def synchronize(self) -> None:
+        """Wait for all work."""
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def describe(self) -> str:
+        """GPU, driver and versions: every figure belongs to these."""
+        import torch
+
+        if self.device != "cuda":
+            return f"{self.device}: reference programs, no engine; torch {torch.__version__}"
+        asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        gpu = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
+        toolchains = ", ".join(
+            f"{name} {version}" for name in ("tensorrt", "tensorrt-rtx") if (version := installed_version(name))
+        )
+        return (
+            f"{gpu}; {toolchains}; torch {torch.__version__}; Python {sys.version.split()[0]}; {os.cpu_count()} cores"
+        )
+
+    def trtbuild(self, project: Path, *arguments: str, bare: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run trtbuild in a project with the project's cache; `bare` by the Python without torch."""
+        return self.python(project, ["-m", "trtbuild", *arguments], bare=bare, cache=project / "cache")
+
+    def python(
+        self,
+        folder: Path,
+        arguments: Sequence[str],
+        *,
+        bare: bool = False,
+        cache: Path | None = None,
+        timeout_s: float = 580,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Python in `folder`; a copy of this environment without trtbuild's own variables."""
+        if bare and self.bare_python is None:
+            raise ValueError("name a Python without torch: --python-without-torch")
+        environment: Mapping[str, Any] = {k: v for k, v in os.environ.items() if not k.startswith("TRTBUILD_")}
+        environment = {**environment, **({"TRTBUILD_CACHE_DIR": str(cache)} if cache else {})}
+        root = str(Path(__file__).parents[2])
+        environment = {
+            **environment,
+            "PYTHONPATH": os.pathsep.join([root, environment.get("PYTHONPATH", "")]).rstrip(":"),
+        }
+        program = self.bare_python if bare else sys.executable
+        return subprocess.run(
+            [str(program), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
+        )
+
+
+def tolerance(precision: str) -> float:
+    """The largest max|a-b| / max|b| on a GPU: float32 with TF32, float16, bfloat16."""
+    return {"float32": 1e-3, "float16": 1e-2, "bfloat16": 8e-2}[precision]

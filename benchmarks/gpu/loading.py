@@ -1,0 +1,69 @@
+"""`trtbuild.load` of ViT-B's package against reading and hashing the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figure import Limit, Ratio, Row, Value
+from benchmarks.gpu.host import Host
+
+#: Each in a process of its own, the library loaded and the GPU's context made before the clock starts.
+_LOAD = """\
+import json, sys, time
+import torch, tensorrt
+torch.zeros(1, device="cuda")
+import trtbuild
+trtbuild.load
+from trtbuild.driver import loading
+import trtbuild.toolchain.execution
+from trtbuild.toolchain.execution import load_library
+load_library("tensorrt")
+started = time.perf_counter()
+loaded = trtbuild.load(sys.argv[1])
+opened = time.perf_counter()
+module = loaded.module()
+made = time.perf_counter()
+print(json.dumps({"load": opened - started, "module": made - opened}))
+"""
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """The package of ViT-B as one engine."""
+    package = host.vit / "dist" / "whole"
+    plans = _plans(package)
+    size = sum(plan.stat().st_size for plan in plans)
+    times: dict[str, list[float]] = {"floor": [], "load": [], "module": []}
+    for _ in range(3):
+        times["floor"].append(_read_and_hash(plans))
+        done = host.python(host.vit, ["-c", _LOAD, str(package)])
+        if done.returncode:
+            raise RuntimeError(done.stderr[-3000:])
+        for name, seconds in json.loads(done.stdout.splitlines()[-1]).items():
+            times[name].append(seconds)
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    yield Limit("ViT-B's plan", Value("size", size, "B"))
+    yield Ratio("trtbuild.load of ViT-B", Value("load", medians["load"]), Value("read and hash", medians["floor"]), 1.5)
+    yield Limit("its module, engines deserialized", Value("module()", medians["module"]))
+
+
+def _plans(package: Path) -> list[Path]:
+    index = json.loads((package / "index.json").read_text())
+    return [package / path for path in index["files"] if path.endswith(".plan")]
+
+
+def _read_and_hash(paths: list[Path]) -> float:
+    """Seconds to read the files and to hash them, one after the other on one thread."""
+    started = time.perf_counter()
+    for path in paths:
+        hashlib.sha256(path.read_bytes()).hexdigest()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    sys.exit("run python -m benchmarks.gpu")

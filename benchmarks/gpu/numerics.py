@@ -1,0 +1,69 @@
+"""``trtbuild verify`` on the GPU: every engine of the examples, and a package with an engine that is wrong on purpose.
+
+The wrong one is another model's, with the same inputs and outputs, put in its place in a copy of the package whose index
+says so: digests are right, and only running it tells. `verify` must fail and name the partition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Check, Row
+from benchmarks.gpu.host import Host
+
+#: Model and partition whose engine is replaced, and by whose: both take and give (batch, 64).
+_WRONG, _PART, _BY = "three_parts", "p0", "chosen"
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """A row for each model, then the wrong one."""
+    done = host.trtbuild(host.examples, "verify", "--json")
+    (host.work / "verify.json").write_text(done.stdout)
+    (host.work / "verify.stderr").write_text(done.stderr)
+    for report in json.loads(done.stdout)["models"]:
+        cuts = [cut for cut in report["cuts"] if cut["by"] != "onnxruntime"]
+        missed = [entry["reason"] for entry in report["not_run"]]
+        found = "; ".join([*(_said(cut) for cut in cuts), *missed]) or report["status"]
+        yield Check(f"{report['model']}: verify by its engines", bool(cuts) and report["ok"], found)
+    yield _wrong_on_purpose(host)
+
+
+def _said(cut: Mapping[str, Any]) -> str:
+    worst = max(entry["error"] for entry in [*cut["partitions"], cut["whole"]] if entry["error"] is not None)
+    return f"{cut['status']}, worst {worst:.1e} of {cut['tolerance']:.0e} at {len(cut['points'])} points"
+
+
+def _wrong_on_purpose(host: Host) -> Row:
+    package = host.work / "wrong" / _WRONG
+    shutil.rmtree(package.parent, ignore_errors=True)
+    shutil.copytree(host.examples / "dist" / _WRONG, package)
+    _replace(package, host.examples / "dist" / _BY)
+    done = host.trtbuild(host.examples, "verify", "--json", str(package))
+    (host.work / "wrong.json").write_text(done.stdout)
+    (report,) = json.loads(done.stdout)["models"]
+    wrong = {entry["partition"] for cut in report["cuts"] for entry in cut["partitions"] if entry["status"] == "wrong"}
+    named = ", ".join(sorted(wrong)) or "none"
+    return Check(
+        "an engine that is wrong on purpose is found", done.returncode == 1 and wrong == {_PART}, f"wrong: {named}"
+    )
+
+
+def _replace(package: Path, other: Path) -> None:
+    """Put the engine of another package into this one, and its digest into the index."""
+    file = package / "index.json"
+    index, theirs = json.loads(file.read_text()), json.loads((other / "index.json").read_text())
+    (target,) = index["targets"]
+    path = _plan(index, target)
+    data = (other / _plan(theirs, target)).read_bytes()
+    (package / path).write_bytes(data)
+    index["files"][path] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    file.write_text(json.dumps(index))
+
+
+def _plan(index: Mapping[str, Any], target: str) -> str:
+    return str(index["targets"][target]["engines"][_PART])

@@ -1,0 +1,139 @@
+"""What a call of a package costs beside the barest loop, and what it allocates.
+
+The bare loop has the same engine, its shapes set and all buffers bound, and calls ``execute_async_v3`` alone. Both
+are timed by what they keep the host busy for (`benchmarks.gpu.timing.issue`). Allocations are counted by torch's
+allocator: after the first calls, a call takes its outputs and nothing else, and no memory from the system.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.gpu.cases import Case, cases, flat
+from benchmarks.gpu.host import Host
+from benchmarks.gpu.timing import issue
+
+#: Microseconds for each engine call over the bare loop.
+BOUND_US = 20.0
+#: Models of one engine; one with a fixed shape, one whose shape changes from call to call, one with two profiles.
+MODELS = ("any_image", "class_token", "attention", "detector")
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Rows for each of the models."""
+    for case in cases(host.examples):
+        if case.name in MODELS and case.package.exists():
+            yield from _measured(case, host)
+
+
+def _measured(case: Case, host: Host) -> Iterator[Row]:
+    import torch
+
+    import trtbuild
+
+    loaded = trtbuild.load(case.package)
+    module = loaded.module()
+    small, large = case.points(0)[0], case.points(0)[1]
+    args, kwargs = case.inputs(small)
+    others, named = case.inputs(large)
+    side = torch.cuda.Stream()  # not the legacy default stream, on which TensorRT waits for the device
+    with torch.inference_mode(), torch.cuda.stream(side):
+        sets = [
+            (args + list(kwargs.values()), flat(module(*args, **kwargs))),
+            (others + list(named.values()), flat(module(*others, **named))),
+        ]
+        bare = Bare((case.package / _plan(loaded)).read_bytes(), sets, side.cuda_stream)
+        contenders: dict[str, Callable[[], object]] = {
+            "bare": bare.run,
+            "bare, two shapes in turns": bare.run_other,
+            "package": partial(module, *args, **kwargs),
+            "two shapes in turns": _in_turns([partial(module, *args, **kwargs), partial(module, *others, **named)]),
+        }
+        found = issue(contenders, torch.cuda.synchronize, host.repeats * 5)
+    for name, beside in (("package", "bare"), ("two shapes in turns", "bare, two shapes in turns")):
+        over = found[name] - found[beside]
+        note = f"{found[name]:.1f} µs a call, bare {found[beside]:.1f} µs"
+        bound = BOUND_US if name == "package" else None
+        yield Limit(f"{case.name}: {name}, over a bare loop", Value("host time", round(over, 1), "µs"), bound, note)
+    yield _allocations(case, module, args, kwargs)
+
+
+def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any]) -> Row:
+    import torch
+
+    calls = 100
+    with torch.inference_mode():
+        outputs = 0
+        for _ in range(10):
+            outputs = len(flat(module(*args, **kwargs)))
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()
+        for _ in range(calls):
+            module(*args, **kwargs)
+        torch.cuda.synchronize()
+        after = torch.cuda.memory_stats()
+    made = after["allocation.all.allocated"] - before["allocation.all.allocated"]
+    segments = after["segment.all.allocated"] - before["segment.all.allocated"]
+    said = f"{calls} calls: {made} allocations for {calls * outputs} outputs, {segments} segments from the system"
+    return Check(f"{case.name}: a call allocates its outputs alone", made == calls * outputs and segments == 0, said)
+
+
+def _in_turns(calls: list[Callable[[], object]]) -> Callable[[], object]:
+    turn = itertools.cycle(calls)
+    return lambda: next(turn)()
+
+
+def _plan(loaded: Any) -> str:
+    (part,) = loaded.target.partitions.partitions
+    return str(loaded.target.engines[part.name])
+
+
+class Bare:
+    """One context of an engine in its first profile; `sets` are two sets of inputs and outputs, of two shapes."""
+
+    def __init__(self, plan: bytes, sets: Sequence[tuple[list[Any], list[Any]]], stream: int) -> None:
+        import tensorrt as trt
+
+        self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
+        self._engine = engine = self._runtime.deserialize_cuda_engine(plan)
+        self._context = context = engine.create_execution_context()
+        context.set_optimization_profile_async(0, stream)
+        names = [engine.get_tensor_name(k) for k in range(engine.num_io_tensors)]
+        ins = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        outs = [name for name in names if name not in ins]
+        self._ins = ins
+        self._sets = [_by_name(ins, inputs) | _by_name(outs, outputs) for inputs, outputs in sets]
+        self._other = itertools.cycle([self._sets[1], self._sets[0]])
+        self._execute, self._stream = context.execute_async_v3, stream
+        self._tell(self._sets[0])
+        if context.infer_shapes():
+            raise RuntimeError("the bare loop has not set all shapes")
+        self._is_first = True
+
+    def run(self) -> None:
+        """The first shapes, with everything bound."""
+        if not self._is_first:
+            self._tell(self._sets[0])
+            self._is_first = True
+        self._execute(self._stream)
+
+    def run_other(self) -> None:
+        """Other shapes than the last time: they are set, and the addresses too."""
+        self._is_first = False
+        self._tell(next(self._other))
+        self._execute(self._stream)
+
+    def _tell(self, values: Mapping[str, Any]) -> None:
+        for name in self._ins:
+            self._context.set_input_shape(name, tuple(values[name].shape))
+        for name, value in values.items():
+            self._context.set_tensor_address(name, value.data_ptr())
+
+
+def _by_name(names: list[str], values: list[Any]) -> dict[str, Any]:
+    """Bindings are i0, i1, … and o0, o1, … in the order of the partition's inputs and outputs."""
+    return dict(zip(sorted(names, key=lambda name: int(name[1:])), values, strict=True))

@@ -1,0 +1,123 @@
+"""The project that is measured on a GPU: the examples of manifests/, and ViT-B twice, for one target.
+
+``write`` copies and writes; ``trtbuild build --until convert`` then does on a machine without a GPU what needs none.
+Files that are there and equal stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.projects import _VIT_MODEL, _write
+
+_EXAMPLES = Path(__file__).parents[2] / "manifests"
+_TARGETS = re.compile(r"targets: \[ampere, ada, blackwell\]")
+
+#: The examples in float16, as they are otherwise.
+_HALF = """\
+# The examples in float16.
+version: 1
+include: [targets.yaml, vision.profiles.yaml]
+defaults: {{{defaults}, reference: true, precision: float16}}
+models:
+  class_token_half:
+    source: {{python: "models.class_token:ClassToken"}}
+    inputs: {{x: {{dtype: float32}}}}
+    dims: {{batch: {{at: [x.0]}}}}
+    profiles: [half_tokens]
+  detector_half:
+    source: {{python: "models.detector:build", kwargs: {{classes: 8}}}}
+    inputs: {{image: {{}}}}
+    dims:
+      height: {{at: [image.2], multiple_of: 32}}
+      width: {{at: [image.3], multiple_of: 32}}
+    profiles: [half_square, half_wide]
+"""
+_HALF_PROFILES = """\
+version: 1
+profiles:
+  half_tokens:
+    x: {min: [1, 196, 768], opt: [8, 196, 768], max: [32, 196, 768]}
+  half_square:
+    image: {min: [1, 3, 64, 64], opt: [1, 3, 320, 320], max: [1, 3, 640, 640]}
+  half_wide:
+    image: {min: [1, 3, 64, 320], opt: [1, 3, 192, 640], max: [1, 3, 320, 640]}
+"""
+
+#: ViT-B: as one engine, and with an engine for each of its layers.
+_VIT = """\
+version: 1
+include: [targets.yaml]
+defaults: {{{defaults}, precision: {precision}}}
+profiles:
+  {name}_images:
+    pixel_values: {{min: [1, 3, {image}, {image}], opt: [8, 3, {image}, {image}], max: [16, 3, {image}, {image}]}}
+models:
+  {name}:
+    source: {{python: "models.vit_b:build", kwargs: {{layers: {layers}, hidden: {hidden}, image: {image}}}}}
+    inputs: {{pixel_values: {{}}}}
+    dims: {{batch: {{at: [pixel_values.0]}}}}
+    profiles: [{name}_images]
+{partition}"""
+_BY_LAYER = '    partition: {granularity: ["layers.*"]}\n'
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What the project is built for."""
+
+    sm: int = 90
+    toolchain: str = "tensorrt"
+    version: str | None = None
+    #: Empty where the host has neither cuBLAS nor cuDNN, which TensorRT 8.6 otherwise takes kernels of; None: as it likes.
+    tactic_sources: tuple[str, ...] | None = None
+
+    def defaults(self) -> str:
+        """What stands in every manifest's `defaults`, after the targets."""
+        if self.tactic_sources is None:
+            return "targets: [gpu]"
+        return f"targets: [gpu], builder: {{tactic_sources: [{', '.join(self.tactic_sources)}]}}"
+
+    def manifest(self) -> str:
+        """targets.yaml."""
+        pin = f', version: "{self.version}"' if self.version else ""
+        return f"version: 1\ntargets:\n  gpu: {{sm: {self.sm}, toolchain: {self.toolchain}{pin}}}\n"
+
+
+def write_examples(folder: Path, hardware: Hardware) -> Path:
+    """The examples as a project for `hardware`, and two of them in float16 besides."""
+    for source in sorted(path for path in _EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        if source.name == "targets.yaml":
+            continue
+        copy, data = folder / "manifests" / source.relative_to(_EXAMPLES), source.read_bytes()
+        if source.suffix == ".yaml":
+            data = _TARGETS.sub(hardware.defaults(), data.decode()).encode()
+        if not copy.exists() or copy.read_bytes() != data:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(data)
+    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    _write(folder / "manifests" / "half.yaml", _HALF.format(defaults=hardware.defaults()))
+    _write(folder / "manifests" / "vision.profiles.yaml", _HALF_PROFILES)
+    return folder
+
+
+def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int = 768, image: int = 224) -> Path:
+    """ViT-B as one engine (`whole`, `whole_half`) and as one for each layer (`by_layer`, `by_layer_half`)."""
+    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    _write(folder / "manifests" / "models" / "__init__.py", "")
+    _write(folder / "manifests" / "models" / "vit_b.py", _VIT_MODEL)
+    for half in ("", "_half"):
+        for name, partition in (("whole", ""), ("by_layer", _BY_LAYER)):
+            text = _VIT.format(
+                name=name + half,
+                defaults=hardware.defaults(),
+                precision="float16" if half else "float32",
+                layers=layers,
+                hidden=hidden,
+                image=image,
+                partition=partition,
+            )
+            _write(folder / "manifests" / f"{name}{half}.yaml", text)
+    return folder

@@ -1,0 +1,68 @@
+"""Every package at min, opt, max and random shapes of every profile against eager PyTorch on the same GPU.
+
+Eager computes in float32 without TF32. The error is max|a-b| / max|b|, the worst over outputs and points: at most
+1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and bools are equal. Output structure and dtypes
+are eager's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.figure import Check, Row
+from benchmarks.gpu.cases import Case, NoEager, cases, flat
+from benchmarks.gpu.host import Host, tolerance
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """One row for each model of the examples."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    for case in cases(host.examples):
+        try:
+            yield _swept(case, host)
+        except NoEager as reason:
+            print(f"    {reason}: nothing to compare with", flush=True)
+        except Exception as error:  # the other models are measured all the same
+            yield Check(f"{case.name}: runs", False, f"{type(error).__name__}: {error}"[:600])
+
+
+def _swept(case: Case, host: Host) -> Row:
+    import torch
+
+    import trtbuild
+
+    eager = case.eager(host.device)
+    loaded = trtbuild.load(case.package, device=host.device)
+    module = loaded.module()
+    found: list[tuple[float, str]] = []
+    with torch.no_grad():
+        for point in case.points(host.points):
+            args, kwargs = case.inputs(point, host.device)
+            wanted, got = eager(*args, **kwargs), module(*args, **kwargs)
+            host.synchronize()
+            found.append((error_of(got, wanted), case.describe(point)))
+    worst, where = max(found)
+    profiles = len(case.model.profiles)
+    parts = {part.kind for part in loaded.target.partitions.partitions} if loaded.target else set()
+    said = f"worst {worst:.1e} at {where}; {len(found)} points, {profiles} profile{'s' * (profiles > 1)}"
+    said += f", {case.model.precision}" + (", with a Torch partition" if "torch" in parts else "")
+    return Check(f"{case.name}: equal to eager at every shape", worst <= tolerance(case.model.precision), said)
+
+
+def error_of(got: Any, wanted: Any) -> float:
+    """The largest max|a-b| / max|b| over all outputs; infinite where structure, dtype or shape differs."""
+    import torch.utils._pytree as pytree
+
+    from trtbuild.stages.verify.comparing import gap
+
+    ours, theirs = flat(got), flat(wanted)
+    if isinstance(wanted, dict) and pytree.tree_structure(dict(wanted)) != pytree.tree_structure(dict(got)):
+        return math.inf
+    if len(ours) != len(theirs):
+        return math.inf
+    return max((gap(a, b).error for a, b in zip(ours, theirs, strict=True)), default=0.0)

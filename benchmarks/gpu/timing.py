@@ -1,0 +1,75 @@
+"""Timing calls that leave work on a CUDA stream.
+
+Rules
+1. `latency`: one call and a wait for the GPU, by the host's clock. That is what a caller sees. Percentiles over all calls.
+2. `issue`: how long a call keeps the host busy. Calls are made in bursts short enough that no queue fills up (the GPU
+   would slow the host down), and only the calls are timed. The number is the median over bursts of the mean in a burst.
+3. What is compared runs in turns, after everything has been warmed up.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+#: Calls of one burst.
+BURST = 20
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Percentiles of one call's time, in microseconds."""
+
+    p50_us: float
+    p95_us: float
+    p99_us: float
+
+    def __str__(self) -> str:
+        return f"{self.p50_us:.0f} µs (p95 {self.p95_us:.0f}, p99 {self.p99_us:.0f})"
+
+
+def latency(
+    contenders: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 20
+) -> dict[str, Latency]:
+    """Rule 1 for each contender."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for call in contenders.values():
+        for _ in range(warm_up):
+            call()
+        synchronize()
+    for _ in range(max(1, repeats // BURST)):
+        for name, call in contenders.items():
+            for _ in range(BURST):
+                started = time.perf_counter()
+                call()
+                synchronize()
+                times[name].append(time.perf_counter() - started)
+    return {name: _percentiles(found) for name, found in times.items()}
+
+
+def issue(
+    contenders: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 200
+) -> dict[str, float]:
+    """Rule 2 for each contender, in microseconds."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for call in contenders.values():
+        for _ in range(warm_up):
+            call()
+        synchronize()
+    for _ in range(max(5, repeats // BURST)):
+        for name, call in contenders.items():
+            synchronize()
+            started = time.perf_counter()
+            for _ in range(BURST):
+                call()
+            times[name].append((time.perf_counter() - started) / BURST)
+            synchronize()
+    return {name: statistics.median(found) * 1e6 for name, found in times.items()}
+
+
+def _percentiles(times: list[float]) -> Latency:
+    ordered = sorted(times)
+    at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e6 for share in (0.5, 0.95, 0.99)]
+    return Latency(*at)

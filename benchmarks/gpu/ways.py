@@ -1,0 +1,100 @@
+"""The class-token model of Torch-TensorRT's guide, dynamic in three ways, each against eager at several batch sizes.
+
+1. ``torch.compile(model, backend="trtbuild")`` with ``torch._dynamo.mark_dynamic``.
+2. ``trtbuild.compile`` with `trtbuild.Input` ranges.
+3. ``torch.export`` with a named Dim, then ``trtbuild.compile`` of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.gpu.cases import Case, cases
+from benchmarks.gpu.host import Host, tolerance
+from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.timing import latency
+from trtbuild.core.spec import BuilderSettings
+
+_BATCHES = (1, 2, 5, 8, 17, 32)
+
+
+def _settings(case: Case, device: str) -> dict[str, Any]:
+    """The example's target, its builder settings that are not at their defaults, and where it runs."""
+    default = BuilderSettings()
+    return {
+        "target": case.model.targets[0],
+        "device": device,
+        **{
+            field.name: list(value) if isinstance(value := getattr(case.model.builder, field.name), tuple) else value
+            for field in fields(BuilderSettings)
+            if getattr(case.model.builder, field.name) != getattr(default, field.name)
+        },
+    }
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """One row for each way, and the time of each at batch 8."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    (case,) = [case for case in cases(host.examples) if case.name == "class_token"]
+    model = case.eager(host.device)
+    cache, settings = host.work / "ways-cache", _settings(case, host.device)
+    made: dict[str, Any] = {}
+    for name, way in (("torch.compile", _by_backend), ("trtbuild.compile", _by_inputs), ("torch.export", _by_export)):
+        try:
+            made[name] = way(model, settings, host.device, str(cache))
+            worst = max(_compared(model, made[name], host.device))
+            found = f"worst {worst:.1e} at batches {', '.join(map(str, _BATCHES))}"
+            yield Check(f"class token by {name}: equal to eager", worst <= tolerance("float32"), found)
+        except Exception as error:  # the other ways are measured all the same
+            made.pop(name, None)
+            yield Check(f"class token by {name}: runs", False, f"{type(error).__name__}: {error}"[:800])
+    x = torch.randn(8, 196, 768, device=host.device)
+    calls = {name: partial(way, x) for name, way in made.items()}
+    with torch.no_grad():
+        for name, found_us in latency(calls, host.synchronize, host.repeats).items():
+            yield Limit(f"class token by {name}, batch 8", Value("call", round(found_us.p50_us, 1), "µs"))
+
+
+def _compared(model: Any, way: Any, device: str) -> Iterator[float]:
+    import torch
+
+    for batch in _BATCHES:
+        x = torch.randn(batch, 196, 768, device=device)
+        with torch.no_grad():
+            yield error_of(way(x), model(x))
+
+
+def _by_backend(model: Any, settings: dict[str, Any], device: str, cache: str) -> Any:
+    import torch
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="trtbuild", options={**settings, "cache_dir": cache})
+    x = torch.randn(8, 196, 768, device=device)
+    torch._dynamo.mark_dynamic(x, 0, min=1, max=32)
+    with torch.no_grad():
+        compiled(x)
+    return compiled
+
+
+def _by_inputs(model: Any, settings: dict[str, Any], device: str, cache: str) -> Any:
+    import trtbuild
+
+    given = trtbuild.Input(min_shape=(1, 196, 768), opt_shape=(8, 196, 768), max_shape=(32, 196, 768))
+    return trtbuild.compile(model, inputs=[given], **settings, cache_dir=cache)
+
+
+def _by_export(model: Any, settings: dict[str, Any], device: str, cache: str) -> Any:
+    import torch
+
+    import trtbuild
+
+    example = torch.randn(8, 196, 768, device=device)
+    batch = torch.export.Dim("batch", min=1, max=32)
+    program = torch.export.export(model, (example,), dynamic_shapes={"x": {0: batch}})
+    return trtbuild.compile(program, **settings, cache_dir=cache)

@@ -1,0 +1,140 @@
+"""The examples' packages once more, loaded and run by a Python that has no torch.
+
+This process writes inputs and eager's outputs to files. ``python -m benchmarks.gpu.without_torch FOLDER`` is run by
+the other Python: it loads each package, uploads, runs, downloads and compares. A package with a Torch partition must
+be refused with what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Check, Row
+
+
+def rows(host: Any) -> Iterator[Row]:
+    """One row for each model of the examples."""
+    import numpy as np
+    import torch
+
+    from benchmarks.gpu.cases import NoEager, cases, flat
+    from benchmarks.gpu.host import tolerance
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    folder = host.work / "without-torch"
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs: list[dict[str, Any]] = []
+    for case in cases(host.examples):
+        try:
+            eager = case.eager()
+        except NoEager:
+            continue
+        for number, point in enumerate(case.points(host.points)):
+            args, kwargs = case.inputs(point)
+            with torch.no_grad():
+                wanted = flat(eager(*args, **kwargs))
+            arrays = {f"arg{k}": value.cpu().numpy() for k, value in enumerate(args)}
+            arrays |= {f"kwarg.{name}": value.cpu().numpy() for name, value in kwargs.items()}
+            arrays |= {f"out{k}": value.cpu().numpy() for k, value in enumerate(wanted)}
+            np.savez(folder / f"{case.name}.{number}.npz", **arrays)
+            jobs.append(
+                {
+                    "model": case.name,
+                    "package": str(case.package.absolute()),
+                    "file": f"{case.name}.{number}.npz",
+                    "where": case.describe(point),
+                    "tolerance": tolerance(case.model.precision),
+                }
+            )
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    torch.cuda.empty_cache()
+    done = host.python(folder, ["-m", "benchmarks.gpu.without_torch", str(folder)], bare=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-3000:])
+    for entry in json.loads(done.stdout):
+        yield Check(f"{entry['model']}: without torch", entry["ok"], entry["said"])
+
+
+def _run(folder: Path) -> list[dict[str, Any]]:
+    """The other Python's part."""
+    import trtbuild
+
+    jobs = json.loads((folder / "jobs.json").read_text())
+    told = []
+    for model in dict.fromkeys(job["model"] for job in jobs):
+        mine = [job for job in jobs if job["model"] == model]
+        try:
+            loaded = trtbuild.load(mine[0]["package"])
+            errors = [(_one(loaded.module(), folder / job["file"]), job["where"]) for job in mine]
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            asked_for_torch = type(error).__module__ == "trtbuild.errors" and "torch" in said.lower()
+            told.append(
+                {"model": model, "ok": asked_for_torch and _has_torch_part(mine[0]["package"]), "said": said[:400]}
+            )
+            continue
+        worst, where = max(errors)
+        said = f"worst {worst:.1e} at {where}; {len(errors)} points"
+        told.append({"model": model, "ok": worst <= mine[0]["tolerance"], "said": said})
+    if "torch" in sys.modules:
+        raise AssertionError("torch was imported")
+    return told
+
+
+def _one(module: Any, file: Path) -> float:
+    import numpy as np
+
+    from trtbuild.runtime.memory import choose_memory
+
+    memory = choose_memory(0)
+    stored = np.load(file)
+    stream = memory.stream()
+
+    def device(name: str) -> Any:
+        array = np.ascontiguousarray(stored[name])
+        return memory.upload(array, str(array.dtype), stream)
+
+    args = [device(f"arg{k}") for k in range(sum(name.startswith("arg") for name in stored.files))]
+    kwargs = {name[6:]: device(name) for name in stored.files if name.startswith("kwarg.")}
+    outputs = list(_leaves(module(*args, **kwargs)))
+    wanted = [stored[f"out{k}"] for k in range(sum(name.startswith("out") for name in stored.files))]
+    if len(outputs) != len(wanted):
+        return float("inf")
+    return max(_gap(ours.numpy(), theirs) for ours, theirs in zip(outputs, wanted, strict=True))
+
+
+def _gap(ours: Any, theirs: Any) -> float:
+    import numpy as np
+
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not np.isfinite(ours).all():
+        return float("inf")
+    largest = float(abs(theirs.astype("float64")).max())
+    far = float(abs(ours.astype("float64") - theirs.astype("float64")).max())
+    return far / largest if largest else (0.0 if not far else float("inf"))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Arrays of an output structure, in torch's order: values of mappings as they stand, members of sequences."""
+    if hasattr(value, "__dlpack__"):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _leaves(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _leaves(one)
+
+
+def _has_torch_part(package: str) -> bool:
+    index = json.loads((Path(package) / "index.json").read_text())
+    parts = [part for target in index["targets"].values() for part in target["partitions"]["partitions"]]
+    return any(part["kind"] == "torch" for part in parts)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(Path(sys.argv[1]))))

@@ -1,0 +1,220 @@
+"""What a real TensorRT answers to the calls that trtbuild's runtime makes, for the fake of the tests.
+
+    python -m benchmarks.gpu_record --out FILE      # asks, and writes the answers
+    python -m benchmarks.gpu_record --check FILE    # asks, and says what differs; exit status 1 if anything does
+    python -m benchmarks.gpu_record --fake …        # the same, of the fake; needs no GPU
+
+It needs a GPU, its driver, `tensorrt` 8.6 and NumPy; neither torch nor cuda-python. The engines and questions are in
+tests/runtime/fake_tensorrt, and the answers that the fake is held to stand beside them as answers.json.
+
+The library is asked in a process of its own, and each answer is written at once: a question that it does not survive is
+recorded as that, and the next one goes to another process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.runtime.fake_tensorrt import probes
+from tests.runtime.fake_tensorrt.samples import SAMPLES, Sample
+
+SCHEMA = "trtbuild.tensorrt-answers/1"
+_DTYPES = {"float32": "FLOAT", "float16": "HALF", "int32": "INT32", "bool": "BOOL"}
+
+
+class Driver:
+    """The CUDA driver by ctypes: a `probes.Gpu`."""
+
+    def __init__(self) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        self._check(self._cuda.cuInit(0))
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self._check(self._cuda.cuDeviceGet(ctypes.byref(device), 0))
+        self._check(self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        self._check(self._cuda.cuCtxSetCurrent(context))
+        name = ctypes.create_string_buffer(128)
+        self._check(self._cuda.cuDeviceGetName(name, 128, device))
+        version = ctypes.c_int()
+        self._check(self._cuda.cuDriverGetVersion(ctypes.byref(version)))
+        self.name, self.version = name.value.decode(), version.value
+        stream = ctypes.c_void_p()
+        self._check(self._cuda.cuStreamCreate(ctypes.byref(stream), 1))
+        self._stream = int(stream.value or 0)
+
+    def _check(self, error: int) -> None:
+        if error:
+            raise RuntimeError(f"CUDA error {error}")
+
+    def allocate(self, size_bytes: int) -> int:
+        address = ctypes.c_uint64()
+        self._check(self._cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size_bytes)))
+        return address.value
+
+    def write(self, address: int, data: Any) -> None:
+        data = np.ascontiguousarray(data)
+        if data.nbytes:
+            pointer = ctypes.c_void_p(data.ctypes.data)
+            self._check(self._cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(address), pointer, ctypes.c_size_t(data.nbytes)))
+
+    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        data = np.empty(shape, dtype)
+        if data.nbytes:
+            pointer = ctypes.c_void_p(data.ctypes.data)
+            self._check(self._cuda.cuMemcpyDtoH_v2(pointer, ctypes.c_uint64(address), ctypes.c_size_t(data.nbytes)))
+        return data
+
+    def stream(self) -> int:
+        return self._stream
+
+    def synchronize(self, stream: int) -> str:
+        error = self._cuda.cuStreamSynchronize(ctypes.c_void_p(stream))
+        return f"CUDA error {error}" if error else ""
+
+
+def build(trt: Any, logger: Any, sample: Sample) -> bytes:
+    """The plan of a sample, by TensorRT 8.6's network API."""
+    builder = trt.Builder(logger)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH))
+    config = builder.create_builder_config()
+    config.set_tactic_sources(0)
+    config.builder_optimization_level = 0  # quick: it is about answers, not speed
+    config.clear_flag(trt.BuilderFlag.TF32)
+    config.builder_optimization_level = 0  # no answer depends on how fast a sample is
+    if any(dtype == "float16" for dtype, _ in sample.inputs):
+        config.set_flag(trt.BuilderFlag.FP16)
+    if sample.shared and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
+    inputs = [
+        network.add_input(f"i{index}", getattr(trt.DataType, _DTYPES[dtype]), shape)
+        for index, (dtype, shape) in enumerate(sample.inputs)
+    ]
+    outputs = sample.network(trt, network, inputs)
+    for index, (tensor, (dtype, _)) in enumerate(zip(outputs, sample.outputs, strict=True)):
+        tensor.name = f"o{index}"
+        network.mark_output(tensor)
+        tensor.dtype = getattr(trt.DataType, _DTYPES[dtype])
+    for ranges in sample.profiles:
+        profile = builder.create_optimization_profile()
+        for index, (low, middle, high) in enumerate(ranges):
+            profile.set_shape(f"i{index}", low, middle, high)
+        config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise RuntimeError("TensorRT does not build a sample")
+    return bytes(plan)
+
+
+def work(folder: Path, names: list[str]) -> None:
+    """Answer the probes `names` into `folder`; what is being done stands in its file ``now``."""
+    import tensorrt as trt
+
+    gpu = Driver()
+    bench = probes.Bench(trt, {}, gpu)
+    logger = bench.logger()
+    about = {"library": "tensorrt", "version": str(trt.__version__), "gpu": gpu.name, "driver": gpu.version}
+    (folder / "by.json").write_text(json.dumps(about))
+    for name, sample in SAMPLES.items():
+        plan = folder / f"{name}.plan"
+        if not plan.exists():
+            (folder / "now").write_text(f"build {name}")
+            plan.write_bytes(b"")  # should the build not be survived
+            started = time.perf_counter()
+            plan.write_bytes(build(trt, logger, sample))
+            print(f"built {name} in {time.perf_counter() - started:.1f} s", flush=True)
+        bench.plans[name] = plan.read_bytes()
+    bench.runtime = trt.Runtime(logger)
+    for name in names:
+        (folder / "now").write_text(name)
+        answer = probes.ask(bench, name)
+        (folder / f"{name}.json").write_text(json.dumps(answer))
+        print(f"{name}: {'raised ' + answer['text'] if 'raises' in answer else 'answered'}", flush=True)
+
+
+def record(timeout_s: float) -> dict[str, Any]:
+    """All answers, and by whom."""
+    answers: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for _ in range(len(probes.PROBES) + len(SAMPLES)):  # each process gets one step further at least
+            left = [name for name in probes.PROBES if name not in answers]
+            if not left:
+                break
+            command = [sys.executable, "-m", "benchmarks.gpu_record", "--worker", str(folder), *left]
+            try:
+                ended = subprocess.run(command, timeout=timeout_s, check=False).returncode
+            except subprocess.TimeoutExpired:
+                ended = 124
+            for name in left:
+                if (folder / f"{name}.json").exists():
+                    answers[name] = json.loads((folder / f"{name}.json").read_text())
+            now = (folder / "now").read_text() if (folder / "now").exists() else ""
+            if ended and now in left and now not in answers:
+                answers[now] = {"died": ended}
+                print(f"{now}: the process ended with {ended}", flush=True)
+        by = json.loads((folder / "by.json").read_text()) if (folder / "by.json").exists() else {}
+    return {"schema": SCHEMA, "by": by, "answers": answers}
+
+
+def of_fake() -> dict[str, Any]:
+    """The fake's answers to the same questions."""
+    from tests.runtime.fake_gpu import FakeGpu
+    from tests.runtime.fake_tensorrt import FakeTensorRT
+
+    gpu = FakeGpu()
+    trt = FakeTensorRT(gpu)
+    bench = probes.Bench(trt, {name: trt.plan(name) for name in SAMPLES}, gpu)
+    bench.start()
+    answers = {name: probes.ask(bench, name) for name in probes.PROBES}
+    gpu.synchronize_all()
+    return {"schema": SCHEMA, "by": {"library": "the fake: assumed, not recorded"}, "answers": answers}
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """Where two recordings differ, in words."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in sorted({*old, *new}):
+            found += differences(old.get(key), new.get(key), f"{where}/{key}")
+        return found
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line for k, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{where}/{k}")
+        ]
+    return [] if old == new else [f"{where}: {old!r} was recorded, and the answer is {new!r}"]
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the answers here")
+    parser.add_argument("--check", type=Path, help="compare the answers with these")
+    parser.add_argument("--fake", action="store_true", help="ask the fake")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for one process")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options.worker, options.names)
+        return 0
+    found = json.loads(json.dumps(of_fake() if options.fake else record(options.timeout)))
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    if options.check:
+        lines = differences(json.loads(options.check.read_text())["answers"], found["answers"])
+        print("\n".join(lines) or f"as recorded: {len(found['answers'])} answers")
+        return 1 if lines else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

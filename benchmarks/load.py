@@ -1,0 +1,181 @@
+"""`trtbuild.load` of a 350 MB package, against reading and hashing the same bytes.
+
+Three packages of one size (``--pull-mb``): one engine, twelve engines, and a reference program's weights alone for
+``device="cpu"``. The bytes are random: what is loaded is not run. The GPU is imagined (its SM is what a package is chosen
+by), and everything else is what a user's program does: index, choice, reading, hashing. Making engines of plans comes
+after it, in ``module()``, and is measured on a GPU (`benchmarks.gpu`).
+
+Two floors, by one thread in the same process, in turns, with the page cache warm: reading each file that is needed whole
+(``read()``) and hashing it with hashlib's SHA-256, which is what whoever wants the bytes has to do; and, without a bound,
+hashing through one buffer of a megabyte, which keeps nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Ratio, Row, Value
+from benchmarks.measure import run
+from benchmarks.session import Session
+
+_PIECE = 1 << 20
+_SM = 89
+
+#: Package → files of its target, files of weights.
+_PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 weights": (0, 150)}
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """One ratio for each package; each is measured in a process of its own."""
+    folder = session.folder("load")
+    size = session.sizes.pull_mb * 1_000_000
+    for name, (engines, weights) in _PACKAGES.items():
+        root = folder / f"{name.replace(' ', '-')}-{size}"
+        if not (root / "index.json").exists():
+            session.say(f"  writing {size / 1e6:g} MB")
+            _write(root, engines, weights, size)
+        code = "import sys; from benchmarks.load import measure; measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
+        environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[1])}
+        device = "cuda:0" if engines else "cpu"
+        command = [sys.executable, "-c", code, str(root), device, str(max(5, session.sizes.cold_repeats))]
+        found = json.loads(run(command, folder, environment=environment).stdout)
+        what = f"load a package of {size / 1e6:g} MB ({name})"
+        yield Ratio(what, Value("trtbuild", found["load"]), Value("read and hash", found["whole"]), 1.5)
+        yield Ratio(what, Value("trtbuild", found["load"]), Value("hash and keep nothing", found["buffer"]))
+
+
+def measure(root: str, device: str, repeats: int) -> None:
+    """Print, as JSON, the medians in seconds of loading (``load``) and of the two floors (``whole``, ``buffer``)."""
+    import trtbuild
+    from trtbuild.runtime.loaded import needed_files
+    from trtbuild.runtime.package import open_package
+    from trtbuild.toolchain import devices
+
+    devices.device_sms = lambda: (_SM,)  # type: ignore[assignment]  # the imagined GPU
+    package = open_package(root)
+    target = None if device == "cpu" else package.index.targets["imagined"]
+    names = needed_files(package, target)
+    total = sum(package.index.files[name].size for name in names)
+
+    def whole() -> object:
+        found = {}
+        for name in names:
+            with open(f"{root}/{name}", "rb") as file:
+                found[name] = file.read()
+            if hashlib.sha256(found[name]).hexdigest() != package.index.files[name].sha256:
+                raise RuntimeError("the package is damaged")
+        return found
+
+    def through_a_buffer() -> object:
+        buffer = memoryview(bytearray(_PIECE))
+        found = []
+        for name in names:
+            digest = hashlib.sha256()
+            with open(f"{root}/{name}", "rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+            found.append(digest.hexdigest() == package.index.files[name].sha256)
+        if not all(found):
+            raise RuntimeError("the package is damaged")
+        return found
+
+    contenders: dict[str, Callable[[], object]] = {
+        "load": lambda: trtbuild.load(root, device=device),
+        "whole": whole,
+        "buffer": through_a_buffer,
+    }
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for work in contenders.values():  # imports, and the page cache
+        work()
+    for number in range(repeats):
+        for name in contenders if number % 2 else reversed(contenders):
+            started = time.perf_counter()
+            kept = contenders[name]()
+            times[name].append(time.perf_counter() - started)
+            del kept
+    print(json.dumps({"bytes": total, **{name: statistics.median(found) for name, found in times.items()}}))
+
+
+def _write(root: Path, engines: int, weights: int, size: int) -> None:
+    """A package with `engines` plans, or `weights` weights, of `size` bytes in all."""
+    from trtbuild.toolchain import table
+
+    files: dict[str, Any] = {}
+
+    def put(path: str, data: bytes) -> str:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+        files[path] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        return str(files[path]["sha256"])
+
+    values = [["sym", 0], 8]
+    rows_ = {"dtype": "float32", "shape": values}
+    kind = "tensorrt" if engines else "torch"
+    count = engines or 1
+    each = size // (engines or weights) // 4 * 4
+    table_of_weights = {}
+    for slot in range(weights):
+        data = os.urandom(each)
+        sha256 = hashlib.sha256(data).hexdigest()
+        put(f"weights/{sha256[:32]}", data)
+        table_of_weights[str(slot)] = {"name": f"w{slot}", "dtype": "float32", "shape": [each // 4], "sha256": sha256}
+    program = os.urandom(1000)
+    sha256 = hashlib.sha256(program).hexdigest()
+    put(f"torch/{sha256[:32]}.pt2", program)
+    partitions = [
+        {
+            "name": f"p{number}",
+            "kind": kind,
+            "graph": "0" * 64,
+            "weights": list(range(weights)),
+            "inputs": [[f"p{number - 1}:0" if number else "input:0", rows_]],
+            "outputs": [rows_],
+            "calls": [],
+            "reasons": {},
+        }
+        for number in range(count)
+    ]
+    plans = {f"p{number}": f"engines/imagined/p{number}.plan" for number in range(engines)}
+    for path in plans.values():
+        put(path, os.urandom(each))
+    index = {
+        "schema": "trtbuild.package/1",
+        "model": "imagined",
+        "inputs": [{"name": "x", "keyword": False, **rows_}],
+        "outputs": [{"name": "output_0", **rows_}],
+        "output_tree": {"kind": "tensor", "index": 0},
+        "dims": [{"name": "batch", "min": 1, "max": 8, "multiple_of": 1}],
+        "profiles": [{"name": "all", "shapes": {"x": {"min": [1, 8], "opt": [4, 8], "max": [8, 8]}}}],
+        "precision": "float32",
+        "targets": {
+            "imagined": {
+                "sm": _SM,
+                "sms": [_SM],
+                "toolchain": "tensorrt-rtx",
+                "version": table.installed_version("tensorrt-rtx"),
+                "version_compatible": False,
+                "compatibility": "exact",
+                "platform": table.host_platform(),
+                "partitions": {
+                    "schema": "trtbuild.partitions/1",
+                    "partitions": partitions,
+                    "outputs": [f"p{count - 1}:0"],
+                    "programs": {"0" * 64: sha256},
+                },
+                "engines": plans,
+                "layers": {},
+            }
+        },
+        "reference": bool(weights),
+        "weights": table_of_weights,
+        "files": files,
+    }
+    (root / "index.json").write_text(json.dumps(index))

@@ -1,0 +1,70 @@
+"""The projects that are measured on a GPU are whole, and the cases that are read of them are the manifests' models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.cases import cases, flat
+from benchmarks.gpu.project import Hardware, write_examples, write_vit
+from trtbuild.core.spec import Target
+
+_HOPPER = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("gpu") / "examples", _HOPPER)
+
+
+def test_every_example_is_there_for_the_gpu_alone(examples: Path) -> None:
+    theirs = Path(__file__).parents[3] / "manifests"
+    found = {case.name: case.model for case in cases(examples)}
+    assert {case.name for case in cases(theirs.parent)} < set(found)
+    assert {target.name for model in found.values() for target in model.targets} == {"gpu"}
+    (target,) = {(t.sm, t.toolchain, t.version) for model in found.values() for t in model.targets}
+    assert target == (90, "tensorrt", "8.6.0")
+    assert {model.builder.tactic_sources for model in found.values()} == {()}
+    assert {found[name].precision for name in ("class_token_half", "detector_half")} == {"float16"}
+
+
+def test_writing_again_touches_nothing(examples: Path) -> None:
+    def times() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in examples.rglob("*") if path.is_file()}
+
+    before = times()
+    write_examples(examples, _HOPPER)
+    assert times() == before
+
+
+def test_vit_is_cut_in_two_ways(tmp_path: Path) -> None:
+    found = {case.name: case.model for case in cases(write_vit(tmp_path, _HOPPER, layers=2, hidden=64, image=32))}
+    assert set(found) == {"whole", "whole_half", "by_layer", "by_layer_half"}
+    assert found["by_layer"].partition.granularity == ("layers.*",)
+    assert found["whole"].source == found["by_layer"].source
+    assert found["by_layer_half"].precision == "float16"
+
+
+def test_cases_have_points_in_every_profile_and_inputs_for_eager(examples: Path) -> None:
+    (case,) = [case for case in cases(examples) if case.name == "detector"]
+    points = case.points(2)
+    assert {point.profile for point in points} == {0, 1} and len(points) == 10
+    assert all(size % 32 == 0 for point in points for size in point.sizes)
+    args, kwargs = case.inputs(points[0], "cpu")
+    assert not kwargs and [tuple(value.shape) for value in args] == [(1, 3, 64, 64)]
+    assert len(flat(case.eager("cpu")(*args))) == 2
+    assert case.describe(points[2]) == "max of square (height 640, width 640)"
+
+
+def test_eager_is_found_for_every_kind_of_source(examples: Path) -> None:
+    found = {case.model.source.kind: case for case in cases(examples)}
+    assert {"python", "exported_program", "onnx", "torchscript", "network"} <= set(found)
+    for case in found.values():
+        args, kwargs = case.inputs(case.points(0)[0], "cpu")
+        assert flat(case.eager("cpu")(*args, **kwargs))
+
+
+def test_a_target_may_be_for_rtx_and_unpinned() -> None:
+    assert "sm: 89, toolchain: tensorrt-rtx}" in Hardware(89, "tensorrt-rtx").manifest()
+    assert Target("x", 89).toolchain == "tensorrt-rtx"

@@ -1,0 +1,100 @@
+"""What came of running a package, as a person reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from trtbuild.cli.runs import benched, milliseconds, ran
+
+RAN: dict[str, Any] = {
+    "model": "det",
+    "device": "cpu",
+    "reference": True,
+    "target": None,
+    "profile": "photo",
+    "dims": {"batch": 4, "height": 320},
+    "duration_s": 0.0123,
+    "inputs": [
+        {
+            "name": "image",
+            "dtype": "float32",
+            "shape": [4, 3, 320],
+            "min": -1.5,
+            "max": 2.0,
+            "mean": 0.25,
+            "nan": 0,
+            "inf": 0,
+            "from": "random",
+        }
+    ],
+    "outputs": [
+        {"name": "boxes", "dtype": "float16", "shape": [4, 2], "min": 0.0, "max": 1.0, "mean": 0.5, "nan": 3, "inf": 0},
+        {"name": "n", "dtype": "int64", "shape": [0], "min": None, "max": None, "mean": None, "nan": 0, "inf": 0},
+    ],
+    "output": "out.npz",
+}
+
+
+def lines(made: list[str]) -> list[str]:
+    return [click.unstyle(line) for line in made]
+
+
+def test_what_went_in_and_what_came_out() -> None:
+    assert lines(ran(RAN)) == [
+        "det on the CPU: the reference program in PyTorch, no engine, 12.3 ms for the first call",
+        "batch 4, height 320, profile photo",
+        "inputs",
+        "  image  float32  [4, 3, 320]  min -1.5  max 2  mean 0.25  random",
+        "outputs",
+        "  boxes  float16  [4, 2]  min 0  max 1  mean 0.5  3 nan",
+        "  n      int64    [0]     empty",
+        "written: out.npz",
+    ]
+
+
+def test_on_a_gpu_it_says_whose_engines_ran() -> None:
+    on_gpu = {**RAN, "reference": False, "device": "cuda:0", "target": "ada"}
+    assert lines(ran(on_gpu))[0].startswith("det on cuda:0: engines of target ada, ")
+
+
+def latency(p50: float) -> dict[str, float]:
+    return {"min": p50, "p50": p50, "p90": 2 * p50, "p99": 3 * p50, "max": 4 * p50, "mean": p50}
+
+
+BENCHED: dict[str, Any] = {
+    "model": "det",
+    "device": "cuda:0",
+    "device_name": "RTX 4090",
+    "reference": False,
+    "target": "ada",
+    "points": [{"label": "photo min", "dims": {"batch": 1}}, {"label": "photo opt", "dims": {}}],
+    "runs": [
+        {"runner": "trtbuild", "point": 0, "first_s": 0.5, "count": 10, "latency_ms": latency(0.25)},
+        {"runner": "trtbuild", "point": 1, "first_s": 0.25, "count": 10, "latency_ms": latency(2.0)},
+        {"runner": "eager", "point": 0, "first_s": 0.1, "count": 10, "latency_ms": latency(1.0)},
+    ],
+    "warnings": ["torch.compile: no compiler"],
+    "plot": "det.svg",
+}
+
+
+def test_latencies_by_shape_and_how_they_compare_with_eager() -> None:
+    assert lines(benched(BENCHED)) == [
+        "det on cuda:0: engines of target ada (RTX 4090)",
+        "  shape               runner    p50 ms  p90 ms  p99 ms  calls/s               first s",
+        "  photo min: batch 1  trtbuild    0.25     0.5    0.75    4,000  4.00× eager     0.50",
+        "                      eager       1.00    2.00    3.00    1,000                  0.10",
+        "  photo opt           trtbuild    2.00    4.00    6.00      500                  0.25",
+        "warning: torch.compile: no compiler",
+        "drawn: det.svg",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.01234, "0.0123"), (0.5, "0.5"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1,234")]
+)
+def test_milliseconds_have_three_digits_that_count(value: float, text: str) -> None:
+    assert milliseconds(value) == text

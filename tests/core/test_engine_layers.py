@@ -1,0 +1,66 @@
+"""Which layer comes from which module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtbuild.core.engine_layers import Layer, layers
+
+NAMES = {"n0": ["encoder.0", "aten.linear.default"], "n1": ["", "aten.relu.default"]}
+
+
+def layer(name: str, inputs: list[str], outs: list[str], kind: str = "elementwise") -> dict[str, Any]:
+    return {"name": name, "type": kind, "inputs": inputs, "outputs": [{"name": out} for out in outs]}
+
+
+def found(*entries: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return [(one.name, one.module) for one in layers({"schema": "trtbuild.layers/1", "layers": entries}, NAMES)]
+
+
+def test_a_layer_has_the_name_of_its_node_and_perhaps_a_number() -> None:
+    assert found(layer("n0", ["i0"], ["a"]), layer("n0_6", ["a"], ["b"]), layer("n1", ["b"], ["o0"])) == [
+        ("n0", "encoder.0"),
+        ("n0_6", "encoder.0"),
+        ("n1", ""),
+    ]
+
+
+def test_what_the_parser_adds_belongs_to_what_reads_it() -> None:
+    assert found(
+        layer("w0", [], ["w0_output"], "constant"),
+        layer("ONNXTRT_Broadcast", ["w0_output"], ["wide"], "shuffle"),
+        layer("n0", ["i0", "wide"], ["o0"]),
+    ) == [("w0", "encoder.0"), ("ONNXTRT_Broadcast", "encoder.0"), ("n0", "encoder.0")]
+
+
+def test_it_may_stand_behind_what_reads_it() -> None:
+    assert found(layer("n1", ["late"], ["o0"]), layer("ONNXTRT_x", [], ["late"]))[1] == ("ONNXTRT_x", "")
+
+
+def test_what_it_adds_at_the_end_belongs_to_what_it_reads() -> None:
+    assert found(
+        layer("n1", ["i0"], ["a"]),
+        layer("Unnamed", [], ["axis"], "constant"),
+        layer("ONNXTRT_cast", ["a"], ["b"], "cast"),
+        layer("ONNXTRT_squeeze", ["b", "axis"], ["o0"], "squeeze"),
+    ) == [("n1", ""), ("Unnamed", ""), ("ONNXTRT_cast", ""), ("ONNXTRT_squeeze", "")]
+
+
+def test_what_nobody_reads_and_nobody_named_is_unknown() -> None:
+    assert found(layer("odd", ["i0"], ["o0"])) == [("odd", None)]
+
+
+def test_operators_come_along() -> None:
+    (one,) = layers({"schema": "trtbuild.layers/1", "layers": [layer("n1", ["i0"], ["o0"], "activation")]}, NAMES)
+    assert one == Layer("n1", "activation", "", "aten.relu.default")
+    assert one.to_json()["operator"] == "aten.relu.default"
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"schema": "trtbuild.layers/2", "layers": []}, {"schema": "trtbuild.layers/1"}]
+)
+def test_rejects_other_documents(document: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        layers(document, {})

@@ -1,0 +1,33 @@
+"""The document of a TensorRT network: canonical bytes that are told from an ONNX model's."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.core import network_document
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    calls = [{"on": None, "call": "add_x"}]
+    data = network_document.to_bytes([["FLOAT", [1, "d0"]]], [["float32", 4]], calls, [{"input": 0}])
+    assert network_document.is_document(data)
+    found = network_document.parse(data)
+    assert found["calls"] == calls
+    assert found["schema"] == network_document.SCHEMA
+
+
+def test_no_onnx_model_looks_like_one() -> None:
+    assert not network_document.is_document(b"\x08\x09\x12\x07pytorch")
+    assert not network_document.is_document(b"")
+
+
+def test_rejects_another_version() -> None:
+    data = network_document.to_bytes([], [], [], []).replace(b"network/1", b"network/2")
+    assert network_document.is_document(data)  # so that nobody takes it for ONNX
+    with pytest.raises(ValueError, match=r"not a trtbuild\.network/1 document"):
+        network_document.parse(data)
+
+
+def test_rejects_numbers_that_json_does_not_have() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        network_document.to_bytes([], [], [{"value": float("nan")}], [])

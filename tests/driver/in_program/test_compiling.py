@@ -1,0 +1,208 @@
+"""A module that is in memory, built as the command line builds it and found where the command line looks."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trtbuild
+from tests.conftest import CommandLine, ran
+from trtbuild import Input
+from trtbuild.errors import ConversionRefused, SourceError, TargetUnsupported, UsageError
+
+ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
+Compiled = Callable[..., Any]
+
+SOURCE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(24, 24) for _ in range(3)])
+
+    def forward(self, x, *, scale):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x * scale
+
+def build():
+    return Net().eval()
+"""
+
+MANIFEST = """
+version: 1
+targets: {ada: {sm: 89}}
+profiles:
+  rows:
+    tokens: {min: [1, 24], opt: [4, 24], max: [16, 24]}
+    scale: {shape: [24]}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {tokens: {dtype: float32}, scale: {dtype: float32, keyword: true}}
+    profiles: [rows]
+    targets: [ada]
+    partition: {granularity: ["layers.*"]}
+    builder: {optimization_level: 2}
+"""
+
+
+def in_memory(cache: Path, **options: Any) -> Any:
+    """The same model as the manifest's, compiled by a program that has other names for everything."""
+    space: dict[str, Any] = {}
+    exec(SOURCE, space)
+    return trtbuild.compile(
+        space["build"](),
+        [Input(min_shape=(1, 24), opt_shape=(4, 24), max_shape=(16, 24))],
+        {"scale": Input((24,))},
+        target=89,
+        granularity=["layers.*"],
+        optimization_level=2,
+        device="cpu",
+        cache_dir=cache,
+        **options,
+    )
+
+
+def below_the_trace(document: Any) -> dict[str, int]:
+    """Stage → steps that ran, of lower to engine."""
+    return {stage: count for stage, count in ran(document).items() if stage not in ("trace", "package")}
+
+
+def engine_keys(document: Any) -> set[str]:
+    return {step["key"] for step in document["steps"] if step["stage"] == "engine"}
+
+
+def test_a_program_finds_what_a_manifest_has_built(command_line: CommandLine) -> None:
+    (command_line.project / "net.py").write_text(SOURCE)
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    document = command_line("build")
+    assert below_the_trace(document).keys() == {"lower", "partition", "convert", "engine"}
+    report = in_memory(command_line.cache).report
+    assert below_the_trace(report) == {}
+    assert engine_keys(report) == engine_keys(document)
+
+
+def test_a_manifest_finds_what_a_program_has_built(command_line: CommandLine) -> None:
+    report = in_memory(command_line.cache).report
+    assert below_the_trace(report).keys() == {"lower", "partition", "convert", "engine"}
+    (command_line.project / "net.py").write_text(SOURCE)
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    document = command_line("build")
+    assert ran(document) == {"trace": 1, "package": 1}
+    assert engine_keys(document) == engine_keys(report)
+
+
+def test_it_behaves_as_the_module(compiled: Compiled, net: torch.nn.Module) -> None:
+    made = compiled(net, [ROWS], {"scale": torch.ones(4)})
+    assert isinstance(made, torch.nn.Module)
+    assert made.is_reference
+    for rows in (1, 4, 7, 16):
+        x, scale = torch.randn(rows, 8), torch.randn(4)
+        torch.testing.assert_close(made(x, scale=scale), net(x, scale=scale))
+    with pytest.raises(ValueError, match="is 17, and allowed is 1 to 16"):
+        made(torch.randn(17, 8), scale=torch.ones(4))
+
+
+def test_a_second_time_builds_nothing(compiled: Compiled, net: torch.nn.Module) -> None:
+    compiled(net, [ROWS])
+    assert ran(compiled(net, [ROWS]).report) == {}
+
+
+def test_the_module_and_the_program_stay_as_they_are(compiled: Compiled, net: torch.nn.Module) -> None:
+    before, state = copy.deepcopy(net.state_dict()), torch.random.get_rng_state()
+    enabled = torch.is_grad_enabled()
+    compiled(net, [ROWS])
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.is_grad_enabled() == enabled
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_other_weights_are_another_engine_and_no_other_conversion(compiled: Compiled, net: torch.nn.Module) -> None:
+    compiled(net, [ROWS])
+    with torch.no_grad():
+        net.first.weight.add_(0.25)
+    made = compiled(net, [ROWS])
+    assert below_the_trace(made.report) == {"engine": 1}
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(made(x), net(x))
+
+
+def test_several_profiles(compiled: Compiled, net: torch.nn.Module) -> None:
+    large = Input(min_shape=(32, 8), opt_shape=(64, 8), max_shape=(64, 8))
+    made = compiled(net, [[ROWS], [large]])
+    assert [profile.name for profile in made.package.index.profiles] == ["0", "1"]
+    for rows in (1, 16, 32, 64):
+        torch.testing.assert_close(made(torch.ones(rows, 8)), net(torch.ones(rows, 8)))
+    with pytest.raises(ValueError, match="no profile takes these shapes"):
+        made(torch.ones(20, 8))
+
+
+def test_a_program_of_torch_export_has_its_own_ranges(compiled: Compiled, net: torch.nn.Module) -> None:
+    batch = torch.export.Dim("batch", min=2, max=12)
+    exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
+    made = compiled(exported)
+    (profile,) = made.package.index.profiles
+    assert (profile.shapes[0].min, profile.shapes[0].opt, profile.shapes[0].max) == ((2, 8), (3, 8), (12, 8))
+    torch.testing.assert_close(made(torch.ones(12, 8)), net(torch.ones(12, 8)))
+
+
+def test_inputs_narrow_a_program_of_torch_export(compiled: Compiled, net: torch.nn.Module) -> None:
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
+    made = compiled(exported, [ROWS])
+    assert made.package.index.profiles[0].shapes[0].max == (16, 8)
+    opt = compiled(exported, [torch.zeros(5, 8)]).package.index.profiles[0].shapes[0]
+    assert (opt.min, opt.opt, opt.max) == ((1, 8), (5, 8), (64, 8))
+
+
+def test_a_trace_in_memory_leaves_no_record_of_its_own(
+    program_cache: Path, net: torch.nn.Module, compiled: Compiled
+) -> None:
+    compiled(net, [ROWS])
+    records = [json.loads(path.read_bytes()) for path in (program_cache / "ac").rglob("*") if path.is_file()]
+    assert records
+    assert not [record for record in records if '"stage":"trace"' in json.dumps(record).replace(" ", "")]
+
+
+def test_rejects_a_module_in_training_mode(compiled: Compiled, net: torch.nn.Module) -> None:
+    with pytest.raises(SourceError, match="is in training mode") as caught:
+        compiled(net.train(), [ROWS])
+    assert (caught.value.file or "").endswith("conftest.py")  # whose fixture calls it
+
+
+def test_an_error_names_the_line_that_compiles(compiled: Compiled, net: torch.nn.Module) -> None:
+    with pytest.raises(TargetUnsupported, match="is for SM 90, and tensorrt-rtx builds for SM"):
+        compiled(net, [ROWS], target=90, toolchain="tensorrt-rtx")
+
+
+def test_rejects_what_is_no_module(compiled: Compiled) -> None:
+    with pytest.raises(UsageError, match="a function cannot be compiled"):
+        compiled(lambda x: x, [ROWS])
+
+
+def test_rejects_dims_that_the_module_makes_equal(compiled: Compiled) -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+    with pytest.raises(SourceError) as caught:
+        compiled(Sum().eval(), [ROWS, ROWS])
+    assert "x.0" in str(caught.value)
+    assert "y.0" in str(caught.value)
+    made = compiled(Sum().eval(), [ROWS, ROWS], dims={"rows": ["x.0", "y.0"]})
+    torch.testing.assert_close(made(torch.ones(5, 8), torch.ones(5, 8)), torch.full((5, 8), 2.0))
+
+
+def test_full_compilation_refuses_what_stays_in_pytorch(compiled: Compiled, net: torch.nn.Module) -> None:
+    with pytest.raises(ConversionRefused):
+        compiled(net, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.relu"])

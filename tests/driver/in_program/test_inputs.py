@@ -1,0 +1,105 @@
+"""What a program says about inputs becomes what a manifest would have said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.export import Dim
+
+from trtbuild.core.spec import Input as SpecInput
+from trtbuild.core.spec import NamedDim, ShapeRange
+from trtbuild.driver.in_program.inputs import Input, describe, dtype_name
+from trtbuild.errors import UsageError
+
+ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
+
+
+def shapes(found: Any, profile: int = 0) -> dict[str, ShapeRange]:
+    return dict(found.profiles[profile].shapes)
+
+
+def test_a_static_shape_is_min_opt_and_max() -> None:
+    found = describe([Input((2, 3), dtype=torch.float16)], arguments=["x"])
+    assert found.inputs == (SpecInput("x", "float16"),)
+    assert shapes(found) == {"x": ShapeRange((2, 3), (2, 3), (2, 3))}
+
+
+def test_a_range_of_shapes_is_a_profile() -> None:
+    assert shapes(describe([ROWS], arguments=["x"])) == {"x": ShapeRange((1, 8), (4, 8), (16, 8))}
+
+
+def test_tensors_give_a_static_shape_and_their_dtype() -> None:
+    found = describe(
+        [torch.zeros(2, 3, dtype=torch.int64)], {"mask": torch.zeros(2, dtype=torch.bool)}, arguments=["ids"]
+    )
+    assert found.inputs == (SpecInput("ids", "int64"), SpecInput("mask", "bool", keyword=True))
+    assert shapes(found)["mask"] == ShapeRange((2,), (2,), (2,))
+
+
+def test_a_single_input_needs_no_list() -> None:
+    assert describe(ROWS, arguments=["x"]) == describe([ROWS], arguments=["x"])
+
+
+def test_names_come_from_the_input_then_from_the_module_then_from_the_place() -> None:
+    inputs = [Input((1,), name="image"), Input((1,)), Input((1,))]
+    assert [entry.name for entry in describe(inputs, arguments=["x", "y"]).inputs] == ["image", "y", "input_2"]
+
+
+def test_lists_of_lists_are_profiles() -> None:
+    large = Input(min_shape=(16, 8), opt_shape=(64, 8), max_shape=(64, 8))
+    found = describe([[ROWS], [large]], {"scale": Input((4,))}, arguments=["x"])
+    assert [profile.name for profile in found.profiles] == ["0", "1"]
+    assert shapes(found, 1)["x"].max == (64, 8)
+    assert shapes(found, 1)["scale"].max == (4,)
+
+
+def test_dims_are_named_as_in_a_manifest() -> None:
+    dims = {"batch": ["x.0", "y.0"], "width": {"at": "x.1", "multiple_of": 8}}
+    found = describe([ROWS, ROWS], arguments=["x", "y"], dims=dims)
+    assert found.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
+
+
+def test_dims_of_torch_export_give_names_ranges_and_multiples() -> None:
+    batch, width = Dim("batch", min=1, max=32), Dim("width", min=1, max=4)
+    found = describe(
+        [torch.zeros(4, 16), torch.zeros(4, 3)],
+        arguments=["x", "y"],
+        dynamic_shapes={"x": {0: batch, 1: 8 * width}, "y": (batch, None)},
+    )
+    assert shapes(found) == {"x": ShapeRange((1, 8), (4, 16), (32, 32)), "y": ShapeRange((1, 3), (4, 3), (32, 3))}
+    assert found.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, "float32", "torch.float32", "float"])
+def test_dtypes_of_torch_and_names_mean_the_same(dtype: Any) -> None:
+    assert dtype_name(dtype) == "float32"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Input(), "lacks min_shape and opt_shape and max_shape"),
+        (lambda: Input(min_shape=(1,), max_shape=(2,), name="x"), "Input 'x' lacks opt_shape"),
+        (lambda: Input((1,), min_shape=(1,)), "has shape and a range"),
+        (lambda: Input((-1, 3)), "a size cannot be negative"),
+        (lambda: Input("ab"), "is no shape"),
+        (lambda: Input((1,), dtype="float8"), "is no dtype"),
+        (lambda: Input((1,), format=torch.channels_last), "engines take contiguous tensors"),
+        (lambda: describe([3]), "is a int, neither an Input nor a tensor"),
+        (lambda: describe(None), "there are no inputs"),
+        (lambda: describe([Input((1,), name="x"), Input((1,), name="x")]), "two inputs are called 'x'"),
+        (lambda: describe([[ROWS], [Input((1, 8), dtype="float16")]]), "profile 1 has other inputs"),
+        (lambda: describe([[ROWS], [ROWS]], [{}, {}, {}]), "inputs have 2 profiles and kwarg_inputs 3"),
+        (lambda: describe([ROWS], arguments=["x"], dims={"batch": ["y.0"]}), "no axis of an input"),
+        (lambda: describe([ROWS], arguments=["x"], dynamic_shapes={"y": {}}), "which is no input"),
+        (lambda: describe([torch.zeros(4, 8)], arguments=["x"], dynamic_shapes={"x": {0: Dim("b")}}), "has no max"),
+        (lambda: describe([torch.zeros(4)], arguments=["x"], dynamic_shapes={"x": {0: Dim.AUTO}}), "has no range"),
+    ],
+)
+def test_rejects_what_no_engine_can_be_built_for(make: Any, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert says in caught.value.text
+    assert caught.value.hint

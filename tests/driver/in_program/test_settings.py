@@ -1,0 +1,95 @@
+"""Settings of a program mean what they mean in a manifest, by either name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from trtbuild.core.spec import BuilderSettings, PartitionSettings
+from trtbuild.driver.in_program.compiling import options_of
+from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
+from trtbuild.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("precision", "enabled", "found"),
+    [
+        (None, None, "float32"),
+        ("float16", None, "float16"),
+        (torch.bfloat16, None, "bfloat16"),
+        (None, {torch.float32}, "float32"),
+        (None, {torch.float32, torch.float16}, "float16"),
+        (None, [torch.half], "float16"),
+    ],
+)
+def test_precision_is_one_of_three(precision: Any, enabled: Any, found: str) -> None:
+    assert precision_of(precision, enabled) == found
+
+
+def test_torch_tensorrts_names_are_the_builders() -> None:
+    found = builder_of(
+        {"workspace_size": 1 << 30, "num_avg_timing_iters": 2, "disable_tf32": True, "optimization_level": 2}
+    )
+    assert found == BuilderSettings(workspace=1 << 30, avg_timing_iterations=2, tf32=False, optimization_level=2)
+
+
+def test_no_workspace_is_the_default() -> None:
+    assert builder_of({"workspace_size": 0}) == BuilderSettings()
+
+
+def test_operators_may_be_given_as_objects() -> None:
+    ops = [torch.ops.aten.cumsum.default, torch.ops.aten.sort, "torch.ops.aten.add.Tensor", "aten::mul"]
+    found = partition_of(ops, 1, True, ["layers.*"])
+    assert found == PartitionSettings(
+        ("layers.*",), 1, ("aten.add.Tensor", "aten.cumsum.default", "aten.mul", "aten.sort"), True
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: precision_of("int8", None), "precision cannot be int8"),
+        (lambda: precision_of(None, {torch.float16, torch.bfloat16}), "precision cannot be bfloat16 and float16"),
+        (lambda: builder_of({"optimisation_level": 3}), "there is no setting 'optimisation_level'"),
+        (lambda: builder_of({"optimization_level": 9}), "optimization_level"),
+        (lambda: partition_of([], 0, False, None), "min_block_size"),
+        (lambda: options_of(target=89, device="cpu", reference=False), "reference=False leaves it out"),
+        (lambda: options_of(target="ada"), "'ada' is no target"),
+        (lambda: options_of(target={"sm": "89"}), "sm"),
+        (lambda: options_of(target=89, toolchain="trt"), "'trt' is no toolchain"),
+        (lambda: options_of(target=89, compatibility="all"), "'all' is no compatibility"),
+    ],
+)
+def test_rejects_what_a_manifest_rejects(make: Any, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert says in caught.value.text
+
+
+@pytest.mark.parametrize("target", [89, "89", "sm_89", "SM89", "8.9", {"sm": 89}])
+def test_a_target_is_an_sm(target: Any) -> None:
+    found = options_of(target=target).target
+    assert (found.sm, found.toolchain, found.compatibility) == (89, "tensorrt-rtx", "exact")
+
+
+def test_a_target_may_be_whole() -> None:
+    found = options_of(target={"name": "hopper", "sm": 90, "toolchain": "tensorrt", "version": "8.6.0"}).target
+    assert (found.name, found.sm, found.toolchain, found.version) == ("hopper", 90, "tensorrt", "8.6.0")
+
+
+def test_without_a_gpu_the_target_has_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtbuild.driver.in_program.targets.device_sms", tuple)
+    with pytest.raises(UsageError, match="this machine has no GPU") as caught:
+        options_of(device="cpu")
+    assert "target=89" in str(caught.value.hint)
+    assert 'device="cpu"' in str(caught.value.hint)
+
+
+def test_the_target_is_the_gpu_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtbuild.driver.in_program.targets.device_sms", lambda: (86, 120))
+    assert options_of().target.sm == 86
+    assert options_of(device="cuda:1").target.sm == 120
+    with pytest.raises(UsageError, match="there is no device cuda:2"):
+        options_of(device="cuda:2")

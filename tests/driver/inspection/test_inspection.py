@@ -1,0 +1,99 @@
+"""``trtbuild inspect`` on a real package: what it tells beyond the index."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from tests.driver.conftest import Small
+from trtbuild.driver.inspection import inspect
+from trtbuild.driver.workspace import Request
+from trtbuild.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def its_cache(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(small.cache))
+
+
+def test_layers_lead_to_modules_and_operators(small: Small) -> None:
+    engine = inspect(Request(small.project), "ranker")["engines"][0]
+    told = {(layer["module"], layer["operator"]) for layer in engine["layers"]}
+    assert {("hidden", "aten.linear.default"), ("score", "aten.linear.default"), ("", "aten.relu.default")} <= told
+    assert all(layer["module"] is not None for layer in engine["layers"])
+
+
+def test_each_engine_has_its_command(small: Small) -> None:
+    engines = inspect(Request(small.project), "dist/ranker")["engines"]
+    assert {engine["target"] for engine in engines} == {"ada", "blackwell"}
+    for engine in engines:
+        said = engine["trtexec"]["arguments"]
+        assert f"--computeCapabilities={'89' if engine['target'] == 'ada' else '120'}" in said
+        assert "--profile=0" in said and "--maxShapes=i0:16x8" in said
+        assert engine["size"] == (small.package / engine["plan"]).stat().st_size
+
+
+def test_onnx_models_are_written_whole(small: Small, tmp_path: Path) -> None:
+    document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
+    (path,) = {engine["onnx"] for engine in document["engines"] if engine["target"] == "ada"}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    shapes = {entry.name: entry.shape for entry in session.get_inputs()}
+    assert len(shapes) == 2 and not [entry for entry in session.get_inputs() if entry.name.startswith("w")]
+    x, scale = np.ones((2, 8), dtype=np.float32), np.array(1.0, dtype=np.float32)
+    feeds = {name: x if len(shape) == 2 else scale for name, shape in shapes.items()}
+    assert len(session.run(None, feeds)) == 3
+    assert f"--onnx={path}" in document["engines"][0]["trtexec"]["arguments"]
+
+
+def test_what_it_came_from_is_only_where_it_was_built(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that was copied elsewhere: its files tell the rest."""
+    shutil.copytree(small.package, tmp_path / "copied")
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    document = inspect(Request(tmp_path), "copied")
+    assert all(engine["trtexec"] is None and engine["layers"] for engine in document["engines"])
+    with pytest.raises(UsageError, match="is not in the cache of this project"):
+        inspect(Request(tmp_path), "copied", onnx="onnx")
+
+
+def test_a_package_of_older_files_has_no_layers(small: Small, tmp_path: Path) -> None:
+    shutil.copytree(small.package, tmp_path / "old")
+    (tmp_path / "old/names.json").unlink()
+    assert all(engine["layers"] == [] for engine in inspect(Request(tmp_path), "old")["engines"])
+
+
+def test_device_memory_is_unknown_without_a_gpu(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtbuild.toolchain.devices.device_sms", lambda: ())
+    request = Request(small.project)
+    assert inspect(request, "ranker")["memory"] is None
+    assert inspect(request, "ranker", memory=True)["memory"]["because"] == "unknown without a GPU"
+
+
+def test_it_tells_what_was_verified_of_this_very_package(small: Small, tmp_path: Path) -> None:
+    shutil.copytree(small.package, tmp_path / "p")
+    (tmp_path / "p/provenance.json").write_text(
+        json.dumps({"schema": "trtbuild.provenance/1", "index": "0" * 64, "verified": []})
+    )
+    assert "another package" in inspect(Request(tmp_path), "p")["provenance"]["void"]
+    assert inspect(Request(small.project), "ranker")["provenance"] == {"verified": [], "void": None}
+
+
+def test_json_holds_all_of_it(small: Small) -> None:
+    document = small.command_line("inspect", "ranker")
+    assert document["schema"] == "trtbuild.inspect/1" and document["index"]["model"] == "ranker"
+    assert [engine["partition"] for engine in document["engines"]] == ["model", "model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("dist/gone", "neither a package directory nor a model"), ("./dist", "is no package"), ("rankr", "neither")],
+)
+def test_rejects_what_is_no_package(small: Small, name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        inspect(Request(small.project), name)

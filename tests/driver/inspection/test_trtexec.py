@@ -1,0 +1,146 @@
+"""The trtexec command that is equal to an engine step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.driver.inspection.trtexec import Command, command
+
+BATCH = ["sym", 0]
+
+
+def range_(*sizes: tuple[int, ...]) -> dict[str, Any]:
+    return asdict(ShapeRange(*sizes))
+
+
+DEFAULT, ADA = BuilderSettings(), Target("ada", 89)
+
+
+def of(
+    settings: BuilderSettings = DEFAULT,
+    target: Target = ADA,
+    version: str = "1.7.1.116",
+    profiles: dict[str, Any] | None = None,
+    dtype: str = "float32",
+    shape: Any = (BATCH, 3),
+) -> Command:
+    ranges = profiles or {"0": {"i0": range_((1, 3), (4, 3), (8, 3)), "i1": range_((), (), ())}}
+    recipe = Recipe(
+        "engine",
+        1,
+        (
+            ("onnx", "0" * 64),
+            ("weights", {}),
+            ("profiles", ranges),
+            ("settings", asdict(settings)),
+            ("target", asdict(target)),
+            ("toolchain", [target.toolchain, version]),
+        ),
+    )
+    part = {
+        "inputs": [["input:0", {"dtype": dtype, "shape": list(shape)}], ["input:1", {"dtype": dtype, "shape": []}]],
+        "outputs": [{"dtype": dtype, "shape": list(shape)}],
+    }
+    return command(recipe, part, [target.sm], "p0.onnx", "p0.plan")
+
+
+TENSORRT = Target("hopper", 90, toolchain="tensorrt")
+
+
+def test_for_tensorrt_rtx_it_is_the_tool_of_that_name() -> None:
+    found = of(replace(BuilderSettings(), workspace=64 << 30))
+    assert found.tool == "tensorrt_rtx"
+    assert found.arguments == (
+        "--onnx=p0.onnx",
+        "--saveEngine=p0.plan",
+        "--skipInference",
+        "--minShapes=i0:1x3",
+        "--optShapes=i0:4x3",
+        "--maxShapes=i0:8x3",
+        "--builderOptimizationLevel=3",
+        "--memPoolSize=workspace:64G",
+        "--avgTiming=1",
+        "--profilingVerbosity=detailed",
+        "--computeCapabilities=89",
+    )
+    assert found.differs == ()
+
+
+def test_shapes_of_static_inputs_are_not_said() -> None:
+    static = of(shape=(4, 3), profiles={"0": {"i0": range_((4, 3), (4, 3), (4, 3)), "i1": range_((), (), ())}})
+    assert not any("Shapes" in argument for argument in static.arguments)
+
+
+def test_several_profiles_are_numbered_in_order() -> None:
+    one = {"i0": range_((1, 3), (1, 3), (1, 3)), "i1": range_((), (), ())}
+    profiles = {str(number): one for number in (10, 2, 0)}
+    said = [argument for argument in of(profiles=profiles).arguments if argument.startswith("--profile=")]
+    assert said == ["--profile=0", "--profile=2", "--profile=10"]
+
+
+def test_before_10_trtexec_takes_one_profile_and_that_is_said() -> None:
+    one = {"i0": range_((1, 3), (1, 3), (1, 3)), "i1": range_((), (), ())}
+    found = of(target=TENSORRT, version="8.6.0", profiles={"0": one, "1": one})
+    assert "--profile=0" not in found.arguments
+    assert any("one optimization profile before TensorRT 10, and the engine has 2" in text for text in found.differs)
+
+
+def test_networks_are_strongly_typed_where_that_has_to_be_said() -> None:
+    assert "--stronglyTyped" in of(target=TENSORRT, version="10.3.0").arguments
+    assert "--stronglyTyped" not in of(target=TENSORRT, version="11.0.0").arguments
+    assert "--stronglyTyped" not in of().arguments
+    old = of(target=TENSORRT, version="8.6.0", dtype="float16")
+    assert {"--inputIOFormats=fp16:chw,fp16:chw", "--outputIOFormats=fp16:chw"} <= set(old.arguments)
+    assert any("precision of each layer" in text for text in old.differs)
+
+
+def test_the_compatibility_policy_is_a_flag() -> None:
+    said = of(target=replace(TENSORRT, compatibility="ampere_plus"), version="10.3.0").arguments
+    assert "--hardwareCompatibilityLevel=ampere+" in said
+    assert not any("Compatibility" in argument for argument in of(target=TENSORRT, version="10.3.0").arguments)
+
+
+def test_every_setting_is_a_flag_or_said_to_have_none() -> None:
+    """A new builder setting has to be thought of here."""
+    changed = BuilderSettings(
+        optimization_level=5,
+        workspace=(1 << 20) * 3,
+        max_aux_streams=2,
+        tiling_optimization_level="moderate",
+        l2_limit_for_tiling=100,
+        max_num_tactics=7,
+        avg_timing_iterations=4,
+        tf32=False,
+        sparse_weights=True,
+        strict_nans=True,
+        refit=True,
+        strip_plan=True,
+        weight_streaming=True,
+        version_compatible=True,
+        exclude_lean_runtime=True,
+        distributive_independence=True,
+        direct_io=True,
+        require_user_allocation=True,
+        monitor_memory=True,
+        profiling_verbosity="none",
+        tactic_sources=("cudnn",),
+    )
+    default, target, version = asdict(BuilderSettings()), TENSORRT, "10.8.0"
+    plain = of(BuilderSettings(), target, version)
+    for name, value in asdict(changed).items():
+        assert value != default[name], f"{name} has to differ from its default here"
+        one = of(replace(BuilderSettings(), **{name: value}), target, version)
+        assert (one.arguments, one.differs) != (plain.arguments, plain.differs), name
+    found = of(changed, target, version)
+    assert {"--memPoolSize=workspace:3M", "--tilingOptimizationLevel=2", "--noTF32", "--sparsity=enable"} <= set(
+        found.arguments
+    )
+    assert "--tacticSources=-CUBLAS,-CUBLAS_LT,+CUDNN,-EDGE_MASK_CONVOLUTIONS,-JIT_CONVOLUTIONS" in found.arguments
+    assert len(found.differs) == 3
+
+
+def test_the_text_can_be_typed() -> None:
+    assert str(of()).startswith("tensorrt_rtx --onnx=p0.onnx --saveEngine=p0.plan --skipInference --minShapes=i0:1x3")

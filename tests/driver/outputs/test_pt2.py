@@ -1,0 +1,130 @@
+"""The output `pt2`: made once, kept in the cache, and opened by torch.export alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine, ran
+
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+    def forward(self, x, *, scale):
+        y = torch.cumsum(torch.relu(self.first(x)), 0)
+        return {"y": torch.relu(self.second(y)) * scale, "n": None}
+
+def build():
+    return Net().eval()
+"""
+
+MANIFEST = """
+version: 1
+defaults: {reference: true}
+targets: {ada: {sm: 89}, blackwell: {sm: 120}}
+profiles:
+  rows: {x: {min: [1, 8], opt: [4, 8], max: [16, 8]}, scale: {shape: [4]}}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {}, scale: {keyword: true}}
+    dims: {rows: {at: [x.0]}}
+    profiles: [rows]
+    targets: [ada]
+    partition: {min_block_size: 1, torch_executed_ops: [aten.cumsum]}
+    outputs: {pt2: dist/net.pt2}
+"""
+
+#: Runs in another process: what is checked is that a program needs nothing but torch and `import trtbuild`.
+CHECK = """
+import sys
+first, second = sys.argv[2].split(",")
+__import__(first), __import__(second)
+import torch
+exported = torch.export.load(sys.argv[1])
+(bounds,) = exported.range_constraints.values()
+assert (bounds.lower, bounds.upper) == (1, 16), bounds
+sys.path.insert(0, sys.argv[3])
+import net
+model, eager = exported.module(), net.build()
+for rows in (1, 4, 9, 16):
+    x, scale = torch.randn(rows, 8), torch.randn(4)
+    found, wanted = model(x, scale=scale), eager(x, scale=scale)
+    torch.testing.assert_close(found["y"], wanted["y"])
+    assert found["n"] is None
+try:
+    model(torch.randn(17, 8), scale=scale)
+except Exception as error:
+    print("refused:", type(error).__name__)
+"""
+
+
+@pytest.fixture
+def project(command_line: CommandLine) -> CommandLine:
+    (command_line.project / "net.py").write_text(NET)
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    return command_line
+
+
+def check(path: Path, project: Path, order: str) -> Any:
+    command = [sys.executable, "-c", CHECK, str(path), order, str(project)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_file_is_opened_by_torch_and_stays_as_long_as_nothing_changes(project: CommandLine) -> None:
+    document = project("build")
+    assert [entry["path"] for entry in document["outputs"]] == ["dist/net.pt2"]
+    file = project.project / "dist/net.pt2"
+    for order in ("trtbuild,torch", "torch,trtbuild"):
+        done = check(file, project.project, order)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "refused:" in done.stdout
+    before = file.stat()
+    again = project("build")
+    assert ran(again) == {}
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+    # a file that is gone comes from the cache: the same bytes, and no step runs
+    content = file.read_bytes()
+    file.unlink()
+    assert ran(project("build", "--frozen")) == {}
+    assert file.read_bytes() == content
+
+
+def test_several_targets_have_a_file_each(project: CommandLine) -> None:
+    manifest = project.project / "trtbuild.yaml"
+    project("build")
+    manifest.write_text(MANIFEST.replace("targets: [ada]", "targets: [ada, blackwell]"))
+    project("build")
+    assert sorted(path.name for path in (project.project / "dist").iterdir()) == ["net.ada.pt2", "net.blackwell.pt2"]
+
+
+def test_a_frozen_build_makes_none(project: CommandLine) -> None:
+    manifest = project.project / "trtbuild.yaml"
+    manifest.write_text(MANIFEST.replace("pt2: dist/net.pt2", "package: dist/net"))
+    project("build")
+    manifest.write_text(MANIFEST)
+    document = project("build", "--frozen", expect=3)
+    assert "the .pt2 file of model 'net' was not written yet" in document["errors"][0]["text"]
+    project("build")
+    assert (project.project / "dist/net.pt2").is_file()
+
+
+def test_a_file_travels_with_the_rest_of_a_build(project: CommandLine, tmp_path: Path) -> None:
+    project("build")
+    content = (project.project / "dist/net.pt2").read_bytes()
+    project("cache", "export", str(tmp_path / "all.tar"))
+    elsewhere = CommandLine(project.project, tmp_path / "other-cache")
+    elsewhere("cache", "import", str(tmp_path / "all.tar"))
+    (project.project / "dist/net.pt2").unlink()
+    assert ran(elsewhere("build", "--frozen")) == {}
+    assert (project.project / "dist/net.pt2").read_bytes() == content

@@ -1,0 +1,177 @@
+"""Packages' indexes to serve, and Triton's own schema and rules to judge what is made of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from google.protobuf import text_format
+
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.driver import outputs
+from trtbuild.store.memory import MemoryStore
+
+B, H = ["sym", 0], ["mul", 32, ["sym", 1]]
+
+
+def tensor(dtype: str, *shape: Any, name: str | None = None) -> dict[str, Any]:
+    described = {"dtype": dtype, "shape": list(shape)}
+    return {"name": name, **described} if name is not None else described
+
+
+def part(name: str, inputs: Sequence[Any], outs: Sequence[Any], kind: str = "tensorrt") -> dict[str, Any]:
+    return {"name": name, "kind": kind, "inputs": [list(entry) for entry in inputs], "outputs": list(outs)}
+
+
+def an_index(**changes: Any) -> dict[str, Any]:
+    """A detector of two engines for one TensorRT target: image → features → boxes and scores."""
+    image = tensor("float32", B, 3, H, 64)
+    features = tensor("float16", B, 8, H)
+    boxes, scores = tensor("float32", B, 10, 4), tensor("float32", B, 10)
+    parts = [
+        part("p0", [("input:0", image)], [features]),
+        part("p1", [("p0:0", features)], [boxes, scores]),
+    ]
+    base = {
+        "schema": "trtbuild.package/1",
+        "model": "det",
+        "inputs": [{**image, "name": "image", "keyword": False}],
+        "outputs": [{**boxes, "name": "boxes"}, {**scores, "name": "scores"}],
+        "dims": [
+            {"name": "batch", "min": 1, "max": 8, "multiple_of": 1},
+            {"name": "height", "min": 32, "max": 640, "multiple_of": 32},
+        ],
+        "profiles": [profile("photo", image=([1, 3, 32, 64], [4, 3, 320, 64], [8, 3, 640, 64]))],
+        "targets": {"hopper": a_target(90, parts, ["p1:0", "p1:1"])},
+    }
+    return {**base, **changes}
+
+
+def profile(name: str, **shapes: tuple[list[int], list[int], list[int]]) -> dict[str, Any]:
+    return {"name": name, "shapes": {k: dict(zip(("min", "opt", "max"), v, strict=True)) for k, v in shapes.items()}}
+
+
+def a_target(sm: int, parts: Sequence[Mapping[str, Any]], outs: Sequence[str], **changes: Any) -> dict[str, Any]:
+    return {
+        "sm": sm,
+        "toolchain": "tensorrt",
+        "version": "10.3.0",
+        "platform": "linux-x86_64",
+        "compatibility": "exact",
+        "sms": [sm],
+        "partitions": {"partitions": list(parts), "outputs": list(outs)},
+        "engines": {},
+        **changes,
+    }
+
+
+def one_engine(
+    inputs: Sequence[Any], outs: Sequence[Any], profiles: Sequence[Any] | None = None, **target: Any
+) -> dict[str, Any]:
+    """A model that is one engine. Inputs and outputs have names."""
+    bare = [{"dtype": entry["dtype"], "shape": entry["shape"]} for entry in (*inputs, *outs)]
+    given, made = bare[: len(inputs)], bare[len(inputs) :]
+    whole = part("model", [(f"input:{k}", entry) for k, entry in enumerate(given)], made)
+    index = an_index(
+        inputs=[{**entry, "keyword": False} for entry in inputs],
+        outputs=list(outs),
+        targets={"hopper": a_target(90, [whole], [f"model:{k}" for k in range(len(outs))], **target)},
+    )
+    shapes = {entry["name"]: [size if isinstance(size, int) else 32 for size in entry["shape"]] for entry in inputs}
+    index["profiles"] = list(
+        profiles or [profile("p", **{name: (shape, shape, shape) for name, shape in shapes.items()})]
+    )
+    return index
+
+
+def kept(index: dict[str, Any], store: MemoryStore) -> Record:
+    """Give every target its plans, and put the package into the store."""
+    index["files"] = {"names.json": store.put_bytes(b"{}").to_json()}
+    for name, target in index["targets"].items():
+        for entry in target["partitions"]["partitions"]:
+            if entry["kind"] == "tensorrt":
+                path = f"engines/{name}/{entry['name']}.plan"
+                index["files"][path] = store.put_bytes(path.encode()).to_json()
+                target["engines"][entry["name"]] = path
+    return Record(Recipe("package", 2, ()), {"index": store.put_bytes(repr(index).encode())})
+
+
+def repository(index: dict[str, Any]) -> dict[str, outputs.OutputFile]:
+    """The files of the model's part of a repository ``r``, by path in it."""
+    files = outputs.output_files("triton", "r", index, kept(index, MemoryStore()))
+    return {file.path.removeprefix("r/"): file for file in files}
+
+
+def configurations(index: dict[str, Any]) -> dict[str, Any]:
+    """Model name → what Triton's own parser reads, checked by its rules."""
+    found = {}
+    for path, file in repository(index).items():
+        if path.endswith("/config.pbtxt"):
+            assert file.data is not None
+            config = text_format.Parse(file.data.decode(), schema().ModelConfig())
+            assert path == f"{config.name}/config.pbtxt"
+            found[config.name] = config
+    check(found)
+    return found
+
+
+@cache
+def schema() -> Any:
+    """Triton's protobuf schema, as its client ships it. (The client itself would need gRPC.)"""
+    files = importlib.metadata.files("tritonclient") or []
+    (path,) = [file.locate() for file in files if str(file).endswith("tritonclient/grpc/model_config_pb2.py")]
+    spec = importlib.util.spec_from_file_location("triton_model_config", str(path))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check(configs: Mapping[str, Any]) -> None:
+    """Rules of triton-inference-server/core that the schema does not know (model_config_utils.cc, ensemble_utils.cc)."""
+    for config in configs.values():
+        names = [entry.name for entry in (*config.input, *config.output)]
+        assert len(names) == len(set(names))
+        for entry in (*config.input, *config.output):
+            assert entry.dims and all(size == -1 or size > 0 for size in entry.dims)
+            if entry.HasField("reshape"):
+                assert not config.max_batch_size and list(entry.dims) == [1] and not entry.reshape.shape
+        if config.platform == "ensemble":
+            _check_ensemble(config, configs)
+
+
+def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
+    """Every tensor has one type and one shape, batch included, wherever it is named, and exactly one source."""
+    known: dict[str, tuple[int, list[int]]] = {}
+    batch = [-1] if ensemble.max_batch_size else []
+
+    def meet(name: str, entry: Any, rows: list[int]) -> None:
+        assert known.setdefault(name, (entry.data_type, rows + list(entry.dims))) == (
+            entry.data_type,
+            rows + list(entry.dims),
+        ), name
+
+    for entry in (*ensemble.input, *ensemble.output):
+        assert not entry.HasField("reshape")
+        meet(entry.name, entry, batch)
+    made = {entry.name for entry in ensemble.input}
+    used = set()
+    for step in ensemble.ensemble_scheduling.step:
+        config = configs[step.model_name]
+        assert config.max_batch_size == 0 and step.model_version == -1
+        assert set(step.input_map) == {entry.name for entry in config.input} and step.input_map
+        assert set(step.output_map) == {entry.name for entry in config.output}
+        for entry in config.input:
+            assert step.input_map[entry.name] in made, "a step's input is there before the step"
+            meet(step.input_map[entry.name], entry, [])
+        used.update(step.input_map.values())
+        for entry in config.output:
+            assert step.output_map[entry.name] not in made
+            made.add(step.output_map[entry.name])
+            meet(step.output_map[entry.name], entry, [])
+    assert {entry.name for entry in ensemble.input} <= used
+    assert {entry.name for entry in ensemble.output} <= made

@@ -1,0 +1,83 @@
+"""``trtbuild bench``: what is timed, and beside what. Not how long it takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.driver.conftest import Small
+from trtbuild.driver.running.bench import bench
+from trtbuild.driver.running.stopwatch import Budget
+from trtbuild.driver.workspace import Request
+from trtbuild.errors import UsageError
+
+SHORT = Budget(0.0, 0.0)
+
+
+def test_every_profile_is_timed_at_min_opt_and_max_and_equal_shapes_once(small: Small) -> None:
+    document = bench(Request(small.project), "ranker", device="cpu", budget=SHORT)
+    assert [(point["label"], point["dims"]) for point in document["points"]] == [
+        ("rows min; single min, opt, max", {"batch": 1}),
+        ("rows opt", {"batch": 4}),
+        ("rows max", {"batch": 16}),
+    ]
+    assert [(run["runner"], run["point"]) for run in document["runs"]] == [("trtbuild", number) for number in range(3)]
+    assert all(run["count"] >= 10 for run in document["runs"])
+    assert document["reference"] and "no engine is timed" in document["warnings"][0]
+    json.dumps(document)
+
+
+def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
+    plot = tmp_path / "bench.svg"
+    quick = ["--device", "cpu", "--duration", "0", "--warmup", "0", "--profile", "single"]
+    document = small.command_line("bench", "ranker", *quick, "--plot", str(plot))
+    assert (document["schema"], len(document["runs"]), document["plot"]) == ("trtbuild.bench/1", 1, str(plot))
+    assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+
+
+def test_given_shapes_and_one_profile(small: Small) -> None:
+    document = bench(
+        Request(small.project), "dist/ranker", shapes=["x=7x8"], profile="single", device="cpu", budget=SHORT
+    )
+    assert [point["shapes"]["x"] for point in document["points"]] == [[1, 8], [7, 8]]
+    assert document["points"][1]["label"] == "given"
+
+
+def test_the_original_is_timed_at_the_same_shapes_in_another_process(small: Small) -> None:
+    document = bench(Request(small.project), "ranker", originals=["eager"], device="cpu", budget=SHORT)
+    eager = [run for run in document["runs"] if run["runner"] == "eager"]
+    assert [run["point"] for run in eager] == [0, 1, 2]
+    assert document["versions"]["torch"]
+
+
+def test_an_original_that_fails_is_said_and_the_package_is_timed(
+    small: Small, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The manifest is another project's, where the model's code is broken."""
+    project = tmp_path_factory.mktemp("broken")
+    (project / "trtbuild.yaml").write_text((small.project / "trtbuild.yaml").read_text())
+    (project / "nets.py").write_text("import torch\n\n\ndef build():\n    raise ValueError('broken on purpose')\n")
+    document = bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
+    assert {run["runner"] for run in document["runs"]} == {"trtbuild"}
+    assert any("broken on purpose" in text or "fails" in text for text in document["warnings"])
+
+
+def test_the_original_of_a_package_from_elsewhere_is_nowhere(
+    small: Small, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project = tmp_path_factory.mktemp("elsewhere")
+    text = (small.project / "trtbuild.yaml").read_text().replace("  ranker:", "  other:")
+    (project / "trtbuild.yaml").write_text(text)
+    with pytest.raises(UsageError, match="there is no model 'ranker' in its manifests"):
+        bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [("7x8", "names no input"), ("z=7x8", "no input 'z'"), ("x=7*8", "'7.8' is no shape")]
+)
+def test_rejects_shapes(small: Small, shape: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        bench(Request(small.project), "ranker", shapes=[shape], device="cpu", budget=SHORT)

@@ -1,0 +1,115 @@
+"""Tensors in files, and made up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from trtbuild.driver.running.device import put_on
+from trtbuild.driver.running.host_tensors import HostTensor, made_up, read, write
+from trtbuild.driver.running.run import _summary
+from trtbuild.errors import UsageError
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
+def test_safetensors_files_are_those_of_the_library(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    made = made_up(dtype, shape, 3)
+    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
+    write(ours, {"x": made, "y": made})
+    loaded = load_file(ours)
+    assert loaded["x"].dtype == getattr(torch, dtype) and tuple(loaded["x"].shape) == shape
+    save_file(loaded, theirs)
+    again = read(theirs)["y"]
+    assert (again.dtype, again.shape) == (dtype, shape)
+    np.testing.assert_array_equal(again.data, made.data)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_numpy_files_come_back(suffix: str, tmp_path: Path) -> None:
+    path, made = tmp_path / f"x{suffix}", made_up("float16", (2, 3), 0)
+    write(path, {"x": made})
+    (found,) = read(path).values()
+    assert found.dtype == "float16"
+    np.testing.assert_array_equal(found.data, made.data)
+
+
+def test_the_byte_order_of_a_file_is_no_type(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3, dtype=">i4"))
+    found = read(tmp_path / "x.npy")[""]
+    assert found.dtype == "int32" and found.data.tolist() == [0, 1, 2] and found.data.dtype.isnative
+
+
+def test_bfloat16_is_its_bits() -> None:
+    tensor = HostTensor("bfloat16", np.array([0x3F80, 0xC000], dtype=np.uint16))
+    assert tensor.as_floats().tolist() == [1.0, -2.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
+def test_on_the_cpu_it_becomes_a_tensor_of_the_same_values(dtype: str, shape: tuple[int, ...]) -> None:
+    tensor = made_up(dtype, shape, 5)
+    tensor.data.flags.writeable = False  # as what is read from files may be
+    found = put_on(None, tensor)
+    assert found.dtype == getattr(torch, dtype) and tuple(found.shape) == shape
+    np.testing.assert_array_equal(found.double().numpy(), np.asarray(tensor.as_floats(), dtype=np.float64))
+
+
+def test_made_up_values_follow_from_the_seed_and_are_legal_ids() -> None:
+    one, two, other = (made_up("int64", (50,), seed).data for seed in (1, 1, 2))
+    assert (one == two).all() and (one != other).any() and set(one.tolist()) == {0, 1}
+
+
+def test_pickled_files_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(UsageError, match=r"is no whole \.npy file"):
+        read(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff" * 8,
+        (2).to_bytes(8, "little") + b"{]",
+        (2).to_bytes(8, "little") + b"[]",
+        *(
+            len(text).to_bytes(8, "little") + text
+            for text in [
+                json.dumps({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode(),
+                json.dumps({"x": {"dtype": "F99", "shape": [], "data_offsets": [0, 0]}}).encode(),
+                json.dumps({"x": {"dtype": "F32"}}).encode(),
+            ]
+        ),
+    ],
+)
+def test_damaged_safetensors_files_are_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"is no whole \.safetensors file"):
+        read(path)
+
+
+def test_numpy_files_have_no_bfloat16(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no bfloat16"):
+        write(tmp_path / "x.npz", {"x": made_up("bfloat16", (2,), 0)})
+
+
+def test_values_in_short_are_of_what_is_finite() -> None:
+    odd = np.array([1.0, np.nan, -np.inf, 3.0], dtype=np.float16)
+    assert _summary(HostTensor("float16", odd)) == {
+        "dtype": "float16", "shape": [4], "min": 1.0, "max": 3.0, "mean": 2.0, "nan": 1, "inf": 1,
+    }  # fmt: skip
+    scalar = _summary(HostTensor("bfloat16", np.array(0xC000, dtype=np.uint16)))
+    assert (scalar["min"], scalar["max"], scalar["shape"]) == (-2.0, -2.0, [])
+    assert _summary(HostTensor("bool", np.array([True, False])))["mean"] == 0.5
+    largest = 2**63 - 1
+    assert _summary(HostTensor("int64", np.array([largest, 0])))["max"] == largest
+    assert _summary(HostTensor("float32", np.zeros((0, 2), np.float32)))["min"] is None

@@ -1,0 +1,113 @@
+"""``trtbuild run``: a real package, by its reference program."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from tests.driver.conftest import Small
+from trtbuild.driver.running.run import run
+from trtbuild.driver.workspace import Request
+from trtbuild.errors import CallRefused, NoFittingTarget, UsageError
+
+
+@pytest.fixture
+def request_(small: Small) -> Request:
+    return Request(small.project)
+
+
+def eager(small: Small, x: np.ndarray, scale: np.ndarray) -> dict[str, np.ndarray]:
+    spec = importlib.util.spec_from_file_location("nets_of_small", small.project / "nets.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        found = module.build()(torch.from_numpy(x), scale=torch.from_numpy(scale))
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def test_outputs_are_those_of_the_module(small: Small, request_: Request, tmp_path: Path) -> None:
+    x, scale = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32), np.array(2.0, dtype=np.float32)
+    np.savez(tmp_path / "in.npz", x=x, scale=scale)
+    out = str(tmp_path / "out.npz")
+    document = run(request_, "ranker", inputs=[str(tmp_path / "in.npz")], device="cpu", output=out)
+    wanted = eager(small, x, scale)
+    with np.load(out) as found:
+        assert set(found.files) == {"scores", "best", "total"}
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    assert (document["reference"], document["target"], document["device"]) == (True, None, "cpu")
+    assert (document["profile"], document["dims"]) == ("rows", {"batch": 3})
+    total = next(entry for entry in document["outputs"] if entry["name"] == "total")
+    assert (total["dtype"], total["shape"]) == ("float32", [])
+    assert total["min"] == total["max"] == pytest.approx(float(wanted["total"]), rel=1e-5)
+
+
+def test_inputs_that_nobody_gives_are_random_at_opt_and_equal_for_one_seed(request_: Request) -> None:
+    one, two, other = (run(request_, "ranker", device="cpu", seed=seed) for seed in (0, 0, 1))
+    assert [entry["shape"] for entry in one["inputs"]] == [[4, 8], []]
+    assert one["outputs"] == two["outputs"] != other["outputs"]
+
+
+def test_a_profile_and_a_place_in_it_are_chosen(request_: Request) -> None:
+    largest = run(request_, "ranker", device="cpu", profile="rows", which="max")
+    assert largest["inputs"][0]["shape"] == [16, 8]
+    assert run(request_, "ranker", device="cpu", profile="single")["profile"] == "single"
+
+
+def test_a_package_is_named_by_its_directory_too(small: Small, request_: Request, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    run(request_, "dist/ranker", inputs=["x=random:2x8"], device="cpu", output=str(out))
+    assert load_file(out)["scores"].shape == (2, 4)
+    served = small.project / "dist/repository/ranker/1/package"
+    assert run(request_, str(served), device="cpu")["model"] == "ranker"
+
+
+def test_what_does_not_fit_is_refused_in_the_calls_own_words(request_: Request) -> None:
+    with pytest.raises(CallRefused, match=r"17.*1 to 16"):
+        run(request_, "ranker", inputs=["x=random:17x8"], device="cpu")
+    with pytest.raises(CallRefused):
+        run(request_, "ranker", inputs=["x=random:2x9"], device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"inputs": ["y=random"]}, "no input 'y'"),
+        ({"inputs": ["x=random", "x=random:2x8"]}, "gives 'x' twice"),
+        ({"inputs": ["x=random:2,8"]}, "'2,8' is no shape"),
+        ({"inputs": ["x=gone.npy"]}, "gone.npy cannot be read: no such file"),
+        ({"inputs": ["x=gone.txt"]}, "is no file of tensors"),
+        ({"inputs": ["nets.py"]}, "is no file of tensors"),
+        ({"profile": "row"}, "no profile is called 'row'"),
+        ({"output": "out.txt"}, "is no file of tensors"),
+        ({"output": "gone/out.npz"}, "cannot be written"),
+        ({"output": "out.npy"}, "can hold one tensor, and there are 3"),
+    ],
+)
+def test_rejects_what_it_cannot_do(request_: Request, arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(request_, "ranker", device="cpu", **arguments)  # type: ignore[arg-type]
+
+
+def test_without_a_gpu_it_says_what_runs_without_one(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtbuild.toolchain.devices.device_sms", lambda: ())
+    with pytest.raises(NoFittingTarget, match="no GPU was found") as caught:
+        run(request_, "ranker")
+    assert "--device cpu" in str(caught.value.hint)
+
+
+def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
+    document = small.command_line("run", "ranker", "--device", "cpu", "--input", "x=random:2x8", "--seed", "3")
+    assert (document["schema"], document["ok"], document["dims"]) == ("trtbuild.run/1", True, {"batch": 2})
+    said = small.command_line.run("run", "ranker", "--device", "cpu", "--output", str(tmp_path / "out.npz"))
+    assert said.stdout.startswith("ranker on the CPU: the reference program in PyTorch, no engine")
+    assert said.stdout.endswith(f"written: {tmp_path / 'out.npz'}\n")
+    failed = small.command_line("run", "ranker", "--device", "cpu", "-i", "x=random:17x8", expect=1)
+    assert failed["errors"][0]["type"] == "CallRefused"

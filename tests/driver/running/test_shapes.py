@@ -1,0 +1,60 @@
+"""Shapes that fit together: what is given decides dims, and a profile the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtbuild.core.package_index import PackageIndex, PackedDim, PackedProfile, PackedTensor
+from trtbuild.core.spec import ShapeRange
+from trtbuild.driver.running.shapes import described, shapes_of
+
+B, H = ("sym", 0), ("mul", 32, ("sym", 1))
+
+
+def an_index() -> PackageIndex:
+    def ranges(*sizes: tuple[tuple[int, ...], ...]) -> ShapeRange:
+        return ShapeRange(*sizes)
+
+    inputs: Any = (
+        PackedTensor("image", "float32", (B, 3, H)),
+        PackedTensor("mask", "bool", (B, H)),
+        PackedTensor("scale", "float32", ()),
+    )
+    small = PackedProfile(
+        "small",
+        (ranges((1, 3, 32), (2, 3, 64), (4, 3, 96)), ranges((1, 32), (2, 64), (4, 96)), ranges((), (), ())),
+    )
+    large = PackedProfile(
+        "large",
+        (ranges((4, 3, 96), (8, 3, 320), (16, 3, 640)), ranges((4, 96), (8, 320), (16, 640)), ranges((), (), ())),
+    )
+    dims = (PackedDim("batch", 1, 16, 1), PackedDim("height", 32, 640, 32))
+    return PackageIndex("det", inputs, (), None, dims, (small, large), "float32", {}, True, {}, {})
+
+
+def test_nothing_given_is_opt_of_the_first_profile() -> None:
+    assert shapes_of(an_index(), {}) == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
+
+
+def test_what_is_given_decides_its_dims_everywhere() -> None:
+    assert shapes_of(an_index(), {"mask": (3, 96)})["image"] == (3, 3, 96)
+
+
+def test_the_profile_is_one_that_takes_what_is_given() -> None:
+    assert shapes_of(an_index(), {"image": (5, 3, 320)})["mask"] == (5, 320)
+
+
+def test_a_profile_that_is_named_gives_the_rest() -> None:
+    index = an_index()
+    found = shapes_of(index, {"mask": (2, 64)}, index.profiles[1], "max")
+    assert found == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
+    assert shapes_of(index, {}, index.profiles[1], "max")["image"] == (16, 3, 640)
+
+
+def test_what_no_profile_takes_is_left_to_the_call() -> None:
+    assert shapes_of(an_index(), {"image": (99, 3, 64)})["mask"] == (99, 64)
+    assert shapes_of(an_index(), {"image": (2, 3)})["image"] == (2, 3)
+
+
+def test_dims_by_name_are_sizes_and_not_units() -> None:
+    assert described(an_index(), {"image": (2, 3, 64)}) == {"batch": 2, "height": 64}

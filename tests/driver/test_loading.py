@@ -1,0 +1,114 @@
+"""`trtbuild.load`: which device, which target, and what is read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trtbuild
+from tests.runtime.conftest import Built, built
+from trtbuild.driver import loading
+from trtbuild.errors import NoFittingTarget, PackageDamaged, UsageError
+from trtbuild.toolchain import devices
+
+__all__ = ["built"]
+
+
+@pytest.fixture
+def ada(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with an imagined GPU of SM 89, and behind it one of SM 120."""
+    monkeypatch.setattr(devices, "device_sms", lambda: (89, 120))
+
+
+def test_without_a_gpu_it_says_so_and_names_the_cpu(built: Built) -> None:
+    with pytest.raises(NoFittingTarget, match="no GPU was found") as raised:
+        trtbuild.load(built.package)
+    assert 'device="cpu"' in str(raised.value.hint)
+    with pytest.raises(NoFittingTarget, match="no GPU was found") as raised:
+        trtbuild.load(built.bare, device="cuda:0")
+    assert "reference: true" in str(raised.value.hint)
+
+
+def test_a_package_without_a_reference_does_not_run_on_the_cpu(built: Built) -> None:
+    with pytest.raises(NoFittingTarget, match="the package of 'bare' has no reference program") as raised:
+        trtbuild.load(built.bare, device="cpu")
+    assert "set `reference: true` in the manifest and build again" in str(raised.value.hint)
+
+
+def test_the_cpu_by_its_names(built: Built) -> None:
+    for device in ("cpu", torch.device("cpu"), "cpu:0"):
+        loaded = trtbuild.load(built.package, device=device)
+        assert loaded.is_reference and loaded.target is None and loaded.device == "cpu"
+        assert "reference program in PyTorch, no engine" in repr(loaded)
+
+
+def test_a_target_and_the_cpu_contradict_one_another(built: Built) -> None:
+    with pytest.raises(UsageError, match="no engine runs"):
+        trtbuild.load(built.package, device="cpu", target="ada")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "", -1, True, 1.5, "mps"])
+def test_what_is_no_device(device: Any, built: Built) -> None:
+    with pytest.raises(UsageError, match="is no device"):
+        trtbuild.load(built.package, device=device)
+
+
+@pytest.mark.usefixtures("ada")
+def test_the_target_is_that_of_the_gpu(built: Built) -> None:
+    for device, name, target in (
+        (None, "cuda:0", "ada"),
+        ("cuda", "cuda:0", "ada"),
+        (0, "cuda:0", "ada"),
+        (torch.device("cuda", 1), "cuda:1", "blackwell"),
+        ("cuda:1", "cuda:1", "blackwell"),
+    ):
+        loaded = trtbuild.load(built.package, device=device)
+        assert loaded.target is not None
+        assert (loaded.device, loaded.target.name) == (name, target)
+        assert not loaded.is_reference and f"engines of target {target!r}" in repr(loaded)
+    assert [profile.name for profile in loaded.profiles] == ["small", "large"]
+    assert [dim.name for dim in loaded.dims] == ["batch", "height", "width"]
+    assert (loaded.model, list(loaded.targets)) == ("net", ["ada", "blackwell"])
+
+
+@pytest.mark.usefixtures("ada")
+def test_a_gpu_that_is_not_there_and_a_target_of_another(built: Built) -> None:
+    with pytest.raises(NoFittingTarget, match="there is no GPU 2: this machine has 2"):
+        trtbuild.load(built.package, device=2)
+    with pytest.raises(NoFittingTarget, match="target 'blackwell' does not fit\n    blackwell: it is for SM 120"):
+        trtbuild.load(built.package, target="blackwell")
+    with pytest.raises(NoFittingTarget, match="it is for SM 89") as raised:
+        trtbuild.load(built.bare, device=1)
+    assert "add a target with sm: 120" in str(raised.value.hint)
+
+
+@pytest.mark.usefixtures("ada")
+def test_files_of_other_targets_are_not_looked_at(built: Built, tmp_path: Path) -> None:
+    copy = shutil.copytree(built.package, tmp_path / "net")
+    shutil.rmtree(copy / "engines" / "blackwell")
+    trtbuild.load(copy)
+    with pytest.raises(PackageDamaged, match="is missing, and the index names it"):
+        trtbuild.load(copy, device=1)
+
+
+def test_importing_trtbuild_loads_nothing() -> None:
+    code = (
+        "import sys, trtbuild; before = set(sys.modules); assert 'load' in dir(trtbuild); trtbuild.load;"
+        "heavy = {'torch', 'tensorrt', 'tensorrt_rtx', 'numpy', 'pydantic', 'yaml', 'click', 'onnx'};"
+        "print(sorted(heavy & before), sorted(heavy & set(sys.modules)), hasattr(trtbuild, 'nothing'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] [] False"
+
+
+def test_a_device_that_torch_has_made_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert loading._ordinal(None) == loading._ordinal("cuda") == 3
+    assert loading._ordinal("cuda:1") == 1

@@ -1,0 +1,40 @@
+"""What a compiler refuses is said in the words of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.conftest import FakeWorld, a_model
+from trtbuild.driver.refused_nodes import say_where
+from trtbuild.errors import ToolchainError
+
+
+def _refused(*nodes: str) -> ToolchainError:
+    error = ToolchainError("the ONNX parser of tensorrt refuses n0 (Erf: no)")
+    error.nodes = nodes
+    return error
+
+
+def _said(world: Any, error: ToolchainError, step: str = "net/engine/layers.1@ada") -> ToolchainError:
+    plan = world.plan(a_model())
+    say_where(error, plan, plan.steps[step], world)
+    return error
+
+
+def test_the_module_the_operator_and_what_keeps_it_in_pytorch() -> None:
+    world = FakeWorld()
+    world.build(a_model())
+    error = _said(world, _refused("n0", "n9"))
+    assert error.text.splitlines()[1:] == ["    n0 is linear in layers.1"]
+    assert error.hint == "keep what it refuses in PyTorch: partition: {torch_executed_ops: [linear]}"
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    world = FakeWorld()
+    world.build(a_model())
+    for error in (_said(world, _refused("n9")), _said(world, _refused())):
+        assert error.text == _refused().text and error.hint is None
+    record = world.plan(a_model()).steps["net/lower"].record
+    assert record is not None
+    world.evict(record.outputs["modules"])
+    assert _said(world, _refused("n0")).text == _refused().text

@@ -1,0 +1,102 @@
+"""Engines compared with PyTorch. No GPU: what runs them here is PyTorch on the CPU, in the place of TensorRT."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.stages.verify.conftest import Cut, cut_of
+from trtbuild.core.partitions import Partition
+from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.verification import tolerance
+from trtbuild.driver.verification_engines import EngineRunner
+from trtbuild.errors import EngineError
+from trtbuild.runtime.stitching import Call
+from trtbuild.stages.verify.run import verify
+from trtbuild.stages.verify.running import Torch, Weights
+
+
+class FakeMemory:
+    """Host memory in the place of a GPU's; it notes what is done in which order."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    @contextlib.contextmanager
+    def on_device(self) -> Iterator[None]:
+        self.did.append("on device")
+        yield
+
+    def stream(self) -> int:
+        return 7
+
+    def synchronize(self, stream: int) -> None:
+        self.did.append(f"synchronize {stream}")
+
+
+class FakeEngines:
+    """Engines that compute as PyTorch does, in 11 bits as TF32, and then `spoil` their results."""
+
+    def __init__(self, cut: Cut, spoil: Any = lambda value: value) -> None:
+        self.memory = FakeMemory()
+        self.calls: list[Call] = []
+        self._torch = Torch(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
+        self._spoil = spoil
+
+    def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
+        assert not cuda_graphs
+
+        def run(values: Sequence[Any], call: Call) -> Sequence[Any]:
+            assert all(value.is_contiguous() for value in values)
+            self.calls.append(call)
+            self.memory.did.append("run")
+            rounded = [value.half().float() if value.dtype is torch.float32 else value for value in values]
+            return [self._spoil(value) for value in self._torch.part(partition, rounded)]
+
+        return run
+
+
+PLAN = ShapePlan((Symbol("rows", 1, 8, 4, multiple_of=1),), ((SymbolAxis(0), 8),))
+
+
+@pytest.fixture(scope="module")
+def cut() -> Cut:
+    torch.manual_seed(0)
+    made = cut_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")])
+    from tests.stages.verify.conftest import replace_job
+
+    return replace_job(made, tolerance=tolerance("engine", "float32"))
+
+
+def test_an_engine_within_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:
+    engines = FakeEngines(cut)
+    report = verify(cut.job, cut.read, lambda *_: EngineRunner(engines, PLAN))
+    (part,) = report["partitions"]
+    assert (report["runner"], part["status"]) == ("engine", "right") and 1e-5 < part["error"] <= 1e-3
+    assert [(call.profile, call.sizes, call.stream) for call in engines.calls] == [
+        (point.profile, point.sizes, 7) for point in cut.job.points
+    ]
+    assert engines.memory.did == ["on device", "run", "synchronize 7"] * 3
+
+
+def test_an_engine_that_is_wrong_on_purpose_is_found(cut: Cut) -> None:
+    report = verify(cut.job, cut.read, lambda *_: EngineRunner(FakeEngines(cut, lambda value: value + 0.1), PLAN))
+    (part,) = report["partitions"]
+    assert part["status"] == report["whole"]["status"] == "wrong"
+    assert part["place"] is None  # the conversion is right: the engine is not made of it
+
+
+def test_what_tensorrt_refuses_is_wrong_and_said_in_its_words(cut: Cut) -> None:
+    def refuse(_: Any) -> Any:
+        raise EngineError("enqueueV3: Error Code 3")
+
+    report = verify(cut.job, cut.read, lambda *_: EngineRunner(FakeEngines(cut, refuse), PLAN))
+    assert report["partitions"][0]["text"] == "the engine fails: enqueueV3: Error Code 3"
+    assert report["partitions"][0]["status"] == "wrong"

@@ -1,0 +1,77 @@
+"""The detector that is defined by TensorRT's own API is the detector of PyTorch: what was recorded, computed by PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.examples.conftest import far
+from trtbuild.core import network_document
+from trtbuild.toolchain.recording import NetworkInput, Recorded, record
+
+MANIFESTS = str(Path(__file__).parents[2] / "manifests")
+
+
+class Computed:
+    """A recorded network whose convolutions, activations, sums, products and resizes PyTorch computes."""
+
+    def __init__(self, recorded: Recorded, *inputs: torch.Tensor) -> None:
+        document = network_document.parse(recorded.document)
+        self._weights = [torch.from_numpy(array) for array in recorded.weights]
+        self._inputs = inputs
+        self._calls = [call for call in document["calls"] if call.get("makes")]
+        self._set: list[dict[str, Any]] = [
+            {entry["set"]: entry["value"] for entry in document["calls"] if "set" in entry and entry["on"] == number}
+            for number in range(len(self._calls))
+        ]
+        self._known: dict[int, torch.Tensor] = {}
+        self.outputs = [self._value(written) for written in document["outputs"]]
+
+    def _value(self, written: Any) -> torch.Tensor:
+        if "input" in written:
+            return self._inputs[written["input"]]
+        number = written["output"][0]
+        if number not in self._known:
+            self._known[number] = self._compute(self._calls[number], self._set[number])
+        return self._known[number]
+
+    def _compute(self, call: dict[str, Any], said: dict[str, Any]) -> torch.Tensor:
+        name, args = call["call"], call["args"]
+        x = self._value(args[0])
+        if name == "add_convolution_nd":
+            kernel, bias = (self._weights[written["weights"]] for written in args[3:])
+            return F.conv2d(x, kernel, bias, said.get("stride_nd", 1), said.get("padding_nd", 0))
+        if name == "add_activation":
+            assert args[1] == {"enum": ["ActivationType", "SIGMOID"]}
+            return x.sigmoid()
+        if name == "add_elementwise":
+            operation = args[2]["enum"][1]
+            assert operation in ("SUM", "PROD")
+            return x + self._value(args[1]) if operation == "SUM" else x * self._value(args[1])
+        assert name == "add_resize"
+        assert said == {"resize_mode": {"enum": ["InterpolationMode", "NEAREST"]}, "scales": [1, 1, 2, 2]}
+        return F.interpolate(x, scale_factor=2.0, mode="nearest")
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (96, 320)])
+def test_it_is_the_detector_of_pytorch(height: int, width: int) -> None:
+    sys.path.insert(0, MANIFESTS)
+    try:
+        module = importlib.import_module("models.network_detector")
+    finally:
+        sys.path.remove(MANIFESTS)
+    declared = [NetworkInput("image", "float32", (1, 3, "d0", "d1"))]
+    with torch.no_grad():
+        found = record(lambda network, trt: module.define(network, trt, classes=8), declared, lambda *_: None)
+        image = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+        eager = module.build(8)(image)
+        computed = Computed(found, image)
+    assert [name for name, _, _ in found.outputs] == list(eager)
+    for ours, theirs in zip(computed.outputs, eager.values(), strict=True):
+        assert far(ours, theirs) <= 1e-5

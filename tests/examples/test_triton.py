@@ -1,0 +1,93 @@
+"""Triton's repositories of all examples: configurations that its schema takes, and ensembles that compute the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import BuiltExamples
+from tests.driver.outputs.triton.repositories import configurations
+from tests.examples.conftest import Example, example_names, far
+from tests.examples.test_numbers import TOLERANCE
+from trtbuild.driver.outputs.triton.flavour import why_not_native
+
+Find = Callable[[str], Example]
+
+_TYPES = {
+    torch.float32: "TYPE_FP32",
+    torch.float16: "TYPE_FP16",
+    torch.bfloat16: "TYPE_BF16",
+    torch.int64: "TYPE_INT64",
+    torch.int32: "TYPE_INT32",
+    torch.bool: "TYPE_BOOL",
+    torch.uint8: "TYPE_UINT8",
+}
+
+
+#: Examples that Triton could not serve by itself, whatever their toolchain, and why.
+NOT_NATIVE = {
+    "three_parts": "partition p1 runs in PyTorch",
+    "chosen": "partition p1 runs in PyTorch",
+    "digits": "partition model has an output whose size only running it tells",
+}
+
+
+def as_if_by_tensorrt(index: Any) -> Any:
+    """The package as TensorRT 10 would leave it, for the first of its targets."""
+    found = copy.deepcopy(index)
+    name, target = next(iter(found["targets"].items()))
+    found["targets"] = {name: {**target, "toolchain": "tensorrt", "version": "10.8.0", "engines": {}}}
+    return found
+
+
+@pytest.mark.parametrize("name", example_names(computed=True))
+def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -> None:
+    index = copy.deepcopy(built_examples.index(name))
+    for target in index["targets"].values():
+        target["engines"] = {}
+    (config,) = configurations(index).values()
+    assert (config.name, config.backend) == (name, "python")
+
+
+@pytest.mark.parametrize("name", example_names(computed=True))
+def test_an_ensemble_computes_the_model(name: str, example: Find, built_examples: BuiltExamples) -> None:
+    """Its configuration is followed as Triton follows it, with PyTorch in the place of the engines; what a request says and
+    what a step gives has the types and shapes that configurations promise."""
+    index = as_if_by_tensorrt(built_examples.index(name))
+    assert why_not_native(index) == NOT_NATIVE.get(name)
+    if name in NOT_NATIVE:
+        return
+    configs, found = configurations(index), example(name)
+    parts = {part.name: part for part in found.partitions.partitions}
+    ensemble = configs[name]
+    for _, sizes in found.points:
+        inputs = found.inputs(sizes)
+        values = dict(inputs)
+        for entry in ensemble.input:
+            _check(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
+        for step in ensemble.ensemble_scheduling.step:
+            config, part = configs[step.model_name], parts[step.model_name.removeprefix(f"{name}.")]
+            given = [values[step.input_map[f"i{k}"]] for k in range(len(part.inputs))]
+            results = found.in_torch(part, given)
+            for entry, value in zip((*config.input, *config.output), (*given, *results), strict=True):
+                _check(entry, value, batched=False)
+            values.update({step.output_map[f"o{k}"]: value for k, value in enumerate(results)})
+        for entry, theirs in zip(ensemble.output, found.run_eager(inputs), strict=True):
+            _check(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
+            assert far(values[entry.name], theirs) <= TOLERANCE[found.model.precision]
+
+
+def _check(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
+    """Triton compares every tensor with the configuration."""
+    assert (
+        entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[entry.data_type].name
+        == (_TYPES[value.dtype])
+    )
+    shape = list(value.shape)[1:] if batched else list(value.shape)
+    dims = list(entry.dims) if shape else [1]
+    assert len(dims) == len(shape or [1])
+    assert all(said in (-1, size) for said, size in zip(dims, shape or [1], strict=True)), (entry.name, dims, shape)

@@ -1,0 +1,66 @@
+"""The rows about settings: precision, operators and block sizes, full compilation, partitioned graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.guide.conftest import check, partitions
+from trtbuild import Input
+from trtbuild.errors import ConversionRefused
+
+ROWS = Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(8, 16))
+
+
+class Layers(torch.nn.Module):
+    """Three layers with a cumulative sum after the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(16, 16) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.layers[0](x))
+        x = torch.cumsum(x, 1)
+        return torch.relu(self.layers[2](torch.relu(self.layers[1](x))))
+
+
+@pytest.fixture
+def layers() -> torch.nn.Module:
+    return Layers().eval()
+
+
+@pytest.mark.parametrize("precision", [{"enabled_precisions": {torch.half}}, {"precision": "bfloat16"}])
+def test_precision(compiled: Any, layers: Any, precision: dict[str, Any]) -> None:
+    model = compiled(layers, [ROWS], **precision)
+    for rows in (1, 8):
+        check(model, layers, torch.randn(rows, 16), tolerance=5e-2)
+    assert model.package.index.precision in ("float16", "bfloat16")
+
+
+def test_torch_executed_ops_partition_the_graph(compiled: Any, layers: Any) -> None:
+    model = compiled(layers, [ROWS], torch_executed_ops={torch.ops.aten.cumsum}, min_block_size=1)
+    assert partitions(model) == ["tensorrt", "torch", "tensorrt"]
+    for rows in (1, 5, 8):
+        check(model, layers, torch.randn(rows, 16))
+
+
+def test_min_block_size_joins_small_pieces(compiled: Any, layers: Any) -> None:
+    model = compiled(layers, [ROWS], torch_executed_ops=["aten.cumsum"], min_block_size=3)
+    assert partitions(model) == ["torch", "tensorrt"]
+    check(model, layers, torch.randn(5, 16))
+
+
+def test_require_full_compilation(compiled: Any, layers: Any) -> None:
+    assert partitions(compiled(layers, [ROWS], require_full_compilation=True)) == ["tensorrt"]
+    with pytest.raises(ConversionRefused, match=r"aten\.cumsum"):
+        compiled(layers, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.cumsum"])
+
+
+def test_an_engine_for_each_module(compiled: Any, layers: Any) -> None:
+    model = compiled(layers, [ROWS], granularity=["layers.*"])
+    assert len(partitions(model)) > 3
+    check(model, layers, torch.randn(5, 16))

@@ -1,0 +1,118 @@
+"""What is said where an engine does not take what it is given, or TensorRT does not take the engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.messages.catalogue import Case, read, settle
+from tests.runtime import fake_tensorrt
+from tests.runtime.fake_cuda import FakeDriver
+from tests.runtime.fake_gpu import FakeGpu
+from tests.runtime.rigs import Rig, partition, rig  # noqa: F401 - a fixture
+from trtbuild.errors import TrtbuildError
+from trtbuild.runtime.arrays import DeviceArray
+from trtbuild.runtime.cuda_memory import CudaMemory
+from trtbuild.runtime.engines import EnginePart
+from trtbuild.runtime.memory import choose_memory
+from trtbuild.toolchain.execution import load_library
+
+Patch = pytest.MonkeyPatch
+ASKED: dict[str, Callable[[Rig, Patch], Any]] = {}
+
+
+def asked(function: Callable[[Rig, Patch], Any]) -> None:
+    ASKED[function.__name__.replace("_", " ")] = function
+
+
+def _run(rig: Rig, sample: str, *values: DeviceArray, sizes: tuple[int, ...]) -> Any:  # noqa: F811
+    return rig.part(sample)(values, rig.call(*sizes, stream=rig.stream()))
+
+
+@asked
+def an_array_in_host_memory(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return rig.memory.adopt(np.zeros((2, 4), np.float32), "input 'image'", 0)
+
+
+@asked
+def no_array_at_all(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return rig.memory.adopt([[1.0]], "input 'image'", 0)
+
+
+@asked
+def an_array_of_another_gpu(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    rig.gpu.devices = 2
+    other = CudaMemory(FakeDriver(rig.gpu), 1)
+    return other.adopt(rig.values(2, 4, stream=0)[0], "input 'image'", 0)
+
+
+@asked
+def another_element_type(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return _run(rig, "affine", rig.array(np.zeros((2, 4), np.int32), 0), sizes=(2,))
+
+
+@asked
+def a_size_that_the_package_does_not_say(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return _run(rig, "affine", rig.values(3, 4, stream=0)[0], sizes=(5,))
+
+
+@asked
+def an_engine_of_another_partition(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    with rig.memory.on_device():
+        engine = rig.library.load_engine(rig.trt.plan("kinds"))
+    return EnginePart(rig.library, engine, partition("affine"), rig.workspaces)
+
+
+@asked
+def a_plan_that_is_none(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return rig.library.load_engine(b"not a plan")
+
+
+@asked
+def a_profile_that_contexts_cannot_share(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    part, (value, _data) = rig.part("unshared"), rig.values(2, 4, stream=0)
+    for stream in (rig.stream(), rig.stream()):
+        part([value], rig.call(2, stream=stream))
+
+
+@asked
+def a_run_that_tensorrt_refuses(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    def refuse(self: Any, stream: int) -> bool:
+        rig.trt.say([("ERROR", "[executionContext.cpp::enqueueInternal::795] Error Code 1: Cuda Runtime")])
+        return False
+
+    patch.setattr(fake_tensorrt._Context, "_execute", refuse)
+    return _run(rig, "affine", rig.values(2, 4, stream=0)[0], sizes=(2,))
+
+
+@asked
+def a_gpu_that_is_not_there(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return CudaMemory(FakeDriver(FakeGpu()), 1)
+
+
+@asked
+def neither_torch_nor_cuda_python(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    patch.setitem(sys.modules, "torch", None)
+    patch.setitem(sys.modules, "cuda", None)
+    return choose_memory(0)
+
+
+@asked
+def another_tensorrt_than_the_one_that_built(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    patch.setitem(sys.modules, "tensorrt", rig.trt)
+    return load_library("tensorrt", "10.3.0")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("engines")])
+def test_what_is_said(case: Case, rig: Rig, monkeypatch: Patch) -> None:  # noqa: F811
+    with pytest.raises(TrtbuildError) as caught:
+        ASKED[case.name](rig, monkeypatch)
+    settle("engines", case, f"{type(caught.value).__name__}\n{caught.value}")
+
+
+def test_every_case_is_in_the_catalogue() -> None:
+    assert {case.name for case in read("engines")} == set(ASKED)

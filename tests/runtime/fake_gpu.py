@@ -1,0 +1,204 @@
+"""A GPU that is not there: its memory is host memory, and what is enqueued on a stream runs when somebody waits for it.
+
+So the rules of streams hold for real: memory that is freed or used again too early is seen, because the work that reads
+it has not run yet. What CUDA leaves undefined is a `Misuse` here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+LEGACY = 0
+_POISON = 0xCD
+
+
+class Misuse(AssertionError):
+    """Something that is undefined on a GPU."""
+
+
+@dataclass
+class _Stream:
+    blocking: bool
+    works: list[Callable[[], None]] = field(default_factory=list)
+    done: int = 0
+
+
+@dataclass
+class _Event:
+    stream: int
+    position: int
+
+
+class FakeGpu:
+    """One or more devices of one machine. With `deferred` work runs as late as it may, else at once."""
+
+    def __init__(self, *, deferred: bool = True, devices: int = 1) -> None:
+        self.deferred = deferred
+        self.devices = devices
+        self.streams: dict[int, _Stream] = {LEGACY: _Stream(blocking=True)}
+        self.blocks: dict[int, Any] = {}
+        self.allocations = 0
+        #: What kernels rely on.
+        self.alignment = 256
+        self.lock = threading.RLock()
+        #: Where work is enqueued that uses a workspace: (address, size, stream, position).
+        self.workspaces: list[tuple[int, int, int, int]] = []
+        self.captures: dict[int, list[Callable[[], None]]] = {}
+        self._idle: dict[tuple[int, int | None], list[int]] = {}
+        self._freed: dict[int, tuple[Any, int, int]] = {}
+        self._numbers = itertools.count(4096)
+        self._current = threading.local()
+
+    # -- devices
+
+    def current(self) -> int | None:
+        """The calling thread's current device."""
+        return getattr(self._current, "stack", [None])[-1]
+
+    def push_device(self, ordinal: int) -> None:
+        self._current.stack = [*getattr(self._current, "stack", [None]), ordinal]
+
+    def pop_device(self) -> None:
+        self._current.stack.pop()
+
+    # -- memory
+
+    def allocate(self, size_bytes: int, stream: int | None = None) -> int:
+        """A block of its own, aligned to 256 bytes. As in a pool, the last one of its size that was freed on `stream`."""
+        with self.lock:
+            idle = self._idle.get((max(size_bytes, 1), stream))
+            if idle:
+                address = idle.pop()
+                self.blocks[address] = self._freed.pop(address)[0]
+                return address
+            self.allocations += 1
+            raw = np.full(size_bytes + 256, _POISON, np.uint8)
+            offset = -raw.ctypes.data % 256
+            block = raw[offset : offset + max(size_bytes, 1)]
+            self.blocks[block.ctypes.data] = block
+            return int(block.ctypes.data)
+
+    def free(self, address: int) -> None:
+        """At once: whoever still reads it reads poison."""
+        with self.lock:
+            block = self.blocks.pop(address, None)
+            if block is None:
+                raise Misuse("memory is freed that is not allocated")
+            block[:] = _POISON
+
+    def free_on(self, address: int, stream: int) -> None:
+        """Behind what is on `stream` now; later work on it may have it again."""
+        with self.lock:
+            block = self.blocks.pop(address, None)
+            if block is None:
+                raise Misuse("memory is freed that is not allocated")
+            self._freed[address] = block, stream, self.push(stream, _nothing)
+            self._idle.setdefault((len(block), stream), []).append(address)
+
+    def check(self, address: int, size_bytes: int, what: str) -> None:
+        """Raise Misuse unless all of it is allocated."""
+        with self.lock:
+            for start, block in self.blocks.items():
+                if start <= address and address + size_bytes <= start + len(block):
+                    return
+            for start, (block, stream, position) in self._freed.items():
+                if start <= address and address + size_bytes <= start + len(block) and self.pending(stream, position):
+                    return  # freed behind the work that asks
+        raise Misuse(f"{what} is not in allocated memory")
+
+    def write(self, address: int, data: Any) -> None:
+        data = np.ascontiguousarray(data)
+        ctypes.memmove(address, data.ctypes.data, data.nbytes)
+
+    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        data = np.empty(shape, dtype)
+        ctypes.memmove(data.ctypes.data, address, data.nbytes)
+        return data
+
+    # -- streams
+
+    def new_stream(self, *, blocking: bool) -> int:
+        with self.lock:
+            handle = next(self._numbers)
+            self.streams[handle] = _Stream(blocking)
+            return handle
+
+    def stream(self) -> int:
+        """One stream, for probes."""
+        if len(self.streams) == 1:
+            self.new_stream(blocking=False)
+        return next(handle for handle in self.streams if handle != LEGACY)
+
+    def push(self, stream: int, work: Callable[[], None]) -> int:
+        """Enqueue `work`; its position on the stream."""
+        with self.lock:
+            if stream in self.captures:
+                self.captures[stream].append(work)
+                return 0
+            stream = LEGACY if stream == 1 else stream
+            mine = self.streams[stream]
+            before: list[tuple[int, int]] = []
+            if stream == LEGACY:
+                others = [(h, s) for h, s in self.streams.items() if h != LEGACY and s.blocking]
+                before = [(handle, len(other.works)) for handle, other in others]
+            elif mine.blocking:
+                before = [(LEGACY, len(self.streams[LEGACY].works))]
+
+            def run() -> None:
+                for handle, count in before:
+                    self.run_to(handle, count)
+                work()
+
+            mine.works.append(run)
+            position = len(mine.works)
+            if not self.deferred:
+                self.run_to(stream, position)
+            return position
+
+    def run_to(self, stream: int, position: int) -> None:
+        with self.lock:
+            mine = self.streams[stream]
+            while mine.done < position:
+                mine.done += 1
+                work, mine.works[mine.done - 1] = mine.works[mine.done - 1], _nothing
+                work()
+
+    def synchronize(self, stream: int) -> str:
+        stream = LEGACY if stream == 1 else stream
+        self.run_to(stream, len(self.streams[stream].works))
+        return ""
+
+    def synchronize_all(self) -> None:
+        for handle in list(self.streams):
+            self.synchronize(handle)
+
+    def pending(self, stream: int, position: int) -> bool:
+        """Whether the work at `position` has yet to run."""
+        return self.streams[LEGACY if stream == 1 else stream].done < position
+
+    def record(self, stream: int) -> _Event:
+        return _Event(stream, self.push(stream, _nothing))
+
+    def wait(self, reader: int, event: _Event) -> None:
+        if reader != event.stream:
+            self.push(reader, lambda: self.run_to(event.stream, event.position))
+
+    def claim_workspace(self, address: int, size_bytes: int, stream: int, position: int) -> None:
+        """Work at `position` of `stream` computes there. Raises Misuse where other streams' pending work does too."""
+        with self.lock:
+            self.workspaces = [entry for entry in self.workspaces if self.pending(entry[2], entry[3])]
+            for start, size, other, _ in self.workspaces:
+                if other != stream and start < address + size_bytes and address < start + size:
+                    raise Misuse("two streams compute in one workspace at once")
+            self.workspaces.append((address, size_bytes, stream, position))
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,156 @@
+"""Small engines: what they compute (NumPy), their inputs and profiles, and how TensorRT's network API builds them.
+
+The fake runs `compute`; the recorder builds `network` with the real library. Names are those of partitions: ``i0…``,
+``o0…``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
+Range = tuple[Shape, Shape, Shape]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """`inputs` and `outputs` are (torch dtype, shape with -1). `profiles` hold min, opt, max for each input."""
+
+    inputs: tuple[tuple[str, Shape], ...]
+    outputs: tuple[tuple[str, Shape], ...]
+    profiles: tuple[tuple[Range, ...], ...]
+    compute: Callable[..., list[Any]]
+    network: Callable[[Any, Any, list[Any]], list[Any]]
+    #: Whether contexts may share a profile (PreviewFeature.PROFILE_SHARING_0806; always from TensorRT 9 on).
+    shared: bool = True
+    #: The fake's activation memory, where none was recorded.
+    memory_bytes: int = 0
+
+    def shapes(self, shapes: list[Shape]) -> list[Shape]:
+        """The outputs' shapes for inputs of `shapes`; -1 where only running tells. Raises ValueError where none follow."""
+        zeros = [np.zeros(shape, _NUMPY[dtype]) for shape, (dtype, _) in zip(shapes, self.inputs, strict=True)]
+        made = [array.shape for array in self.compute(*zeros)]
+        if self.compute is nonzero:
+            return [shape for _, shape in self.outputs]
+        return made
+
+
+_NUMPY = {"float32": np.float32, "float16": np.float16, "int32": np.int32, "bool": np.bool_, "uint8": np.uint8}
+WIDTH = 256
+
+
+def half_of_identity() -> Any:
+    """The weight of `wide`: what it computes is exact, and needs activation memory."""
+    return (np.eye(WIDTH) * 0.5).astype(np.float32)
+
+
+def nonzero(x: Any) -> list[Any]:
+    return [np.stack(np.nonzero(x)).astype(np.int32)]
+
+
+def _constant(network: Any, value: Any) -> Any:
+    value = np.ascontiguousarray(value)
+    _KEPT.append(value)
+    return network.add_constant(value.shape, value).get_output(0)
+
+
+#: TensorRT keeps pointers to weights until the network is built.
+_KEPT: list[Any] = []
+
+
+def _affine(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
+    product = trt.ElementWiseOperation.PROD
+    total = trt.ElementWiseOperation.SUM
+    doubled = network.add_elementwise(inputs[0], _constant(network, np.full((1, 4), 2, np.float32)), product)
+    one = _constant(network, np.full((1, 4), 1, np.float32))
+    return [network.add_elementwise(doubled.get_output(0), one, total).get_output(0)]
+
+
+def _pair(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
+    both = network.add_elementwise(inputs[0], inputs[1], trt.ElementWiseOperation.SUM)
+    relu = network.add_activation(inputs[0], trt.ActivationType.RELU)
+    return [both.get_output(0), relu.get_output(0)]
+
+
+def _twice(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
+    return [network.add_elementwise(inputs[0], inputs[0], trt.ElementWiseOperation.SUM).get_output(0)]
+
+
+def _nonzero(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
+    return [network.add_non_zero(inputs[0]).get_output(0)]
+
+
+def _wide(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
+    value, none = inputs[0], trt.MatrixOperation.NONE
+    for _ in range(3):
+        weight = _constant(network, half_of_identity())
+        value = network.add_matrix_multiply(value, none, weight, none).get_output(0)
+        value = network.add_activation(value, trt.ActivationType.RELU).get_output(0)
+    return [value]
+
+
+def _kinds(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
+    zero = _constant(network, np.zeros((1,), np.int32))
+    greater = network.add_elementwise(inputs[0], zero, trt.ElementWiseOperation.GREATER).get_output(0)
+    return [*_twice(trt, network, inputs), greater]
+
+
+def _ranges(*shapes: Shape) -> Range:
+    low, middle, high = shapes
+    return low, middle, high
+
+
+def _row(low: int, middle: int, high: int, width: int = 4) -> tuple[Range, ...]:
+    return (_ranges((low, width), (middle, width), (high, width)),)
+
+
+def _affine_of(x: Any) -> list[Any]:
+    return [x * np.float32(2) + np.float32(1)]
+
+
+SAMPLES: dict[str, Sample] = {
+    "affine": Sample(
+        (("float32", (-1, 4)),), (("float32", (-1, 4)),), (_row(1, 4, 8), _row(8, 16, 32)), _affine_of, _affine
+    ),
+    "unshared": Sample(
+        (("float32", (-1, 4)),), (("float32", (-1, 4)),), (_row(1, 4, 8), _row(8, 16, 32)), _affine_of, _affine, False
+    ),
+    "empty": Sample((("float32", (-1, 4)),), (("float32", (-1, 4)),), (_row(0, 4, 8),), _affine_of, _affine),
+    "pair": Sample(
+        (("float32", (-1, -1)), ("float32", (-1, -1))),
+        (("float32", (-1, -1)), ("float32", (-1, -1))),
+        ((_ranges((1, 1), (2, 3), (8, 8)),) * 2,),
+        lambda a, b: [a + b, np.maximum(a, 0)],
+        _pair,
+    ),
+    "half": Sample(
+        (("float16", (2, 3)),), (("float16", (2, 3)),), ((_ranges((2, 3), (2, 3), (2, 3)),),), lambda x: [x + x], _twice
+    ),
+    "scalar": Sample((("float32", ()),), (("float32", ()),), ((_ranges((), (), ()),),), lambda x: [x + x], _twice),
+    "kinds": Sample(
+        (("int32", (-1,)),),
+        (("int32", (-1,)), ("bool", (-1,))),
+        ((_ranges((1,), (4,), (16,)),),),
+        lambda x: [x + x, x > 0],
+        _kinds,
+    ),
+    "nonzero": Sample(
+        (("float32", (-1,)),), (("int32", (1, -1)),), ((_ranges((1,), (4,), (16,)),),), nonzero, _nonzero
+    ),
+    "wide": Sample(
+        (("float32", (-1, WIDTH)),),
+        (("float32", (-1, WIDTH)),),
+        (_row(1, 8, 64, WIDTH), _row(64, 128, 512, WIDTH)),
+        lambda x: [np.maximum(x * np.float32(0.125), 0)],
+        _wide,
+    ),
+}
+
+
+def numpy_type(dtype: str) -> Any:
+    """NumPy's type for torch's name."""
+    return _NUMPY[dtype]

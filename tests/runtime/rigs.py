@@ -1,0 +1,95 @@
+"""What tests of engines are made of: the fakes, and the runtime over them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime import fake_tensorrt
+from tests.runtime.fake_cuda import FakeDriver
+from tests.runtime.fake_gpu import FakeGpu
+from tests.runtime.fake_tensorrt import FakeTensorRT
+from tests.runtime.fake_tensorrt.samples import SAMPLES, WIDTH
+from trtbuild.core.partitions import Partition, TensorType
+from trtbuild.runtime.arrays import DeviceArray
+from trtbuild.runtime.cuda_memory import CudaMemory
+from trtbuild.runtime.engines import EnginePart
+from trtbuild.runtime.stitching import Call
+from trtbuild.runtime.workspaces import Workspaces
+from trtbuild.toolchain.execution import TensorRT
+from trtbuild.toolchain.execution_table import calls_of
+
+#: Sizes of outputs as the package says them: symbol 0 is the first dynamic axis of the first input, 1 the second.
+_SIZES: dict[str, list[tuple[Any, ...]]] = {
+    "affine": [(["sym", 0], 4)],
+    "unshared": [(["sym", 0], 4)],
+    "empty": [(["sym", 0], 4)],
+    "pair": [(["sym", 0], ["sym", 1])] * 2,
+    "half": [(2, 3)],
+    "scalar": [()],
+    "kinds": [(["sym", 0],)] * 2,
+    "nonzero": [(1, ["data", 0])],
+    "wide": [(["sym", 0], WIDTH)],
+}
+
+
+def partition(sample: str) -> Partition:
+    spec = SAMPLES[sample]
+    return Partition(
+        name=sample,
+        kind="tensorrt",
+        graph="0" * 64,
+        weights=(),
+        inputs=tuple((f"input:{k}", TensorType(dtype, shape)) for k, (dtype, shape) in enumerate(spec.inputs)),
+        outputs=tuple(TensorType(dtype, size) for (dtype, _), size in zip(spec.outputs, _SIZES[sample], strict=True)),
+        calls=(),
+    )
+
+
+@dataclass
+class Rig:
+    """The fakes, and what is made of them."""
+
+    gpu: FakeGpu
+    driver: FakeDriver
+    trt: FakeTensorRT
+    memory: CudaMemory
+    library: TensorRT
+    workspaces: Workspaces
+
+    def part(self, sample: str, **options: Any) -> EnginePart:
+        with self.memory.on_device():
+            engine = self.library.load_engine(memoryview(self.trt.plan(sample)))
+        return EnginePart(self.library, engine, partition(sample), self.workspaces, **options)
+
+    def array(self, data: Any, stream: int) -> DeviceArray:
+        kinds = {"float32": "float32", "float16": "float16", "int32": "int32", "bool": "bool"}
+        with self.memory.on_device():
+            return self.memory.upload(np.asarray(data), kinds[str(np.asarray(data).dtype)], stream)
+
+    def values(self, *shape: int, stream: int, start: int = 0) -> tuple[DeviceArray, Any]:
+        data = (np.arange(np.prod(shape)) + start).reshape(shape).astype(np.float32)
+        return self.array(data, stream), data
+
+    def stream(self) -> int:
+        return self.gpu.new_stream(blocking=False)
+
+    def call(self, *sizes: int, stream: int, profile: int = 0) -> Call:
+        return Call(profile, sizes, stream, self.memory.device)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    gpu = FakeGpu()
+    driver, trt = FakeDriver(gpu), FakeTensorRT(gpu)
+    memory = CudaMemory(driver, 0)
+    calls = calls_of("tensorrt", trt.__version__)
+    assert calls is not None
+    yield Rig(gpu, driver, trt, memory, TensorRT("tensorrt", trt, calls), Workspaces(memory))
+    gc.collect()
+    assert fake_tensorrt.faults() == []

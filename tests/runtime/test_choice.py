@@ -1,0 +1,164 @@
+"""Which target runs here, and which profile takes a call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trtbuild.core.package_index import PackageIndex, PackedProfile, PackedTarget
+from trtbuild.core.partitions import Partitions
+from trtbuild.core.spec import ShapeRange
+from trtbuild.errors import NoFittingTarget
+from trtbuild.runtime.choice import Here, choose_profile, choose_target, out_of_range, serves
+
+RTX, TRT = {"tensorrt-rtx": "1.7.1.116", "tensorrt": None}, {"tensorrt-rtx": None, "tensorrt": "8.6.0"}
+
+
+def target(name: str, sm: int, **more: Any) -> PackedTarget:
+    plain = PackedTarget(
+        name=name,
+        sm=sm,
+        sms=(sm,),
+        toolchain="tensorrt-rtx",
+        version="1.7.1.116",
+        version_compatible=False,
+        compatibility="exact",
+        platform="linux-x86_64",
+        partitions=Partitions((), ()),
+        programs={},
+        engines={},
+        layers={},
+    )
+    return replace(plain, **more)
+
+
+def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
+    return PackageIndex("vit", (), (), {}, (), (), "float32", {t.name: t for t in targets}, reference, {}, {})
+
+
+def here(sm: int | None, toolchains: dict[str, str | None] = RTX, platform: str = "linux-x86_64") -> Here:
+    return Here(platform, sm, "NVIDIA X", toolchains)
+
+
+PLUS = target("plus", 86, sms=(80, 86, 89, 120), compatibility="ampere_plus")
+
+
+def test_the_exact_sm_wins_then_what_the_plan_is_portable_to() -> None:
+    both = package(PLUS, target("ada", 89), target("ampere", 86))
+    assert choose_target(both, here(89)).name == "ada"
+    assert choose_target(both, here(86)).name == "ampere"  # exactly its SM, and for fewer SMs
+    assert choose_target(both, here(120)).name == "plus"
+    assert choose_target(both, here(86), "plus").name == "plus"
+
+
+def test_a_tensorrt_plan_for_ampere_plus_is_for_every_later_sm() -> None:
+    plus = target("plus", 80, toolchain="tensorrt", compatibility="ampere_plus")
+    assert [serves(plus, sm) for sm in (75, 80, 90, 120)] == [False, True, True, True]
+    assert not serves(replace(plus, toolchain="tensorrt-rtx"), 90)
+
+
+def test_the_toolchain_that_is_installed_wins() -> None:
+    both = package(target("a", 90), target("b", 90, toolchain="tensorrt", version="8.6.0"))
+    assert choose_target(both, here(90, TRT)).name == "b"
+    assert choose_target(both, here(90, RTX)).name == "a"
+
+
+MISFITS = {
+    "another GPU": ((target("ada", 89),), here(90), "ada: it is for SM 89", "add a target with sm: 90"),
+    "another version": (
+        (target("ada", 89, version="1.4.0.76"),),
+        here(89),
+        "ada: it was built by tensorrt-rtx 1.4.0.76, and 1.7.1.116 is installed",
+        "pip install 'tensorrt-rtx==1.4.0.76', or build the package with 1.7.1.116",
+    ),
+    "nothing installed": (
+        (target("ada", 89),),
+        here(89, TRT),
+        "ada: it needs tensorrt-rtx 1.7.1.116, which is not installed",
+        "pip install 'tensorrt-rtx==1.7.1.116'",
+    ),
+    "another platform": (
+        (target("ada", 89, platform="windows-x86_64"),),
+        here(89),
+        "ada: it is for windows-x86_64",
+        "platform: linux-x86_64",
+    ),
+    "each for its reason": (
+        (target("ada", 89), target("hopper", 90, version="1.4.0.76")),
+        here(90),
+        "ada: it is for SM 89\n    hopper: it was built by tensorrt-rtx 1.4.0.76",
+        "; or ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_why_nothing_fits(case: str) -> None:
+    targets, machine, text, hint = MISFITS[case]
+    with pytest.raises(NoFittingTarget) as raised:
+        choose_target(package(*targets), machine)
+    assert "(NVIDIA X, SM" in str(raised.value) and text in str(raised.value)
+    assert hint in str(raised.value.hint)
+
+
+def test_a_version_compatible_plan_runs_on_later_versions() -> None:
+    old = target("hopper", 90, toolchain="tensorrt", version="8.6.0", version_compatible=True)
+    assert choose_target(package(old), here(90, {"tensorrt": "10.3.0"})).name == "hopper"
+    with pytest.raises(NoFittingTarget):
+        choose_target(package(old), here(90, {"tensorrt": "8.5.3"}))
+
+
+def test_a_target_that_was_named() -> None:
+    with pytest.raises(NoFittingTarget, match="has no target 'adda'") as raised:
+        choose_target(package(target("ada", 89)), here(89), "adda")
+    assert "did you mean 'ada'" in str(raised.value.hint)
+    with pytest.raises(NoFittingTarget, match="target 'ada' does not fit"):
+        choose_target(package(target("ada", 89), target("hopper", 90)), here(90), "ada")
+
+
+def test_no_gpu_names_the_cpu() -> None:
+    with pytest.raises(NoFittingTarget, match=r"no GPU was found.*ada \(SM 89") as raised:
+        choose_target(package(target("ada", 89), reference=True), here(None))
+    assert 'device="cpu"' in str(raised.value.hint)
+    with pytest.raises(NoFittingTarget) as raised:
+        choose_target(package(target("ada", 89)), here(None))
+    assert "reference: true" in str(raised.value.hint)
+
+
+# -- profiles
+
+
+def profile(name: str, low: int, mid: int, high: int) -> PackedProfile:
+    return PackedProfile(name, (ShapeRange((low, 3), (mid, 3), (high, 3)),))
+
+
+SMALL, LARGE = profile("small", 1, 2, 8), profile("large", 4, 32, 64)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [(1, 0), (4, 0), (8, 0), (9, 1), (64, 1), (65, None), (0, None)],
+)
+def test_the_profile_that_takes_the_shapes_and_has_the_nearest_opt(size: int, wanted: int | None) -> None:
+    assert choose_profile([SMALL, LARGE], [(size, 3)]) == wanted
+
+
+def test_nearness_goes_by_ratios() -> None:
+    """8 is four times 2, and a quarter of 32: equally near, and the first wins. 8 of opt 10 and 7: 10 is nearer."""
+    assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 32, 64)], [(8, 3)]) == 0
+    assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 31, 64)], [(8, 3)]) == 1
+    assert choose_profile([profile("a", 1, 4, 64), profile("b", 1, 13, 64)], [(8, 3)]) == 1
+
+
+def test_out_of_range_names_every_profile() -> None:
+    def axis(number: int, place: int) -> str:
+        return f"input {number}, axis {place}"
+
+    assert out_of_range([SMALL], [(9, 3)], axis) == "input 0, axis 0 is 9, and allowed is 1 to 8"
+    assert out_of_range([SMALL, LARGE], [(65, 4)], axis).splitlines() == [
+        "no profile takes these shapes",
+        "    small: input 0, axis 0 is 65, and allowed is 1 to 8; input 0, axis 1 is 4, and allowed is 3 alone",
+        "    large: input 0, axis 0 is 65, and allowed is 4 to 64; input 0, axis 1 is 4, and allowed is 3 alone",
+    ]

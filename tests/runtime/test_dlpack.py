@@ -1,0 +1,129 @@
+"""DLPack capsules that ctypes reads and makes, against PyTorch's and NumPy's."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from trtbuild.runtime import dlpack
+
+
+def _values(taken: dlpack.Taken) -> torch.Tensor:
+    """What a capsule held, through another capsule of ours."""
+    versioned = dlpack.make(
+        taken.address, taken.shape, taken.strides, taken.dtype, (dlpack.CPU, 0), taken.owner, versioned=True
+    )
+    return torch.utils.dlpack.from_dlpack(versioned)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool],
+)
+@pytest.mark.parametrize("shape", [(2, 3), (), (4,), (0, 3)])
+def test_a_tensor_survives_the_way_there_and_back(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = (torch.arange(int(np.prod(shape))).reshape(shape) % 2).to(dtype)
+    taken = dlpack.take(tensor.__dlpack__())
+    assert taken.shape == shape and f"torch.{taken.dtype}" == str(dtype) and taken.device_type == dlpack.CPU
+    assert taken.address == tensor.data_ptr()
+    torch.testing.assert_close(_values(taken), tensor)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_capsules_of_both_kinds_are_taken(version: tuple[int, int] | None) -> None:
+    tensor = torch.arange(6).reshape(2, 3)
+    taken = dlpack.take(tensor.__dlpack__(max_version=version))
+    torch.testing.assert_close(_values(taken), tensor)
+
+
+def test_strides_are_kept() -> None:
+    tensor = torch.arange(6).reshape(2, 3).T
+    taken = dlpack.take(tensor.__dlpack__())
+    assert taken.strides == (1, 3)
+    torch.testing.assert_close(_values(taken), tensor)
+
+
+def test_the_memory_lives_as_long_as_the_owner() -> None:
+    array = np.arange(1000, dtype=np.float32)
+    alive = weakref.ref(array)
+    taken = dlpack.take(array.__dlpack__())
+    del array
+    gc.collect()
+    assert alive() is not None
+    del taken
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_capsule_that_is_taken_gives_its_owner_back_when_the_taker_is_done() -> None:
+    class Owner:
+        pass
+
+    array = np.arange(4, dtype=np.float32)
+    owner = Owner()
+    alive = weakref.ref(owner)
+    gc.collect()
+    before = len(dlpack._HANDED_OUT)
+    for versioned in (False, True):
+        capsule = dlpack.make(array.ctypes.data, (4,), None, "float32", (dlpack.CPU, 0), owner, versioned=versioned)
+        tensor = torch.utils.dlpack.from_dlpack(capsule)
+        del capsule
+        assert len(dlpack._HANDED_OUT) == before + 1
+        del tensor
+        assert len(dlpack._HANDED_OUT) == before
+    del owner
+    assert alive() is None
+
+
+def test_a_capsule_that_nobody_takes_gives_its_owner_back() -> None:
+    array = np.arange(4, dtype=np.float32)
+    gc.collect()
+    before = len(dlpack._HANDED_OUT)
+    capsule = dlpack.make(array.ctypes.data, (4,), None, "float32", (dlpack.CPU, 0), array, versioned=True)
+    assert len(dlpack._HANDED_OUT) == before + 1
+    del capsule
+    assert len(dlpack._HANDED_OUT) == before
+
+
+def test_a_capsule_is_taken_once() -> None:
+    capsule = torch.zeros(2).__dlpack__()
+    dlpack.take(capsule)
+    with pytest.raises(ValueError, match="one that was used"):
+        dlpack.take(capsule)
+
+
+def test_what_is_no_capsule_is_refused() -> None:
+    with pytest.raises(ValueError, match="no DLPack capsule"):
+        dlpack.take(object())
+
+
+def test_an_element_type_that_no_array_has_is_refused_and_the_capsule_stays_its_owners() -> None:
+    capsule = torch.zeros(2, dtype=torch.complex64).__dlpack__()
+    with pytest.raises(ValueError, match="DLPack type 5, 64 bits"):
+        dlpack.take(capsule)
+    assert torch.utils.dlpack.from_dlpack(capsule).dtype == torch.complex64
+
+
+_TO_THE_END = """
+import numpy as np, torch
+from trtbuild.runtime import dlpack
+array = np.arange(4, dtype=np.float32)
+def made(): return dlpack.make(array.ctypes.data, (4,), None, "float32", (1, 0), array, versioned=True)
+class Loop: pass
+loop = Loop()
+loop.itself, loop.tensor = loop, torch.utils.dlpack.from_dlpack(made())  # given back when Python is nearly gone
+loop.taken, loop.capsule = dlpack.take(made()), made()
+import builtins; builtins.kept = loop  # goes last
+print("end")
+"""
+
+
+def test_what_is_still_out_when_python_ends_does_no_harm() -> None:
+    done = subprocess.run([sys.executable, "-c", _TO_THE_END], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

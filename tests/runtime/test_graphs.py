@@ -1,0 +1,82 @@
+"""Engines as CUDA graphs: captured by shapes, replayed, and right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.runtime import fake_tensorrt
+from tests.runtime.fake_tensorrt.samples import WIDTH
+from tests.runtime.rigs import Rig
+from trtbuild.runtime import graphs
+
+
+def test_runs_of_known_shapes_are_replayed(rig: Rig) -> None:
+    part, stream = rig.part("wide", graphs=True), rig.stream()
+    for rows in (2, 3, 2, 3, 2):
+        value, data = rig.values(rows, WIDTH, stream=stream, start=rows)
+        (output,) = part([value], rig.call(rows, stream=stream))
+        np.testing.assert_array_equal(output.numpy(), data * 0.125)
+    # For each shape one plain run and one that is captured; then none.
+    assert rig.trt.calls["execute_async_v3"] == 4
+    assert rig.trt.contexts_made == 2
+
+
+def test_outputs_of_a_replay_are_new_tensors(rig: Rig) -> None:
+    part, stream = rig.part("affine", graphs=True), rig.stream()
+    results = []
+    for turn in range(4):
+        value, data = rig.values(2, 4, stream=stream, start=turn * 10)
+        results.append((part([value], rig.call(2, stream=stream))[0], data))
+    assert len({output.data_ptr() for output, _ in results}) == 4
+    for output, data in results:
+        np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
+
+
+def test_a_workspace_that_grows_leaves_captured_ones_theirs(rig: Rig) -> None:
+    part, stream = rig.part("wide", graphs=True), rig.stream()
+    value, data = rig.values(2, WIDTH, stream=stream)
+    part([value], rig.call(2, stream=stream))
+    with rig.memory.on_device():
+        workspace = rig.workspaces.here(stream)
+        workspace.reserve(workspace.size_bytes * 2)
+    (output,) = part([value], rig.call(2, stream=stream))
+    np.testing.assert_array_equal(output.numpy(), data * 0.125)
+
+
+def test_the_oldest_graph_goes_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "CAPTURED", 2)
+    part, stream = rig.part("affine", graphs=True), rig.stream()
+    for rows in (1, 2, 3, 1):
+        value, data = rig.values(rows, 4, stream=stream)
+        (output,) = part([value], rig.call(rows, stream=stream))
+        np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
+    assert rig.trt.contexts_made == 4
+
+
+def test_what_cannot_be_captured_runs_and_says_so(rig: Rig) -> None:
+    part, stream = rig.part("nonzero", graphs=True), rig.stream()
+    with pytest.warns(RuntimeWarning, match="nonzero runs without CUDA graphs: it has outputs whose size"):
+        part([rig.array(np.float32([0, 1]), stream)], rig.call(2, stream=stream))
+    (output,) = part([rig.array(np.float32([2, 1, 0]), stream)], rig.call(3, stream=stream))
+    np.testing.assert_array_equal(output.numpy(), [[0, 1]])
+
+
+def test_a_capture_that_tensorrt_refuses_is_no_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, stream = rig.part("affine", graphs=True), rig.stream()
+    execute, refused = fake_tensorrt._Context._execute, []
+
+    def refuse_capture(self: fake_tensorrt._Context, stream: int) -> bool:
+        if stream in rig.gpu.captures:
+            refused.append(stream)
+            rig.trt.say([("ERROR", "not while capturing")])
+            return False
+        return execute(self, stream)
+
+    monkeypatch.setattr(fake_tensorrt._Context, "_execute", refuse_capture)
+    value, data = rig.values(2, 4, stream=stream)
+    with pytest.warns(RuntimeWarning, match="not while capturing"):
+        (output,) = part([value], rig.call(2, stream=stream))
+    assert refused
+    np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
+    np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)

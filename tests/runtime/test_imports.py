@@ -1,0 +1,39 @@
+"""The runtime can be imported where nothing is installed: what is heavy is imported by those who need it, when they do."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import trtbuild.runtime
+
+BLOCKED = [
+    "torch",
+    "numpy",
+    "onnx",
+    "tensorrt",
+    "tensorrt_rtx",
+    "cuda",
+    "pydantic",
+    "click",
+    "rich",
+    "yaml",
+    "diskcache",
+]
+
+
+def test_it_imports_with_nothing_installed_but_python() -> None:
+    modules = [f"trtbuild.runtime.{found.name}" for found in pkgutil.iter_modules(trtbuild.runtime.__path__)]
+    assert "trtbuild.runtime.torch_part" in modules
+    program = f"""
+import sys
+for name in {BLOCKED!r}:
+    sys.modules[name] = None  # importing it is an ImportError
+for name in ["trtbuild.driver.loading", *{modules!r}]:
+    __import__(name)
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,100 @@
+"""Which memory is taken, and torch's: on torch tensors in host memory, with the fake of TensorRT."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime.fake_cuda import FakeDriver
+from tests.runtime.fake_gpu import FakeGpu
+from tests.runtime.fake_tensorrt import FakeTensorRT
+from tests.runtime.rigs import partition
+from trtbuild.errors import CallRefused, EnvironmentFault
+from trtbuild.runtime.cuda_memory import CudaMemory
+from trtbuild.runtime.engines import EnginePart
+from trtbuild.runtime.memory import choose_memory
+from trtbuild.runtime.stitching import Call
+from trtbuild.runtime.torch_memory import TorchMemory
+from trtbuild.runtime.workspaces import Workspaces
+from trtbuild.toolchain.execution import TensorRT
+from trtbuild.toolchain.execution_table import calls_of
+
+
+class HostMemory(TorchMemory):
+    """Torch's memory with tensors in host memory: what is not about CUDA."""
+
+    def __init__(self, stream: int) -> None:
+        self._only = True
+        self._handle = stream
+        self._start(torch, torch.device("cpu"))
+
+    def stream(self) -> int:
+        return self._handle
+
+    def synchronize(self, stream: int) -> None:
+        pass
+
+
+def test_torch_tensors_go_through_an_engine_as_they_are() -> None:
+    gpu = FakeGpu(deferred=False)
+    gpu.check = lambda *_: None  # type: ignore[method-assign] - torch's memory is its own
+    gpu.alignment = 64  # and is aligned to so much on the CPU
+    trt = FakeTensorRT(gpu)
+    calls = calls_of("tensorrt", trt.__version__)
+    assert calls is not None
+    memory, library = HostMemory(gpu.new_stream(blocking=False)), TensorRT("tensorrt", trt, calls)
+    part = EnginePart(library, library.load_engine(trt.plan("pair")), partition("pair"), Workspaces(memory))
+    a, b = torch.randn(2, 3), torch.randn(3, 2).T
+    both, relu = part([a, b], Call(0, (2, 3), memory.stream(), memory.device))
+    torch.testing.assert_close(both, a + b)
+    torch.testing.assert_close(relu, a.relu())
+    assert both.is_contiguous() and both.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float16", "bfloat16", "int64", "float32"])
+def test_values_go_there_and_come_back(dtype: str) -> None:
+    memory = HostMemory(4096)
+    data = np.arange(4).astype({"bfloat16": np.uint16}.get(dtype, dtype if dtype != "bool" else np.bool_))
+    tensor = memory.upload(data, dtype, 4096)
+    assert tensor.dtype == memory.dtype(dtype) == getattr(torch, dtype)
+    np.testing.assert_array_equal(memory.download(tensor), data)
+
+
+def test_a_view_of_bytes_has_their_memory() -> None:
+    memory = HostMemory(4096)
+    raw = memory.filled((256,), torch.uint8, 4096)
+    view = memory.view(raw, (2, 3), torch.int64)
+    assert view.shape == (2, 3) and view.data_ptr() == raw.data_ptr()
+    assert memory.view(raw, (0, 3), torch.float32).shape == (0, 3)
+
+
+def test_a_tensor_in_host_memory_is_refused_where_engines_run() -> None:
+    memory = HostMemory(4096)
+    memory.device = torch.device("cuda", 0)
+    with pytest.raises(CallRefused, match=r"x is a torch.Tensor in host memory; the engine runs on cuda:0"):
+        memory.adopt(torch.zeros(2), "x", 4096)
+    with pytest.raises(CallRefused, match=r"x is a numpy.ndarray in host memory"):
+        memory.adopt(np.zeros(2), "x", 4096)
+    with pytest.raises(CallRefused, match=r"x is a int, not a tensor"):
+        memory.adopt(3, "x", 4096)
+
+
+def test_without_torch_the_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    bindings: Any = types.ModuleType("cuda.bindings")
+    bindings.driver = FakeDriver(FakeGpu())
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    assert isinstance(choose_memory(0), CudaMemory)
+
+
+def test_with_neither_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    with pytest.raises(EnvironmentFault, match="neither torch for CUDA nor cuda-python") as caught:
+        choose_memory(0)
+    assert "pip install" in str(caught.value.hint)

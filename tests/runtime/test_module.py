@@ -1,0 +1,196 @@
+"""A loaded package is the original module: signature, results, output structure; and says what is wrong with a call."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trtbuild
+from tests.runtime.conftest import Built, Inputs
+from trtbuild.errors import CallRefused, PackageError
+
+
+@pytest.fixture
+def module(built: Built) -> Any:
+    return trtbuild.load(built.package, device="cpu").module()
+
+
+def test_it_gives_what_the_original_module_gives(built: Built, module: Any, inputs: Inputs) -> None:
+    eager = built.eager()
+    for sizes in ((1, 8, 8), (2, 8, 9), (4, 16, 16), (16, 64, 64), (5, 12, 33)):
+        image, scale = inputs(*sizes)
+        ours, theirs = module(image, scale=scale), eager(image, scale=scale)
+        assert list(ours) == list(theirs)
+        torch.testing.assert_close(ours["found"][0], theirs["found"].values)
+        torch.testing.assert_close(ours["found"].total, theirs["found"].total)
+        torch.testing.assert_close(ours["list"], theirs["list"])
+        assert ours["image"] is image and ours["nothing"] is None and ours["kind"] == "net"
+
+
+def test_it_says_that_no_engine_runs(module: Any) -> None:
+    assert module.is_reference and module.device == torch.device("cpu")
+    assert "'net' on the CPU: the reference program in PyTorch, no engine" in repr(module)
+
+
+def test_it_needs_no_source_and_runs_none(built: Built, module: Any, inputs: Inputs) -> None:
+    """The class of a named tuple is taken where its module is loaded; nothing is imported for it."""
+    assert "net_of_the_tests" not in sys.modules
+    image, scale = inputs()
+    found = module(image, scale=scale)["found"]
+    assert type(found).__name__ == "Fields" and found.keys() == ("values", "total")
+    values, total = found
+    assert values is found.values is found["values"] is found[0] and total is found.total
+    source = type(sys)("net_of_the_tests")
+    source.Found = original = type(built.eager()(image, scale=scale)["found"])  # type: ignore[attr-defined]
+    sys.modules["net_of_the_tests"] = source
+    try:
+        assert type(module(image, scale=scale)["found"]) is original
+    finally:
+        del sys.modules["net_of_the_tests"]
+
+
+def test_tensors_are_given_by_position_and_by_name(module: Any, inputs: Inputs) -> None:
+    image, scale = inputs()
+    one, other = module(image, scale=scale), module(scale=scale, image=image)
+    assert torch.equal(one["list"][0], other["list"][0])
+
+
+def test_what_is_not_contiguous_is_taken(built: Built, module: Any, inputs: Inputs) -> None:
+    image, scale = inputs(2, 8, 8)
+    turned = image.transpose(2, 3)
+    assert not turned.is_contiguous()
+    theirs = built.eager()(turned, scale=scale)
+    torch.testing.assert_close(module(turned, scale=scale)["list"], theirs["list"])
+
+
+def test_numpy_arrays_are_taken_without_a_copy(module: Any, inputs: Inputs) -> None:
+    image, scale = inputs()
+    ours = module(image.numpy(), scale=scale.numpy())
+    assert torch.equal(ours["list"][0], module(image, scale=scale)["list"][0])
+    assert ours["image"].data_ptr() == image.data_ptr()
+    frozen = np.array(image.numpy())
+    frozen.setflags(write=False)
+    assert torch.equal(module(frozen, scale=scale)["list"][0], ours["list"][0])
+
+
+def test_nothing_is_recorded_for_a_backward_pass(module: Any, inputs: Inputs) -> None:
+    image, scale = inputs()
+    assert not module(image.requires_grad_(), scale=scale)["list"][0].requires_grad
+
+
+Bad = Callable[[Any, torch.Tensor, torch.Tensor], Any]
+
+REFUSED: dict[str, tuple[Bad, str]] = {
+    "a missing keyword": (lambda m, x, s: m(x), "input 'scale' is missing"),
+    "a missing tensor": (lambda m, x, s: m(scale=s), "input 'image' is missing"),
+    "both missing": (lambda m, x, s: m(), "inputs 'image', 'scale' are missing"),
+    "an extra keyword": (lambda m, x, s: m(x, scale=s, sclae=s), "no input 'sclae'"),
+    "an extra tensor": (lambda m, x, s: m(x, s), "2 positional tensors were given, and the model takes 1"),
+    "given twice": (lambda m, x, s: m(x, image=x, scale=s), "'image' was given by position and by name"),
+    "no tensor": (lambda m, x, s: m(x, scale=2.0), "input 'scale' is a float, and must be a tensor"),
+    "None": (lambda m, x, s: m(None, scale=s), "input 'image' is None"),
+    "a dtype": (lambda m, x, s: m(x.half(), scale=s), "input 'image' has dtype float16, and must have float32"),
+    "a rank": (lambda m, x, s: m(x[0], scale=s), "has the shape (3, 8, 9), and must have 4 axes"),
+    "a static size": (lambda m, x, s: m(x[:, :2], scale=s), "input 'image', axis 1 is 2, and must be 3"),
+    "a device": (lambda m, x, s: m(x.to("meta"), scale=s), "input 'image' is on meta, and the model runs on cpu"),
+    "two sizes of one dim": (lambda m, x, s: m(x, scale=s[:1]), "dim 'batch' is 2 in image.0 and 1 in scale.0"),
+    "no multiple": (
+        lambda m, x, s: m(torch.zeros(2, 3, 10, 8), scale=s),
+        "input 'image', dim 'height' (axis 2) is 10, and must be a multiple of 4",
+    ),
+    "out of all ranges": (
+        lambda m, x, s: m(torch.zeros(2, 3, 8, 65), scale=s),
+        "small: input 'image', dim 'width' (axis 3) is 65, and allowed is 8 to 16",
+    ),
+    "too small": (
+        lambda m, x, s: m(torch.zeros(2, 3, 4, 8), scale=s),
+        "large: input 'image', dim 'height' (axis 2) is 4, and allowed is 8 to 64",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_call_that_does_not_fit_is_refused(case: str, module: Any, inputs: Inputs) -> None:
+    call, text = REFUSED[case]
+    image, scale = inputs()
+    for _ in range(2):  # what was right before is remembered, and what was wrong is not
+        with pytest.raises(CallRefused) as raised:
+            call(module, image, scale)
+        assert text in str(raised.value) and raised.value.hint
+        module(image, scale=scale)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_calls_of_several_threads(built: Built, module: Any, inputs: Inputs) -> None:
+    eager = built.eager()
+    given = [inputs(batch, 8, 8 + batch) for batch in range(1, 9)]
+    wanted = [eager(image, scale=scale)["list"][0] for image, scale in given]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        image, scale = given[number]
+        for _ in range(10):
+            if not torch.allclose(module(image, scale=scale)["list"][0], wanted[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_it_cannot_be_moved(module: Any) -> None:
+    assert module.cpu() is module.to("cpu") is module.eval() is module
+    for move in (lambda: module.cuda(), lambda: module.to("cuda:1"), lambda: module.to(torch.float16)):
+        with pytest.raises(PackageError, match="cannot be moved"):
+            move()
+    assert not list(module.parameters()) and not module.state_dict()
+
+
+def test_a_part_of_another_module(module: Any, inputs: Inputs) -> None:
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+            self.outer = torch.nn.Linear(4, 1)
+
+        def forward(self, image: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return self.outer(self.inner(image, scale=scale)["list"][0])  # type: ignore[no-any-return]
+
+    image, scale = inputs()
+    result = Whole().train()(image, scale)
+    result.sum().backward()
+    assert result.shape == (2, 1)
+
+
+def test_hooks_are_called(module: Any, inputs: Inputs) -> None:
+    image, scale = inputs()
+    seen: list[str] = []
+    handles = [
+        module.register_forward_hook(lambda *_: seen.append("after")),
+        module.register_forward_pre_hook(lambda *_: seen.append("before")),
+        torch.nn.modules.module.register_module_forward_hook(lambda *_: seen.append("global")),
+    ]
+    module(image, scale=scale)
+    for handle in handles:
+        handle.remove()
+    module(image, scale=scale)
+    assert seen == ["before", "global", "after"]
+
+
+def test_what_is_closed_is_not_called(built: Built, inputs: Inputs) -> None:
+    image, scale = inputs()
+    with trtbuild.load(built.package, device="cpu") as loaded:
+        module = loaded.module()
+        module(image, scale=scale)
+    for use in (lambda: module(image, scale=scale), loaded.module):
+        with pytest.raises(PackageError, match="is closed"):
+            use()

@@ -1,0 +1,186 @@
+"""A package of engines on a GPU, from `load` to results, with no torch. On the fake of TensorRT 8.6 and CUDA."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trtbuild
+from tests.runtime.rigs import Rig, rig
+from trtbuild.driver import engines as engines_of_packages
+from trtbuild.driver import loading
+from trtbuild.errors import CallRefused, EngineError, PackageError
+from trtbuild.runtime.loaded import Loaded
+from trtbuild.toolchain import devices, table
+
+__all__ = ["rig"]
+
+ROWS = {"dtype": "float32", "shape": [["sym", 0], 4]}
+
+
+def _range(low: int, mid: int, high: int) -> dict[str, list[int]]:
+    return {"min": [low, 4], "opt": [mid, 4], "max": [high, 4]}
+
+
+def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
+    """x → first → second → (its result, the first's, x): two engines that each compute 2v + 1."""
+    files = {}
+    for name, plan in plans.items():
+        path = root / f"engines/hopper/{name}.plan"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(plan)
+        files[f"engines/hopper/{name}.plan"] = {"sha256": hashlib.sha256(plan).hexdigest(), "size": len(plan)}
+    parts = [
+        {"name": "first", "inputs": [["input:0", ROWS]]},
+        {"name": "second", "inputs": [["first:0", ROWS]]},
+    ]
+    same: dict[str, Any] = {
+        "kind": "tensorrt",
+        "graph": "0" * 64,
+        "weights": [],
+        "outputs": [ROWS],
+        "calls": [],
+        "reasons": {},
+    }
+    index = {
+        "schema": "trtbuild.package/1",
+        "model": "rows",
+        "inputs": [{"name": "x", "keyword": False, **ROWS}],
+        "outputs": [{"name": name, **ROWS} for name in ("last", "middle", "same")],
+        "output_tree": {
+            "kind": "dict",
+            "keys": ["last", "middle", "same"],
+            "items": [{"kind": "tensor", "index": number} for number in range(3)],
+        },
+        "dims": [{"name": "batch", "min": 1, "max": 32, "multiple_of": 1}],
+        "profiles": [
+            {"name": "small", "shapes": {"x": _range(1, 2, 8)}},
+            {"name": "large", "shapes": {"x": _range(8, 16, 32)}},
+        ],
+        "precision": "float32",
+        "targets": {
+            "hopper": {
+                "sm": 90,
+                "toolchain": "tensorrt",
+                "version": "8.6.1",
+                "compatibility": "exact",
+                "platform": table.host_platform(),
+                "partitions": {
+                    "schema": "trtbuild.partitions/1",
+                    "partitions": [{**same, **part} for part in parts],
+                    "outputs": ["second:0", "first:0", "input:0"],
+                    "programs": {},
+                },
+                "engines": {name: f"engines/hopper/{name}.plan" for name in plans},
+            }
+        },
+        "weights": {},
+        "files": files,
+    }
+    (root / "index.json").write_text(json.dumps(index))
+
+
+Make = Callable[..., Loaded]
+
+
+@pytest.fixture
+def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """`trtbuild.load` of such a package on the fake GPU; torch cannot be imported."""
+
+    def make(**plans: bytes) -> Loaded:
+        write_package(tmp_path / "rows", plans or {name: rig.trt.plan("affine") for name in ("first", "second")})
+        return trtbuild.load(tmp_path / "rows")
+
+    monkeypatch.setattr(devices, "device_sms", lambda: (90,))
+    monkeypatch.setattr(table, "installed_version", lambda name: "8.6.1" if name == "tensorrt" else None)
+    monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: rig.library)
+    monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: rig.memory)
+    monkeypatch.setattr(engines_of_packages, "gpu", lambda ordinal: None)
+    monkeypatch.setattr(loading, "_current", lambda: 0)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    return make
+
+
+def test_engines_run_at_any_shape_of_any_profile(load: Make, rig: Rig) -> None:
+    module = load().module()
+    assert repr(module) == "<trtbuild 'rows' on cuda:0: engines of target 'hopper'>" and not module.is_reference
+    for rows in (1, 8, 3, 32, 9, 3):
+        value, data = rig.values(rows, 4, stream=rig.stream())
+        results = module(value)
+        np.testing.assert_array_equal(results["last"].numpy(), (data * 2 + 1) * 2 + 1)
+        np.testing.assert_array_equal(results["middle"].numpy(), data * 2 + 1)
+        np.testing.assert_array_equal(results["same"].numpy(), data)
+
+
+def test_what_does_not_fit_is_refused_before_tensorrt_sees_it(load: Make, rig: Rig) -> None:
+    module = load().module()
+    value, data = rig.values(3, 4, stream=rig.stream())
+    for given, text in (
+        (data, "in host memory"),
+        (rig.values(33, 4, stream=rig.stream())[0], "dim 'batch' (axis 0) is 33, and allowed is 8 to 32"),
+        (rig.values(3, 5, stream=rig.stream())[0], "axis 1 is 5, and must be 4"),
+        (rig.array(np.zeros((3, 4), np.int32), rig.stream()), "has dtype int32, and must have float32"),
+        (3.0, "is a float, not an array"),
+    ):
+        with pytest.raises(CallRefused) as raised:
+            module(given)
+        assert text in str(raised.value)
+    np.testing.assert_array_equal(module(x=value)["middle"].numpy(), data * 2 + 1)
+
+
+def test_calls_of_several_threads(load: Make, rig: Rig) -> None:
+    module = load().module()
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        stream = rig.stream()
+        for _ in range(3):
+            value, data = rig.values(number + 1, 4, stream=stream, start=number)
+            if not np.array_equal(module(value)["last"].numpy(), data * 4 + 3):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_warming_up_runs_every_profile(load: Make, rig: Rig) -> None:
+    loaded = load()
+    loaded.warmup()
+    value, data = rig.values(32, 4, stream=rig.stream())
+    np.testing.assert_array_equal(loaded.module()(value)["middle"].numpy(), data * 2 + 1)
+
+
+def test_with_cuda_graphs(load: Make, rig: Rig) -> None:
+    loaded = load()
+    plain, captured = loaded.module(), loaded.module(cuda_graphs=True)
+    assert plain is not captured and loaded.module() is plain
+    for start in (0, 5):
+        value, data = rig.values(4, 4, stream=rig.stream(), start=start)
+        np.testing.assert_array_equal(captured(value)["last"].numpy(), data * 4 + 3)
+
+
+def test_what_is_closed_is_not_called(load: Make, rig: Rig) -> None:
+    value, _ = rig.values(3, 4, stream=rig.stream())
+    with load() as loaded:
+        module = loaded.module()
+        module(value)["last"].numpy()
+    with pytest.raises(PackageError, match="is closed"):
+        module(value)
+
+
+def test_a_plan_that_is_none_is_an_error_with_tensorrts_words(load: Make, rig: Rig) -> None:
+    loaded = load(first=rig.trt.plan("affine"), second=b"no plan" * 100)
+    with pytest.raises(EngineError):
+        loaded.module()

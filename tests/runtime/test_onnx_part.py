@@ -1,0 +1,48 @@
+"""The reference of an ONNX model: onnxruntime computes it, with weights that are beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from onnx import helper as h
+
+from tests.toolchain.conftest import model
+from trtbuild.core.packaging import program_path
+from trtbuild.errors import PackageDamaged
+from trtbuild.runtime.onnx_part import OnnxPart, is_onnx
+from trtbuild.runtime.stitching import Call
+
+CALL = Call(0, (3,), 0, "cpu")
+WEIGHT = np.arange(20, dtype=np.float32).reshape(4, 5)
+
+
+def product(kind: str = "FLOAT") -> bytes:
+    weights = [WEIGHT.astype(np.float16) if kind == "FLOAT16" else WEIGHT]
+    return model([h.make_node("MatMul", ["i0", "w0"], ["o0"])], [(kind, ["n", 4])], [kind], weights)
+
+
+def test_it_computes_the_model_and_its_results_are_its_own() -> None:
+    part = OnnxPart(product(), [torch.from_numpy(WEIGHT)], "net")
+    x = torch.randn(3, 4)
+    (first,) = part([x], CALL)
+    (second,) = part([x.t().contiguous().t()], CALL)  # not contiguous
+    assert torch.allclose(first, x @ torch.from_numpy(WEIGHT))
+    assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
+
+
+def test_half_precision() -> None:
+    weight = torch.from_numpy(WEIGHT).half()
+    (got,) = OnnxPart(product("FLOAT16"), [weight], "net")([torch.ones(1, 4).half()], CALL)
+    assert got.dtype is torch.float16
+    assert torch.equal(got, torch.ones(1, 4).half() @ weight)
+
+
+def test_a_program_of_pytorchs_is_told_from_an_onnx_model() -> None:
+    assert is_onnx(program_path("0" * 64, "onnx"))
+    assert not is_onnx(program_path("0" * 64))
+
+
+def test_rejects_what_onnxruntime_does_not_take() -> None:
+    with pytest.raises(PackageDamaged, match="does not take the model of net"):
+        OnnxPart(b"no model at all", [], "net")

@@ -1,0 +1,79 @@
+"""The file of kernels that TensorRT-RTX compiled: where it is, who may have written it, and that nothing fails by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtbuild.runtime.runtime_cache import MAGIC, Gpu, KernelFile, places
+
+H200 = Gpu("NVIDIA H200", 90, 13000)
+
+
+def test_another_gpu_driver_or_library_has_another_file(tmp_path: Path) -> None:
+    found = {
+        places(tmp_path, "d", *about)[0]
+        for about in (
+            ("tensorrt-rtx", "1.7.1", H200),
+            ("tensorrt-rtx", "1.8.0", H200),
+            ("tensorrt-rtx", "1.7.1", Gpu("NVIDIA H200", 90, 12080)),
+            ("tensorrt-rtx", "1.7.1", Gpu("NVIDIA L4", 89, 13000)),
+        )
+    }
+    assert len(found) == 4
+    assert tmp_path / ".runtime/tensorrt-rtx-1.7.1/NVIDIA-H200-sm90-driver13000.kernels" in found
+
+
+def test_what_was_kept_is_found(tmp_path: Path) -> None:
+    file = KernelFile([tmp_path / "a" / "kernels"])
+    assert file.read() is None
+    assert file.write(b"kernels\nof\n") == tmp_path / "a" / "kernels"
+    assert file.read() == b"kernels\nof\n"
+    assert file.write(b"more") is not None and file.read() == b"more"
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["kernels"]
+
+
+@pytest.mark.parametrize("cut", [0, 5, len(MAGIC) + 10, -1])
+def test_what_is_damaged_is_not_used(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "kernels"
+    file = KernelFile([path])
+    file.write(b"kernels" * 100)
+    path.write_bytes(path.read_bytes()[:cut])
+    assert file.read() is None
+
+
+def test_what_is_altered_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "kernels"
+    file = KernelFile([path])
+    file.write(b"kernels")
+    path.write_bytes(path.read_bytes().replace(b"kernels", b"Kernels", 2)[:-7] + b"Kernels")
+    assert file.read() is None
+
+
+def test_what_others_may_write_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "kernels"
+    file = KernelFile([path])
+    file.write(b"kernels")
+    path.chmod(0o664)
+    assert file.read() is None
+    path.chmod(0o644)
+    assert file.read() == b"kernels"
+
+
+def test_a_place_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    file = KernelFile([tmp_path / "file" / "kernels", tmp_path / "user" / "kernels"])
+    assert file.write(b"kernels") == tmp_path / "user" / "kernels"
+    assert file.read() == b"kernels"
+
+
+def test_nowhere_to_write_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert KernelFile([tmp_path / "file" / "kernels"]).write(b"kernels") is None
+
+
+def test_the_second_place_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _, second = places(tmp_path / "package", "0123456789abcdef" * 4, "tensorrt-rtx", "1.7.1", H200)
+    assert second.is_relative_to(tmp_path / "cache" / "trtbuild" / "runtime" / ("0123456789abcdef" * 2))

@@ -1,0 +1,98 @@
+"""Partitions that PyTorch computes: weights first, constants inside, on any device."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from trtbuild.core.package_index import PackedWeight
+from trtbuild.errors import PackageDamaged
+from trtbuild.runtime.stitching import Call
+from trtbuild.runtime.torch_part import Graph, TorchPart, weight_tensors
+from trtbuild.stages.program.functional import functional
+
+CALL = Call(0, (3,), 0, "cpu")
+
+
+class Net(torch.nn.Module):
+    """A weight, a constant of the graph, tensors that are made inside, and a nested graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+        shift = torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device)
+        y = torch.sort(x * self.weight + shift + torch.ones(4, device=x.device), dim=1).values + rows
+        return y.t(), torch.cond(x.shape[0] > 5, lambda v: v + 1, lambda v: v * 2, (y,))
+
+
+@pytest.fixture(scope="module")
+def program() -> bytes:
+    batch = torch.export.Dim("batch", min=2, max=16)
+    exported = torch.export.export(Net(), (torch.zeros(3, 4),), dynamic_shapes=({0: batch},))
+    made, _ = functional(exported.run_decompositions({}))
+    return made.to_bytes()
+
+
+def part(program: bytes, device: str, contiguous: tuple[int, ...] = ()) -> TorchPart:
+    graph = Graph(memoryview(program), torch.device(device), "a test")
+    assert graph.weights == 1
+    return TorchPart(graph, [torch.arange(4.0, device=device)], contiguous)
+
+
+def test_it_computes_what_the_module_does(program: bytes) -> None:
+    for rows in (2, 7):
+        x = torch.randn(rows, 4)
+        for ours, theirs in zip(part(program, "cpu")([x], CALL), Net()(x), strict=True):
+            torch.testing.assert_close(ours, theirs)
+            assert not ours.requires_grad
+
+
+def test_what_is_made_inside_is_made_on_the_device(program: bytes) -> None:
+    """The meta device stands for a GPU: a tensor that stayed on the CPU would not mix with it."""
+    first, second = part(program, "meta")([torch.randn(3, 4, device="meta")], CALL)
+    assert first.device == second.device == torch.device("meta") and first.shape == (4, 3)
+
+
+def test_what_an_engine_takes_is_contiguous(program: bytes) -> None:
+    x = torch.randn(3, 4)
+    assert not part(program, "cpu")([x], CALL)[0].is_contiguous()
+    assert part(program, "cpu", (0,))([x], CALL)[0].is_contiguous()
+
+
+def test_a_call_leaves_nothing_behind(program: bytes) -> None:
+    whole = part(program, "cpu")
+    x = torch.randn(3, 4)
+    alive = weakref.ref(x)
+    whole([x], CALL)
+    del x
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_is_no_program_says_so() -> None:
+    with pytest.raises(PackageDamaged, match=r"cannot read the program of partition 'p1'") as raised:
+        Graph(memoryview(b"PK no archive"), torch.device("cpu"), "partition 'p1'")
+    assert "torch" in str(raised.value.hint)
+
+
+def test_weights_are_the_bytes_that_were_read() -> None:
+    data = {"weights/a": memoryview(bytearray(range(8))), "weights/b": memoryview(bytearray())}
+    weights = {
+        3: PackedWeight("w", "uint8", (2, 4), "weights/a"),
+        4: PackedWeight("tied", "uint8", (2, 4), "weights/a"),
+        5: PackedWeight("other", "int16", (4,), "weights/a"),
+        6: PackedWeight("none", "float32", (0, 3), "weights/b"),
+        7: PackedWeight("scalar", "int64", (), "weights/a"),
+    }
+    found: dict[int, Any] = weight_tensors(weights, data, torch.device("cpu"))
+    assert found[3].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]] and found[4] is found[3]
+    assert found[5].shape == (4,) and found[6].shape == (0, 3) and found[7].shape == ()
+    data["weights/a"][0] = 9
+    assert found[3][0, 0] == 9  # no copy

@@ -1,0 +1,128 @@
+"""What dynamo hands over, read: weights, sizes and ranges, outputs; and the module that is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from trtbuild.stages.dynamo.graph import Captured, NotSupported, capture
+from trtbuild.stages.dynamo.rewriting import as_module
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+
+
+def captured(function: Callable[..., Any], *args: Any) -> tuple[Captured, Sequence[Any]]:
+    """The graph of a call, and what dynamo calls it with."""
+    found: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        made = capture(graph)
+
+        def run(*arguments: Any) -> Any:
+            found.append((made, arguments))
+            return graph.forward(*arguments)
+
+        return run
+
+    torch.compile(function, backend=backend)(*args)
+    ((made, arguments),) = found
+    return made, arguments
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 3)])
+        self.register_buffer("bias", torch.ones(3))
+
+    def forward(self, x: torch.Tensor, times: int = 1) -> Any:
+        y = self.layers[0](x) * times + self.bias
+        return y, x.shape[0], x.shape[0] * 3, y.reshape(-1), y
+
+
+def rows(low: int = 2, high: int = 8) -> torch.Tensor:
+    x = torch.randn(5, 4)
+    torch._dynamo.mark_dynamic(x, 0, min=low, max=high)
+    return x
+
+
+def test_parameters_and_buffers_are_weights_under_their_names() -> None:
+    graph, _ = captured(Net().eval(), torch.randn(5, 4))
+    assert [(weight.name, weight.is_parameter) for weight in graph.weights] == [
+        ("layers.0.weight", True),
+        ("layers.0.bias", True),
+        ("bias", False),
+    ]
+    assert [(entry.name, entry.dtype, entry.shape) for entry in graph.tensors] == [("x", torch.float32, (5, 4))]
+    assert graph.dims == ()
+    assert graph.open == ()
+
+
+@pytest.mark.parametrize("low", [1, 2, 3])
+def test_a_marked_dim_has_its_range(low: int) -> None:
+    graph, arguments = captured(Net().eval(), rows(low))
+    (dim,) = graph.dims
+    assert (dim.low, dim.high, dim.marked_low, dim.at) == (max(2, low), 8, low, ((0, 0, 1),))
+    assert graph.open == ()
+    assert graph.sizes(arguments) == {dim.symbol: 5}
+
+
+def test_a_dim_without_a_bound_and_an_integer_are_open() -> None:
+    x = torch.randn(5, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    graph, _ = captured(Net().eval(), x)
+    assert [dim.high for dim in graph.dims] == [None]
+    assert len(graph.open) == 1
+    torch._dynamo.reset()
+    function = torch.compile(lambda x, k: x * k, backend=lambda g, _: found.append(capture(g)) or g.forward)
+    found: list[Captured] = []
+    for number in (2, 3):  # the second one makes it dynamic
+        function(torch.ones(2, 2), number)
+    assert [len(graph.open) for graph in found] == [0, 1]
+
+
+def test_sizes_and_repeated_outputs_are_put_back() -> None:
+    model = Net().eval()
+    x = rows()
+    graph, arguments = captured(model, x)
+    module = as_module(graph, arguments, {})
+    tensors = module(x)
+    assert len(tensors) == 2
+    own = graph.module.forward(*arguments)
+    for found, wanted in zip(graph.put_back(tensors, graph.sizes(arguments)), own, strict=True):
+        if isinstance(wanted, torch.Tensor):
+            torch.testing.assert_close(found, wanted)
+        else:
+            assert found == wanted
+
+
+def test_the_module_takes_tensors_alone_and_other_sizes_too() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y.new_ones(x.shape[0], 2)], 1)
+
+    graph, arguments = captured(function, rows(), torch.randn(3))
+    module = as_module(graph, arguments, {})
+    given = {"x": torch.zeros(7, 4), "y": torch.zeros(3)}
+    assert module(*[given[entry.name] for entry in graph.tensors])[0].shape == (7, 6)
+
+
+def test_open_symbols_become_numbers() -> None:
+    x = torch.randn(5, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    graph, arguments = captured(lambda x: x.new_ones(x.shape[0]) + x.sum(), x)
+    (symbol,) = graph.open
+    assert as_module(graph, arguments, {symbol: 5})(x)[0].shape == (5,)
+
+
+def test_rejects_graphs_without_tensors() -> None:
+    with pytest.raises(Exception, match="it takes no tensor") as caught:
+        captured(lambda: torch.ones(3) * 2)
+    assert isinstance(getattr(caught.value, "inner_exception", caught.value), NotSupported)

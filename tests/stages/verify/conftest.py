@@ -1,0 +1,154 @@
+"""Small models as verifications see them: traced, lowered, converted, in a store that is a dictionary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.core.verification import Point, tolerance
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.lower.run import lower
+from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.text import module_paths, program_text
+from trtbuild.stages.program.translations import decomposition_table
+from trtbuild.stages.verify.job import VerifyJob
+
+#: Sizes of the dynamic dim, where there is one.
+SIZES = (1, 3, 6)
+
+
+class Calls(nn.Module):
+    """A function of the module and its inputs."""
+
+    def __init__(self, function: Callable[..., Any], **members: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, member in members.items():
+            setattr(self, name, member)
+        self.eval()
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+@dataclass
+class Cut:
+    """A model of one partition: its blobs, and the job that verifies it."""
+
+    job: VerifyJob
+    blobs: dict[str, bytes]
+    program: Program
+    lowered: Program
+    graph: str
+    partitions: Partitions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.partitions = Partitions.from_bytes(self.blobs[self.job.partitions])
+
+    def read(self, sha256: str) -> bytes:
+        return self.blobs[sha256]
+
+    def keep(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self.blobs[digest] = data
+        return digest
+
+    def altered(self, change: Callable[[onnx.GraphProto], None]) -> Cut:
+        """The same with another conversion."""
+        model = onnx.ModelProto.FromString(self.blobs[self.job.onnx[self.graph]])
+        before = model.SerializeToString()
+        change(model.graph)
+        assert model.SerializeToString() != before
+        return replace_job(self, onnx={self.graph: self.keep(model.SerializeToString())})
+
+
+def replace_job(cut: Cut, **changes: Any) -> Cut:
+    return Cut(replace(cut.job, **changes), cut.blobs, cut.program, cut.lowered, cut.graph)
+
+
+def cut_of(
+    module: nn.Module, inputs: Sequence[tuple[Sequence[int | str], str]], precision: Any = "float32", opset: int = 20
+) -> Cut:
+    """One partition of a whole model. Inputs are (shape, dtype); ``b`` is dynamic."""
+    torch.manual_seed(0)
+    example = tuple(
+        torch.zeros([4 if size == "b" else size for size in shape]).to(getattr(torch, dtype)) for shape, dtype in inputs
+    )
+    dim = Dim("b", min=1, max=8)
+    dynamic = tuple({axis: dim for axis, size in enumerate(shape) if size == "b"} for shape, _ in inputs)
+    nested = (dynamic,) if isinstance(module, Calls) else dynamic
+    exported = export(module, example, dynamic_shapes=nested).run_decompositions({})
+    program, slots = functional(exported)
+    lowered = lower(program, precision, decomposition_table())
+    graph = hashlib.sha256(program_text(lowered).encode()).hexdigest()
+    converted = convert(lowered, opset)
+    values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    blobs: dict[str, bytes] = {}
+
+    def keep(data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        blobs[digest] = data
+        return digest
+
+    weights = []
+    for slot in slots:
+        value = values[slot.name].detach().contiguous()
+        raw = value.reshape(-1).view(torch.uint8).numpy().tobytes()
+        weights.append(Weight(str(value.dtype).removeprefix("torch."), tuple(value.shape), keep(raw)))
+
+    def type_of(node: torch.fx.Node) -> TensorType:
+        value = node.meta["val"]
+        shape = tuple(size if isinstance(size, int) else ("sym", 0) for size in value.shape)
+        return TensorType(str(value.dtype).removeprefix("torch."), shape)
+
+    calls = sum(node.op == "call_function" for node in lowered.graph.nodes)
+    part = Partition(
+        "model",
+        "tensorrt",
+        graph,
+        tuple(range(len(slots))),
+        tuple((f"input:{k}", type_of(node)) for k, node in enumerate(lowered.input_nodes)),
+        tuple(map(type_of, lowered.output_nodes)),
+        tuple(range(calls)),
+    )
+    partitions = Partitions((part,), tuple(f"model:{k}" for k in range(len(part.outputs))))
+    is_dynamic = any("b" in shape for shape, _ in inputs)
+    sizes = [(size,) for size in SIZES] if is_dynamic else [()]
+    points = tuple(Point(0, f"random {k}", size, 100 + k, zeros=k == 2) for k, size in enumerate(sizes))
+    job = VerifyJob(
+        program=keep(program.to_bytes()),
+        modules=keep(json.dumps(module_paths(lowered)).encode()),
+        partitions=keep(partitions.to_bytes()),
+        programs={graph: keep(lowered.to_bytes())},
+        onnx={graph: keep(converted.model)},
+        origins={graph: keep(json.dumps(converted.origins).encode())},
+        weights=tuple(weights),
+        inputs=tuple((f"x{k}", dtype) for k, (_, dtype) in enumerate(inputs)),
+        points=points,
+        shapes=tuple(
+            tuple(tuple(point.sizes[0] if size == "b" else int(size) for size in shape) for shape, _ in inputs)
+            for point in points
+        ),
+        tolerance=tolerance("onnxruntime", precision),
+    )
+    return Cut(job, blobs, program, lowered, graph)
+
+
+@pytest.fixture(scope="session")
+def mlp() -> Cut:
+    """Two linear layers and a normalization."""
+    torch.manual_seed(0)
+    return cut_of(
+        nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]
+    )

@@ -1,0 +1,90 @@
+"""Partitions run by onnxruntime."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from tests.stages.verify.conftest import Calls, Cut, cut_of
+from trtbuild.core.verification import Point
+from trtbuild.stages.verify import by_onnxruntime
+from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.running import Fails, Unchecked, Weights
+
+POINT = Point(0, "min", (2,), 0)
+
+
+def runtime(cut: Cut) -> OnnxRuntime:
+    return OnnxRuntime(lambda graph: cut.read(cut.job.onnx[graph]), Weights(cut.job.weights, cut.read))
+
+
+def test_inputs_need_not_lie_in_rows(mlp: Cut) -> None:
+    (part,) = mlp.partitions.partitions
+    value = torch.randn(8, 2)
+    (turned,) = runtime(mlp)(part, [value.t()], POINT)
+    (plain,) = runtime(mlp)(part, [value.t().contiguous()], POINT)
+    assert torch.equal(turned, plain)
+
+
+def test_scalars_and_empty_tensors() -> None:
+    cut = cut_of(Calls(lambda _, x, y: (x.sum(), x[:, :0] * 2, y + x[0, 0])), [(("b", 4), "float32"), ((), "float32")])
+    (part,) = cut.partitions.partitions
+    total, empty, scalar = runtime(cut)(part, [torch.ones(2, 4), torch.tensor(3.0)], POINT)
+    assert (total.shape, float(total), empty.shape, scalar.shape) == ((), 8.0, (2, 0), ())
+    assert float(scalar) == 4.0
+
+
+def test_values_inside_by_name(mlp: Cut) -> None:
+    (part,) = mlp.partitions.partitions
+    graph = onnx.ModelProto.FromString(mlp.read(mlp.job.onnx[part.graph])).graph
+    first = graph.node[0].output[0]
+    inner, last = runtime(mlp).values(part, [torch.ones(2, 8)], [first, "o0"])
+    assert inner.shape == (2, 16) and torch.equal(last, runtime(mlp)(part, [torch.ones(2, 8)], POINT)[0])
+
+
+def test_a_type_that_the_conversion_has_wrong_is_not_hidden() -> None:
+    def widen(graph: onnx.GraphProto) -> None:
+        """The output is left in float16, and is float32 in PyTorch."""
+        cast = graph.node[-1]
+        assert cast.op_type == "Cast" and cast.output[0] == "o0"
+        cast.attribute[0].i = onnx.TensorProto.FLOAT16
+        graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+
+    cut = cut_of(nn.Sequential(nn.Linear(8, 4)).eval(), [(("b", 8), "float32")], "float16").altered(widen)
+    (part,) = cut.partitions.partitions
+    (found,) = runtime(cut)(part, [torch.ones(2, 8)], POINT)
+    assert found.dtype is torch.float16
+
+
+def test_sixteen_bits_whose_types_cannot_be_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    def untyped(_: object) -> None:
+        raise by_onnxruntime.Untyped("no type")
+
+    monkeypatch.setattr(by_onnxruntime, "in_float32", untyped)
+    module = nn.Sequential(nn.Linear(8, 4)).eval()
+    half = cut_of(module, [(("b", 8), "float32")], "float16")
+    (part,) = half.partitions.partitions
+    assert runtime(half)(part, [torch.ones(2, 8)], POINT)[0].shape == (2, 4)
+    brain = cut_of(module, [(("b", 8), "float32")], "bfloat16")
+    with pytest.raises(Unchecked):
+        runtime(brain)(brain.partitions.partitions[0], [torch.ones(2, 8)], POINT)
+
+
+def test_what_fails_while_it_runs_is_said(mlp: Cut) -> None:
+    with pytest.raises(Fails, match="onnxruntime fails while it runs"):
+        runtime(mlp)(mlp.partitions.partitions[0], [torch.ones(2, 9)], POINT)
+
+
+def test_only_so_many_weights_are_kept(mlp: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    monkeypatch.setattr(by_onnxruntime, "_KEPT_BYTES", 1)
+    found = runtime(mlp)
+    (part,) = mlp.partitions.partitions
+    other = dataclasses.replace(part, graph=part.graph, name="other")
+    swapped = dataclasses.replace(part, weights=(part.weights[0], part.weights[2], *part.weights[2:]))
+    for each in (part, other, swapped, part):
+        found(each, [torch.ones(2, 8)], POINT)
+        assert len(found._sessions) == 1

@@ -1,0 +1,57 @@
+"""How far one tensor is from another."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from trtbuild.stages.verify.comparing import EQUAL, gap
+
+NAN, INF = math.nan, math.inf
+
+
+def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "error"),
+    [
+        (tensor(1.0, 2.0), tensor(1.0, 2.0), 0.0),
+        (tensor(1.0, 2.5), tensor(1.0, 2.0), 0.25),
+        (tensor(-4.0, 1.0), tensor(-4.0, 2.0), 0.25),
+        (tensor(NAN, INF, -INF, 2.0), tensor(NAN, INF, -INF, 2.0), 0.0),
+        (tensor(NAN, 3.0), tensor(NAN, 2.0), 0.5),
+        (tensor(0.0, -0.0), tensor(-0.0, 0.0), 0.0),
+        (tensor(), tensor(), 0.0),
+        (tensor(1, 2, dtype=torch.int64), tensor(1, 2, dtype=torch.int64), 0.0),
+        (tensor(65504.0, dtype=torch.float16), tensor(-65504.0, dtype=torch.float16), 2.0),
+    ],
+)
+def test_numbers(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None:
+    assert gap(ours, theirs).error == pytest.approx(error) and gap(ours, theirs).text == ""
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "text"),
+    [
+        (tensor(1.0), tensor(1.0, dtype=torch.float16), "dtype float32 instead of float16"),
+        (tensor(1.0), tensor(1.0, 1.0), r"shape \[1\] instead of \[2\]"),
+        (tensor(1.0, NAN), tensor(1.0, 2.0), "1 of 2 values are NaN"),
+        (tensor(1.0, 2.0), tensor(NAN, INF), "2 of 2 values are NaN or infinite"),
+        (tensor(INF), tensor(-INF), "infinite"),
+        (tensor(1, 2, 3, dtype=torch.int32), tensor(1, 2, 4, dtype=torch.int32), "1 of 3 values differ"),
+        (torch.tensor([True]), torch.tensor([False]), "differ"),
+        (tensor(1e-9), tensor(0.0), "where all is zero"),
+    ],
+)
+def test_what_cannot_be_compared_is_infinitely_far(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:
+    found = gap(ours, theirs)
+    assert math.isinf(found.error)
+    assert __import__("re").search(text, found.text)
+
+
+def test_equal_tensors_are_equal() -> None:
+    assert gap(torch.ones(3, 0), torch.ones(3, 0)) == EQUAL

@@ -1,0 +1,79 @@
+"""Inputs that a model can take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from tests.stages.verify.conftest import Calls, cut_of
+from trtbuild.core.verification import Point
+from trtbuild.errors import UsageError
+from trtbuild.stages.verify import inputs
+from trtbuild.stages.verify.run import verify
+
+
+@pytest.mark.parametrize(
+    ("function", "end"),
+    [
+        (lambda m, x: m.table(x), 7),
+        (lambda m, x: m.table(x.reshape(2, 2).to(torch.int32)), 7),
+        (lambda m, x: m.table(x) + m.small(x), 3),
+        (lambda m, x: m.table.weight[x], 7),
+        (lambda m, x: m.table.weight[:, x], 5),
+        (lambda m, x: m.table.weight.index_select(1, x), 5),
+        (lambda m, x: m.table.weight.gather(0, x.reshape(4, 1)), 7),
+        (lambda m, x: x + 1, 2),
+        (lambda m, x: m.table(x * 0), 2),
+    ],
+)
+def test_ids_choose_from_all_rows_of_the_smallest_table(function: object, end: int) -> None:
+    module = Calls(function, table=nn.Embedding(7, 5), small=nn.Embedding(3, 5))  # type: ignore[arg-type]
+    cut = cut_of(module, [((4,), "int64")])
+    assert inputs.integer_ends(cut.program) == [end]
+    assert verify(cut.job, cut.read)["whole"]["status"] == "right"
+
+
+def test_equal_points_have_equal_inputs_and_others_have_not() -> None:
+    names, shapes, ends = [("x", "float32"), ("n", "int64"), ("b", "bool")], [(50,), (50,), (50,)], [2, 100, 2]
+    one, same, other = (inputs.random_inputs(names, shapes, Point(0, "min", (1,), seed), ends) for seed in (5, 5, 6))
+    assert all(map(torch.equal, one, same)) and not any(map(torch.equal, one, other))
+    assert int(one[1].min()) >= 0 and 2 < int(one[1].max()) < 100
+    (zeros, *_) = inputs.random_inputs(names, shapes, Point(0, "min", (1,), 5, zeros=True), ends)
+    assert 2 <= int((zeros == 0).sum()) <= 30 and not (one[0] == 0).any()
+
+
+def test_small_integers_stay_what_they_are() -> None:
+    (value,) = inputs.random_inputs([("x", "int8")], [(1000,)], Point(0, "min", (), 1), [50_000])
+    assert int(value.min()) >= 0 and int(value.max()) > 100
+
+
+def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
+    values = {
+        "x": torch.randn(2, 3).to(torch.bfloat16),
+        "ids": torch.arange(5),
+        "none": torch.zeros(0, 4),
+        "scalar": torch.tensor(True),
+    }
+    path = tmp_path / "inputs.safetensors"
+    inputs.write(path, values, {"trtbuild.point": "{}"})
+    assert all(torch.equal(values[name], value) for name, value in safetensors.torch.load_file(path).items())
+    dtypes = [(name, str(value.dtype).removeprefix("torch.")) for name, value in values.items()]
+    assert all(map(torch.equal, inputs.read(path, dtypes), values.values()))
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UsageError, match="no input 'y'"):
+        inputs.read(path, [("y", "float32")])
+    with pytest.raises(UsageError, match=r"torch\.bfloat16, and the model takes float32"):
+        inputs.read(path, [("x", "float32")])
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"\xff" * 9, b"\x02\0\0\0\0\0\0\0[]", b"\x0a\0\0\0\0\0\0\0" + b'{"x": {}}x']
+)
+def test_anything_else_is_no_file_of_inputs(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(data)
+    with pytest.raises(UsageError, match="is no file of inputs"):
+        inputs.read(tmp_path / "bad", [("x", "float32")])

@@ -1,0 +1,118 @@
+"""Where a wrong conversion goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from tests.stages.verify.conftest import Calls, Cut, cut_of
+from trtbuild.stages.verify import locating
+from trtbuild.stages.verify.run import verify
+
+
+def place(cut: Cut) -> dict[str, object]:
+    (part,) = verify(cut.job, cut.read)["partitions"]
+    assert part["status"] == "wrong"
+    found: dict[str, object] = part["place"]
+    return found
+
+
+def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], None]:
+    """Make the operator number `which` of a kind another one."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        [node for node in graph.node if node.op_type == old][which].op_type = new
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def deep() -> Cut:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
+    return cut_of(nn.Sequential(*blocks).eval(), [(("b", 8), "float32")])
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_the_first_wrong_operator_is_named_with_its_module(deep: Cut, which: int) -> None:
+    found = place(deep.altered(rename("Tanh", "Sigmoid", which)))
+    assert found["first"]["operator"] == "aten.tanh.default"  # type: ignore[index]
+    assert found["first"]["module"] == f"{which}.1"  # type: ignore[index]
+    assert found["since"] == found["first"] and 0.1 < float(str(found["error"])) < 10
+
+
+def test_it_is_the_same_in_groups_of_one_call(deep: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    altered = deep.altered(rename("Tanh", "Sigmoid", 2))
+    whole = place(altered)
+    monkeypatch.setattr(locating, "_GROUP_BYTES", 1)
+    assert place(altered) == whole
+
+
+def test_the_transpose_of_a_square_matrix(deep: Cut) -> None:
+    def turn(graph: onnx.GraphProto) -> None:
+        node = [node for node in graph.node if node.op_type == "Gemm"][1]
+        (transposes,) = [attribute for attribute in node.attribute if attribute.name == "transB"]
+        transposes.i = 1 - transposes.i
+
+    found = place(deep.altered(turn))
+    assert (found["first"]["module"], found["first"]["operator"]) == ("1.0", "aten.linear.default")  # type: ignore[index]
+
+
+def test_of_two_branches_the_wrong_one_is_named() -> None:
+    def two(_: object, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) + torch.sigmoid(x * 2) * torch.cos(x)
+
+    cut = cut_of(Calls(two), [(("b", 8), "float32")])
+    found = place(cut.altered(rename("Cos", "Sin")))
+    assert found["first"]["operator"] == "aten.cos.default"  # type: ignore[index]
+
+
+def test_a_value_that_only_looks_wrong_is_not_named() -> None:
+    """A square matrix that ONNX keeps transposed: it differs, and what follows from it does not."""
+
+    def turned(_: object, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
+
+    cut = cut_of(Calls(turned), [((8, 8), "float32")])
+
+    def swap(graph: onnx.GraphProto) -> None:  # tanh before the transpose: the values in between are others
+        (transpose,) = [node for node in graph.node if node.op_type == "Transpose"]
+        (tanh,) = [node for node in graph.node if node.op_type == "Tanh"]
+        transpose.op_type, tanh.op_type = "Tanh", "Transpose"
+        tanh.attribute.extend(transpose.attribute)
+        del transpose.attribute[:]
+        (cos,) = [node for node in graph.node if node.op_type == "Cos"]
+        cos.op_type = "Sin"
+
+    found = place(cut.altered(swap))
+    assert found["first"]["operator"] == "aten.cos.default"  # type: ignore[index]
+
+
+def test_a_call_without_a_node_widens_the_range(deep: Cut) -> None:
+    """Where the optimizer left nothing of a call, the fault may be in it."""
+    import json
+
+    origins = [(name, call) for name, call in json.loads(deep.blobs[deep.job.origins[deep.graph]])]
+    calls = [node for node in deep.lowered.graph.nodes if node.op == "call_function"]
+    tanh = [index for index, node in enumerate(calls) if "tanh" in str(node.target)]
+    from tests.stages.verify.conftest import replace_job
+
+    fewer = json.dumps([(name, call) for name, call in origins if call != tanh[1]]).encode()
+    altered = deep.altered(rename("Tanh", "Sigmoid", 1))
+    altered = replace_job(altered, origins={deep.graph: altered.keep(fewer)})
+    found = place(altered)
+    assert (found["since"]["module"], found["first"]["module"]) == ("1.1", "2.0")  # type: ignore[index]
+
+
+def test_several_outputs_of_one_operator() -> None:
+    def split(_: object, x: torch.Tensor) -> list[torch.Tensor]:
+        a, b = torch.split(torch.tanh(x), [3, 5], dim=-1)
+        return [a * 2, torch.sigmoid(b)]
+
+    cut = cut_of(Calls(split), [(("b", 8), "float32")])
+    assert place(cut.altered(rename("Sigmoid", "Tanh")))["first"]["operator"] == "aten.sigmoid.default"  # type: ignore[index]
+    assert place(cut.altered(rename("Tanh", "Erf")))["first"]["operator"] == "aten.tanh.default"  # type: ignore[index]

@@ -1,0 +1,135 @@
+"""Whole verifications of small models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
+from trtbuild.core.partitions import Partition
+from trtbuild.core.verification import Point, failures
+from trtbuild.errors import SourceError
+from trtbuild.stages.verify import inputs
+from trtbuild.stages.verify.job import VerifyJob
+from trtbuild.stages.verify.run import verify
+from trtbuild.stages.verify.running import Fails, Torch, Unchecked, Weights
+
+
+def test_a_job_survives_json(mlp: Cut) -> None:
+    assert VerifyJob.from_json(json.loads(json.dumps(mlp.job.to_json()))) == mlp.job
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_what_was_converted_well_is_right(precision: str) -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval()
+    cut = cut_of(module, [(("b", 8), "float32")], precision)
+    report = verify(cut.job, cut.read)
+    assert not list(failures(report))
+    (part,) = report["partitions"]
+    assert part["status"] == "right" and part["points"] == 3 and part["place"] is None
+    assert 0 <= part["error"] <= cut.job.tolerance
+    # of another precision than the traced program's, the lowered one is some way off, and the same way by ONNX
+    assert (report["lowered"]["error"] > 1e-5) == (precision != "float32")
+    assert report["whole"]["error"] == pytest.approx(report["lowered"]["error"], rel=0.5, abs=1e-6)
+
+
+def test_sixteen_bits_are_rounded_after_each_node() -> None:
+    """What is beyond float16 in between is infinite in PyTorch, and by onnxruntime too, though it computes in float32."""
+    linear = nn.Linear(64, 8)
+    torch.nn.init.constant_(linear.weight, 3e4)
+    cut = cut_of(Calls(lambda m, x: m.linear(x) * 1e-5, linear=linear), [((16, 64), "float32")], "float16")
+    report = verify(cut.job, cut.read)
+    assert report["partitions"][0]["status"] == "right"
+    assert report["whole"]["status"] == report["lowered"]["status"] == "wrong"
+    assert "infinite" in report["whole"]["text"] and report["whole"]["error"] is None
+
+
+def test_outputs_of_every_kind() -> None:
+    def several(_: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x > 0, y + 1, x.argmax(-1), x[:, :0], torch.log(x)
+
+    cut = cut_of(Calls(several), [(("b", 8), "float32"), (("b", 3), "int32")])
+    report = verify(cut.job, cut.read)
+    assert report["whole"]["status"] == "right" and report["partitions"][0]["status"] == "right"
+
+
+def test_the_worst_inputs_are_kept_and_can_be_replayed(mlp: Cut, tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "worst.safetensors"
+    report = verify(replace_job(mlp, worst=str(place)).job, mlp.read)
+    assert report["worst_input"] == str(place)
+    worst = report["partitions"][0]["worst"]
+    (kept,) = inputs.read(place, mlp.job.inputs)
+    assert kept.shape == (worst["sizes"][0], 8)
+    point = Point(0, "replay", tuple(worst["sizes"]), 0)
+    again = replace_job(mlp, replay=str(place), points=(point,), shapes=((tuple(kept.shape),),))
+    found = verify(again.job, mlp.read)
+    assert found["partitions"][0]["error"] == report["partitions"][0]["error"] and found["worst_input"] is None
+
+
+def test_a_model_that_fails_in_pytorch_is_the_models_error() -> None:
+    cut = cut_of(Calls(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    with pytest.raises(SourceError, match=r"traced program itself fails at x0 \[4\].*IndexError"):
+        verify(cut.job, cut.read)
+
+
+class FromTorch:
+    """A runner that computes as PyTorch does, but for what `spoil` does to results."""
+
+    name = "engine"
+
+    def __init__(self, cut: Cut, spoil: Any) -> None:
+        self._torch = Torch(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
+        self._spoil = spoil
+        self.points: list[Point] = []
+
+    def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+        self.points.append(point)
+        return [self._spoil(value) for value in self._torch.part(part, values)]
+
+
+def test_another_runner_is_compared_in_the_same_way(mlp: Cut) -> None:
+    runner = FromTorch(mlp, lambda value: value)
+    report = verify(mlp.job, mlp.read, lambda *_: runner)
+    assert (report["runner"], report["whole"]["error"], report["whole"]["status"]) == ("engine", 0.0, "right")
+    assert tuple(runner.points) == mlp.job.points  # once each: what reaches a first partition is the same
+
+
+def test_an_engine_that_is_wrong_where_the_conversion_is_right_has_no_place_in_the_graph(mlp: Cut) -> None:
+    report = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, lambda value: value * 1.01))
+    (part,) = report["partitions"]
+    assert part["status"] == "wrong" and part["error"] == pytest.approx(0.01, rel=0.1) and part["place"] is None
+
+
+def test_what_cannot_be_run_is_unchecked_and_what_fails_is_wrong(mlp: Cut) -> None:
+    def raising(error: Exception) -> Any:
+        def spoil(_: torch.Tensor) -> torch.Tensor:
+            raise error
+
+        return lambda *_: FromTorch(mlp, spoil)
+
+    (part,) = verify(mlp.job, mlp.read, raising(Unchecked("no kernel")))["partitions"]
+    assert (part["status"], part["text"], part["points"]) == ("unchecked", "no kernel", 0)
+    report = verify(mlp.job, mlp.read, raising(Fails("it breaks")))
+    assert (report["partitions"][0]["status"], report["partitions"][0]["text"]) == ("wrong", "it breaks")
+
+
+def test_nan_where_pytorch_has_none_is_wrong(mlp: Cut) -> None:
+    report = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, lambda value: value.masked_fill(value > 0, math.nan)))
+    assert report["partitions"][0]["status"] == "wrong" and "NaN" in report["partitions"][0]["text"]
+
+
+def test_an_operator_that_onnxruntime_lacks_is_a_failure_of_the_conversion(mlp: Cut) -> None:
+    def rename(graph: onnx.GraphProto) -> None:
+        graph.node[0].op_type = "NoSuchOperator"
+
+    altered = mlp.altered(rename)
+    report = verify(altered.job, altered.read)
+    assert "NoSuchOperator" in report["partitions"][0]["text"]

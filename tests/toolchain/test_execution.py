@@ -1,0 +1,205 @@
+"""The adapter of TensorRT's runtime, on the library that is installed; without a GPU, so nothing is run."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import tensorrt_rtx
+
+from trtbuild.core.execution import ContextOptions
+from trtbuild.errors import EngineError, ToolchainMissing
+from trtbuild.toolchain import execution
+from trtbuild.toolchain.execution import TensorRTEngine, load_library
+from trtbuild.toolchain.execution_table import calls_of
+
+
+def test_the_installed_library_is_loaded_once() -> None:
+    library = load_library("tensorrt-rtx")
+    assert library is load_library("tensorrt-rtx", library.version)
+    assert library.name == "tensorrt-rtx" and library.version == tensorrt_rtx.__version__
+    assert library.captures_graphs
+
+
+def test_another_version_than_the_one_that_built_is_refused() -> None:
+    with pytest.raises(ToolchainMissing, match=r"were built by tensorrt-rtx 1\.4\.0 and run with it alone; here is"):
+        load_library("tensorrt-rtx", "1.4.0")
+
+
+def test_a_library_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    old: Any = types.ModuleType("tensorrt")
+    old.__version__ = "8.4.3"
+    monkeypatch.setitem(sys.modules, "tensorrt", old)
+    with pytest.raises(ToolchainMissing, match=r"tensorrt 8\.4\.3 cannot run engines by tensor names"):
+        load_library("tensorrt")
+
+
+@pytest.mark.parametrize("plan", [b"", b"no plan at all" * 100])
+def test_what_is_no_plan_is_refused_with_the_librarys_words(plan: bytes) -> None:
+    with pytest.raises(EngineError, match="does not take the engine: ") as caught:
+        load_library("tensorrt-rtx").load_engine(plan)
+    assert "no reason was given" not in caught.value.text
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "version", "context", "memory", "shared"),
+    [
+        ("tensorrt", "8.6.1", "method", "property", False),
+        ("tensorrt", "9.3.0", "method", "property", True),
+        ("tensorrt", "10.0.1", "strategy", "property", True),
+        ("tensorrt", "10.16.0.72", "strategy", "sized", True),
+        ("tensorrt", "11.4.0", "strategy", "sized", True),
+        ("tensorrt-rtx", "1.7.1.116", "configuration", "sized", True),
+    ],
+)
+def test_versions_differ_as_the_table_says(
+    toolchain: Any, version: str, context: str, memory: str, shared: bool
+) -> None:
+    calls = calls_of(toolchain, version)
+    assert calls is not None
+    assert (calls.context, calls.memory, calls.shared_profiles) == (context, memory, shared)
+
+
+def test_every_name_that_is_used_of_tensorrt_rtx_exists() -> None:
+    calls = calls_of("tensorrt-rtx", tensorrt_rtx.__version__)
+    assert calls is not None and calls.memory_size_of_profile is not None
+    used: dict[Any, tuple[str, ...]] = {
+        tensorrt_rtx.Runtime: ("deserialize_cuda_engine",),
+        tensorrt_rtx.ICudaEngine: (
+            calls.memory_size,
+            calls.memory_size_of_profile,
+            "create_execution_context",
+            "create_runtime_config",
+            "get_tensor_dtype",
+            "get_tensor_location",
+            "get_tensor_mode",
+            "get_tensor_name",
+            "get_tensor_profile_shape",
+            "get_tensor_shape",
+            "num_io_tensors",
+            "num_optimization_profiles",
+        ),
+        tensorrt_rtx.IExecutionContext: (
+            "execute_async_v3",
+            "get_tensor_shape",
+            "infer_shapes",
+            "profiler",
+            "set_device_memory",
+            "set_input_shape",
+            "set_optimization_profile_async",
+            "set_output_allocator",
+            "set_tensor_address",
+        ),
+        tensorrt_rtx.IRuntimeConfig: (
+            "create_runtime_cache",
+            "cuda_graph_strategy",
+            "dynamic_shapes_kernel_specialization_strategy",
+            "set_execution_context_allocation_strategy",
+            "set_runtime_cache",
+        ),
+        tensorrt_rtx.IRuntimeCache: ("deserialize", "serialize"),
+        tensorrt_rtx.ExecutionContextAllocationStrategy: ("USER_MANAGED",),
+        tensorrt_rtx.DynamicShapesKernelSpecializationStrategy: ("LAZY", "EAGER", "NONE"),
+        tensorrt_rtx.CudaGraphStrategy: ("DISABLED", "WHOLE_GRAPH_CAPTURE"),
+    }
+    missing = [
+        f"{owner.__name__}.{name}" for owner, names in used.items() for name in names if not hasattr(owner, name)
+    ]
+    assert not missing
+
+
+def test_every_type_that_arrays_have_has_the_librarys_name() -> None:
+    assert set(execution._DTYPES) <= set(tensorrt_rtx.DataType.__members__)
+
+
+class FakeConfig:
+    """An ``IRuntimeConfig`` that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "told":
+            self.told[name] = value
+        object.__setattr__(self, name, value)
+
+    def set_execution_context_allocation_strategy(self, strategy: Any) -> None:
+        self.told["strategy"] = strategy
+
+    def set_runtime_cache(self, cache: Any) -> bool:
+        self.told["cache"] = cache
+        return True
+
+    def create_runtime_cache(self) -> Any:
+        return FakeCache()
+
+
+class FakeCache:
+    def __init__(self) -> None:
+        self.content = b""
+
+    def deserialize(self, data: bytes) -> bool:
+        self.content = data if data.startswith(b"good") else self.content
+        return data.startswith(b"good")
+
+    def serialize(self) -> bytes:
+        return self.content
+
+
+class FakeRtxEngine:
+    """An ``ICudaEngine`` of TensorRT-RTX without tensors, as far as contexts are concerned."""
+
+    num_optimization_profiles, num_io_tensors = 2, 0
+
+    def __init__(self) -> None:
+        self.configs: list[FakeConfig] = []
+        self.profiles: list[tuple[int, int]] = []
+
+    def create_runtime_config(self) -> FakeConfig:
+        self.configs.append(FakeConfig())
+        return self.configs[-1]
+
+    def create_execution_context(self, config: FakeConfig) -> Any:
+        outer = self
+
+        class Context:
+            set_input_shape = set_tensor_address = execute_async_v3 = None
+
+            def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
+                outer.profiles.append((profile, stream))
+                return True
+
+            def set_device_memory(self, address: int, size: int) -> None:
+                outer.memory = (address, size)
+
+        return Context()
+
+    def get_device_memory_size_for_profile_v2(self, profile: int) -> int:
+        return 1000 + profile
+
+    memory = (0, 0)
+
+
+def test_a_context_of_tensorrt_rtx_is_configured() -> None:
+    library, fake = load_library("tensorrt-rtx"), FakeRtxEngine()
+    calls = calls_of("tensorrt-rtx", library.version)
+    assert calls is not None
+    engine = TensorRTEngine(library, tensorrt_rtx, calls, fake)
+    cache = engine.create_kernel_cache()
+    assert cache is not None and cache.load(b"good kernels") and not cache.load(b"bad")
+    assert cache.save() == b"good kernels"
+    engine.kernels = cache
+    context = engine.create_context(1, 77, ContextOptions("eager", library_graphs=True))
+    told = fake.configs[-1].told
+    assert told["strategy"] == tensorrt_rtx.ExecutionContextAllocationStrategy.USER_MANAGED
+    assert told["cache"] is cache.cache
+    assert (
+        told["dynamic_shapes_kernel_specialization_strategy"]
+        == tensorrt_rtx.DynamicShapesKernelSpecializationStrategy.EAGER
+    )
+    assert told["cuda_graph_strategy"] == tensorrt_rtx.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+    assert fake.profiles == [(1, 77)]
+    context.use_memory(4096, 1001)
+    assert fake.memory == (4096, 1001) and engine.memory_bytes(1) == 1001

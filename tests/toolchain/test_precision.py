@@ -1,0 +1,87 @@
+"""Layers of a weakly typed network get the types of the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper as h
+
+from trtbuild.toolchain.onnx_outline import outline
+from trtbuild.toolchain.precision import constrain, float_types, uses_half
+
+from . import tensorrt86 as trt
+
+FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
+
+
+def mixed(make_model: Any) -> bytes:
+    """float32 in and out, a product in float16, a softmax in float32, and a size."""
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=10),
+        h.make_node("Cast", ["w0"], ["v1"], to=10),
+        h.make_node("MatMul", ["v0", "v1"], ["v2"]),
+        h.make_node("Cast", ["v2"], ["v3"], to=1),
+        h.make_node("Softmax", ["v3"], ["v4"]),
+        h.make_node("Shape", ["v4"], ["v5"]),
+        h.make_node("Greater", ["v4", "c0"], ["v6"]),
+        h.make_node("Where", ["v6", "v4", "c0"], ["v7"]),
+        h.make_node("Reshape", ["v7", "v5"], ["o0"]),
+    ]
+    constants = {"c0": np.array(0.5, np.float32)}
+    return make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros((8, 8), np.float32)], constants)  # type: ignore[no-any-return]
+
+
+def test_types_are_those_that_onnx_infers(make_model: Any) -> None:
+    model = mixed(make_model)
+    proto = onnx.ModelProto.FromString(model)
+    weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w0")
+    weight.ClearField("data_location")
+    weight.ClearField("external_data")
+    weight.raw_data = bytes(256)
+    inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    found = float_types(outline(model))
+    kinds = {
+        value.name: value.type.tensor_type.elem_type for value in (*inferred.graph.value_info, *inferred.graph.output)
+    }
+    assert len(kinds) == 9
+    assert {name: kind for name, kind in kinds.items() if kind in (1, 10)} == {
+        name: found[name] for name in found if name in kinds
+    }
+
+
+def test_a_graph_of_float32_gets_no_permission(make_mlp: Any) -> None:
+    model = outline(make_mlp()[0])
+    config = trt.FakeConfig()
+    constrain(trt.MODULE, trt.FakeNetwork([]), config, model)
+    assert config.flags == {trt.BuilderFlag.TF32}
+    assert not uses_half(model) and uses_half(outline(make_mlp(dtype="float16")[0]))
+
+
+def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
+    tensor = {name: trt.FakeTensor(name) for name in ("i0", "v0", "v1", "v2", "v3", "v4", "v7", "o0", "x0", "x1")}
+    sizes = trt.FakeTensor("v5", trt.DataType.INT32, is_shape_tensor=True)
+    layers = {
+        "cast": trt.FakeLayer("CAST", [tensor["i0"]], [tensor["v0"]]),
+        "constant": trt.FakeLayer("CONSTANT", [], [tensor["v1"]]),
+        "helper": trt.FakeLayer("SHUFFLE", [tensor["v0"]], [tensor["x0"]]),
+        "product": trt.FakeLayer("MATRIX_MULTIPLY", [tensor["x0"], tensor["v1"]], [tensor["v2"]]),
+        "softmax": trt.FakeLayer("SOFTMAX", [tensor["v3"]], [tensor["v4"]]),
+        "size": trt.FakeLayer("SHAPE", [tensor["v4"]], [sizes]),
+        "unknown": trt.FakeLayer("ELEMENTWISE", [trt.FakeTensor("nobody's")], [tensor["x1"]]),
+        "integers": trt.FakeLayer("ELEMENTWISE", [sizes], [trt.FakeTensor("x2", trt.DataType.INT32)]),
+    }
+    config = trt.FakeConfig()
+    constrain(trt.MODULE, trt.FakeNetwork([], list(layers.values())), config, outline(mixed(make_model)))
+    assert {trt.BuilderFlag.FP16, trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS} <= config.flags
+    assert {name: (layer.precision, layer.types) for name, layer in layers.items()} == {
+        "cast": (None, {}),
+        "constant": (None, {}),
+        "helper": (HALF, {0: HALF}),
+        "product": (HALF, {0: HALF}),
+        "softmax": (FLOAT, {0: FLOAT}),
+        "size": (None, {}),
+        "unknown": (FLOAT, {0: FLOAT}),
+        "integers": (None, {}),
+    }

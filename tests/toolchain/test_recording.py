@@ -1,0 +1,297 @@
+"""Recording what a function does to a TensorRT network, and doing it again: real TensorRT-RTX on both sides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trtbuild.core import network_document
+from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.network_document import NotRecorded
+from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.errors import ToolchainError
+from trtbuild.toolchain.compiler import compile_engine
+from trtbuild.toolchain.library import listening, load
+from trtbuild.toolchain.network import create_network
+from trtbuild.toolchain.recording import NetworkInput, Recorded, record
+from trtbuild.toolchain.releases import release
+from trtbuild.toolchain.replaying import Replayed, weight_names
+from trtbuild.toolchain.table import installed_version
+
+IMAGE = NetworkInput("image", "float32", ("d0", 3, "d1", "d2"))
+RNG = np.random.default_rng(0)
+KERNEL = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
+
+Define = Callable[[Any, Any], object]
+
+
+def recorded(define: Define, inputs: Sequence[NetworkInput] = (IMAGE,)) -> Recorded:
+    return record(define, inputs, lambda name, dtype, sizes: None)
+
+
+def convolution(network: Any, trt: Any, *, kernel: Any = KERNEL, bias: Any = None) -> Any:
+    x = network.add_input("image", trt.float32, (-1, 3, -1, -1))
+    layer = network.add_convolution_nd(
+        x, 4, (3, 3), kernel, trt.Weights(np.ones(4, np.float32)) if bias is None else bias
+    )
+    layer.stride_nd = (2, 2)
+    layer.padding_nd = trt.Dims([1, 1])
+    layer.name = "stem"
+    return layer
+
+
+def detector(network: Any, trt: Any) -> None:
+    """Two scales that are put together, and a head whose axes are moved."""
+    fine = convolution(network, trt).get_output(0)
+    act = network.add_activation(fine, trt.ActivationType.LEAKY_RELU)
+    act.alpha = 0.1
+    pooled = network.add_pooling_nd(act.get_output(0), trt.PoolingType.MAX, (2, 2))
+    pooled.stride_nd = (2, 2)
+    up = network.add_resize(pooled.get_output(0))
+    up.set_input(0, pooled.get_output(0))
+    up.resize_mode = trt.InterpolationMode.NEAREST
+    up.scales = [1, 1, 2, 2]
+    both = network.add_concatenation([act.get_output(0), up.get_output(0)])
+    both.axis = 1
+    moved = network.add_shuffle(both.get_output(0))
+    moved.first_transpose = trt.Permutation([0, 2, 3, 1])
+    half = network.add_cast(moved.get_output(0), trt.float16)
+    for tensor, name in ((moved.get_output(0), "boxes"), (half.get_output(0), None)):
+        if name:
+            tensor.name = name
+        network.mark_output(tensor)
+
+
+def job_of(found: Recorded, *profiles: Sequence[ShapeRange]) -> tuple[EngineJob, dict[str, bytes]]:
+    blobs = {"network": found.document}
+    weights = []
+    for value in found.weights:
+        sha256 = hashlib.sha256(value.tobytes()).hexdigest()
+        blobs[sha256] = value.tobytes()
+        weights.append(Weight(str(value.dtype), value.shape, sha256))
+    version = installed_version("tensorrt-rtx")
+    assert version is not None
+    job = EngineJob(
+        "network", tuple(weights), tuple(map(tuple, profiles)), BuilderSettings(), Target("ada", 89), version
+    )
+    return job, blobs
+
+
+RANGE = ShapeRange((1, 3, 32, 32), (2, 3, 64, 64), (4, 3, 128, 96))
+
+
+def test_what_is_recorded_is_what_was_done() -> None:
+    found = recorded(detector)
+    document = network_document.parse(found.document)
+    assert document["inputs"] == [["FLOAT", ["d0", 3, "d1", "d2"]]]
+    assert document["weights"] == [["float32", KERNEL.size], ["float32", 4]]
+    calls = [entry.get("call") or f"set {entry['set']}" for entry in document["calls"]]
+    assert calls[:4] == ["add_convolution_nd", "set stride_nd", "set padding_nd", "add_activation"]
+    assert document["calls"][3]["args"] == [{"output": [0, 0]}, {"enum": ["ActivationType", "LEAKY_RELU"]}]
+    assert document["calls"][4]["value"] == {"float": (0.1).hex()}
+    assert document["outputs"] == [{"output": [5, 0]}, {"output": [6, 0]}]
+    assert found.layers[0] == ("stem", "convolution")
+    assert found.outputs[0] == ("boxes", "float32", (-1, -1, -1, 8))
+    assert found.outputs[1][:2] == ("output_1", "float16")
+
+
+def test_names_are_labels_and_everything_else_counts() -> None:
+    def named(name: str, stride: int, weight: float) -> Define:
+        def define(network: Any, trt: Any) -> None:
+            layer = convolution(network, trt, kernel=KERNEL * np.float32(weight))
+            layer.stride_nd = (stride, stride)
+            layer.name = name
+            layer.get_output(0).name = f"{name}_out"
+            network.mark_output(layer.get_output(0))
+
+        return define
+
+    first = recorded(named("a", 2, 1))
+    assert recorded(named("b", 2, 1)).document == first.document
+    assert recorded(named("a", 1, 1)).document != first.document
+    heavier = recorded(named("a", 2, 2))
+    assert heavier.document == first.document
+    assert not np.array_equal(heavier.weights[0], first.weights[0])
+
+
+def test_it_compiles_and_the_engine_has_canonical_names() -> None:
+    job, blobs = job_of(recorded(detector), [RANGE])
+    compiled = compile_engine(job, blobs.__getitem__)
+    assert compiled.plan.nbytes > 0
+    layers = json.loads(compiled.layers)
+    assert [entry["name"] for entry in layers["inputs"] + layers["outputs"]] == ["i0", "o0", "o1"]
+    assert [entry["name"] for entry in layers["layers"]] == [f"n{number}" for number in range(7)]
+    assert layers["inputs"][0]["shape"] == [-1, 3, -1, -1]
+
+
+def test_weights_are_those_of_the_call_and_not_of_later() -> None:
+    def define(network: Any, trt: Any) -> None:
+        kernel = KERNEL.copy()
+        layer = convolution(network, trt, kernel=kernel)
+        kernel[:] = 0
+        network.mark_output(layer.get_output(0))
+
+    assert np.array_equal(recorded(define).weights[0], KERNEL)
+
+
+def test_what_the_function_reads_is_tensorrts_answer() -> None:
+    seen: dict[str, Any] = {}
+
+    def define(network: Any, trt: Any) -> None:
+        layer = convolution(network, trt)
+        out = layer.get_output(0)
+        seen.update(shape=tuple(out.shape), dtype=out.dtype, layers=network.num_layers, stride=tuple(layer.stride_nd))
+        seen.update(
+            same=network.get_layer(0) is layer, input=layer.get_input(0) is network.get_input(0), kind=layer.type
+        )
+        network.mark_output(out)
+        seen.update(output=network.get_output(0) is out, named=network.get_input(0).name)
+        assert layer.nothing_like_this
+
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        recorded(define)
+    trt = load("tensorrt-rtx")
+    assert seen == {
+        "shape": (-1, 4, -1, -1),
+        "dtype": trt.float32,
+        "layers": 1,
+        "stride": (2, 2),
+        "same": True,
+        "input": True,
+        "kind": trt.LayerType.CONVOLUTION,
+        "output": True,
+        "named": "image",
+    }
+
+
+def test_loops_and_conditions_are_recorded() -> None:
+    def define(network: Any, trt: Any) -> None:
+        x = network.add_input("x", trt.float32, (4,))
+        loop = network.add_loop()
+        count = network.add_constant((), np.array([3], np.int32)).get_output(0)
+        loop.add_trip_limit(count, trt.TripLimit.COUNT)
+        state = loop.add_recurrence(x)
+        more = network.add_elementwise(state.get_output(0), x, trt.ElementWiseOperation.SUM)
+        state.set_input(1, more.get_output(0))
+        out = loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE)
+        choice = network.add_if_conditional()
+        yes = network.add_constant((), np.array([True])).get_output(0)
+        choice.set_condition(yes)
+        taken = choice.add_input(out.get_output(0)).get_output(0)
+        twice = network.add_elementwise(taken, taken, trt.ElementWiseOperation.SUM).get_output(0)
+        network.mark_output(choice.add_output(twice, taken).get_output(0))
+
+    found = recorded(define, [NetworkInput("x", "float32", (4,))])
+    assert [entry.get("makes") for entry in network_document.parse(found.document)["calls"]].count("scope") == 2
+    job, blobs = job_of(found, [ShapeRange((4,), (4,), (4,))])
+    assert compile_engine(job, blobs.__getitem__).plan.nbytes > 0
+
+
+def test_inputs_are_in_the_manifests_order_whatever_order_they_are_added_in() -> None:
+    inputs = [NetworkInput("a", "float32", (2,)), NetworkInput("b", "float32", (2,))]
+
+    def define(network: Any, trt: Any) -> None:
+        b = network.add_input("b", trt.float32, (2,))
+        a = network.add_input(name="a", dtype=trt.float32, shape=[2])
+        network.mark_output(network.add_elementwise(a, b, trt.ElementWiseOperation.SUB).get_output(0))
+
+    document = network_document.parse(recorded(define, inputs).document)
+    assert document["calls"][0]["args"][:2] == [{"input": 0}, {"input": 1}]
+
+
+def bad_axis(network: Any, trt: Any) -> None:
+    layer = network.add_concatenation([network.add_input("image", trt.float32, (-1, 3, -1, -1))] * 2)
+    layer.axis = 9
+    network.mark_output(layer.get_output(0))
+
+
+@pytest.mark.parametrize(
+    ("define", "words"),
+    [
+        (lambda n, t: n.add_plugin_v3([], [], None), "plugin"),
+        (lambda n, t: n.mark_debug(None), "mark_debug cannot be recorded"),
+        (lambda n, t: convolution(n, t), "no output is marked"),
+        (lambda n, t: None, "input 'image' of the manifest is not added"),
+        (lambda n, t: n.mark_output(n.add_input("image", t.float32, (-1, 3, -1, -1))), "an input cannot be an output"),
+        (
+            lambda n, t: convolution(n, t, kernel=KERNEL.astype(np.float64)),
+            "weights of type float64 cannot be recorded",
+        ),
+        (lambda n, t: n.mark_output(convolution(n, t, kernel=KERNEL[:, :, :, :1]).get_output(0)), "TensorRT says"),
+        (lambda n, t: [convolution(n, t), convolution(n, t)], "input 'image' is added twice"),
+        (lambda n, t: setattr(convolution(n, t).get_output(0), "location", 1), "cannot be recorded"),
+        (bad_axis, "TensorRT says"),
+        (lambda n, t: n.builder, "builder gives a Builder, on which nothing could be recorded"),
+    ],
+)
+def test_rejects_what_cannot_be_done_again(define: Define, words: str) -> None:
+    with pytest.raises((NotRecorded, AttributeError), match=words):
+        recorded(define)
+
+
+def test_what_the_function_raises_comes_out() -> None:
+    def define(network: Any, trt: Any) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        recorded(define)
+
+
+# -- doing it again
+
+
+def replay(document: bytes, weights: Sequence[np.ndarray], *, strongly_typed: bool = True) -> None:
+    trt = load("tensorrt-rtx")
+    version = installed_version("tensorrt-rtx")
+    assert version is not None
+    with listening(trt) as (logger, log):
+        builder = trt.Builder(logger)
+        with Replayed(create_network(trt, builder, release("tensorrt-rtx", version)), log) as replayed:
+            blobs = {f"w{slot}": value.tobytes() for slot, value in enumerate(weights)}
+            replayed.define(trt, document, blobs, strongly_typed=strongly_typed)
+
+
+def bent(found: Recorded, **changes: Any) -> bytes:
+    """The document with its first call changed."""
+    document = network_document.parse(found.document)
+    document["calls"][0].update(changes)
+    del document["schema"]
+    return network_document.to_bytes(**document)
+
+
+def test_a_toolchain_without_something_says_so_with_the_layer() -> None:
+    found = recorded(detector)
+    with pytest.raises(ToolchainError, match="this toolchain has no add_wonder of INetworkDefinition"):
+        replay(bent(found, call="add_wonder"), found.weights)
+    with pytest.raises(ToolchainError, match=r"has no ActivationType\.WONDER"):
+        text = found.document.replace(b'"LEAKY_RELU"', b'"WONDER"')
+        replay(text, found.weights)
+    with pytest.raises(ToolchainError, match="does not take add_convolution_nd as it was recorded"):
+        replay(bent(found, args=[{"input": 0}]), found.weights)
+    with pytest.raises(ToolchainError, match="were recorded, and 7 are there"):
+        replay(found.document, [np.zeros(7, np.float32), found.weights[1]])
+
+
+def test_only_what_a_recording_holds_is_called() -> None:
+    found = recorded(detector)
+    for name in ("__class__", "get_input", "mark_output", "remove_tensor"):
+        with pytest.raises(ToolchainError, match="this toolchain has no"):
+            replay(bent(found, call=name, args=[]), found.weights)
+
+
+def test_a_toolchain_that_keeps_no_types_takes_plain_networks_only() -> None:
+    with pytest.raises(ToolchainError, match="values of type HALF"):
+        found = recorded(detector)
+        replay(found.document, found.weights, strongly_typed=False)
+
+    def plain(network: Any, trt: Any) -> None:
+        network.mark_output(convolution(network, trt).get_output(0))
+
+    found = recorded(plain)
+    replay(found.document, found.weights, strongly_typed=False)
+    assert weight_names(found.document) == ["w0", "w1"]

@@ -1,0 +1,100 @@
+"""What releases differ in: found by version, and refused before any work."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from trtbuild.core.spec import BuilderSettings, Target
+from trtbuild.errors import TargetUnsupported
+from trtbuild.toolchain.releases import release, unset
+from trtbuild.toolchain.table import check_release, stand_in
+
+HOPPER = Target("hopper", 90, toolchain="tensorrt")
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "strong", "opset"),
+    [
+        ("8.6.0", ("EXPLICIT_BATCH",), False, 17),
+        ("8.6.1", ("EXPLICIT_BATCH",), False, 17),
+        ("9.3.0.post12.dev1", ("EXPLICIT_BATCH", "STRONGLY_TYPED"), True, 17),
+        ("10.0.1", ("STRONGLY_TYPED",), True, 20),
+        ("10.13.3.9", ("STRONGLY_TYPED",), True, 20),
+        ("11.0.0.114", (), True, 20),
+    ],
+)
+def test_the_kind_of_network(version: str, flags: tuple[str, ...], strong: bool, opset: int) -> None:
+    found = release("tensorrt", version)
+    assert (found.network_flags, found.strongly_typed, found.opset) == (flags, strong, opset)
+
+
+def test_only_what_has_int64_takes_it() -> None:
+    for version in ("8.6.0", "8.6.1", "9.3.0", "10.0.1", "11.2.0"):
+        found = release("tensorrt", version)
+        assert found.narrows_int64 == ("int64" not in found.dtypes)
+    assert "bfloat16" not in release("tensorrt", "8.6.1").dtypes
+    assert release("tensorrt-rtx", "1.4.0.76") == release("tensorrt-rtx", "1.7.1.116")
+
+
+def test_the_parser_flag_that_8_6_0_crashes_on_is_not_set_there() -> None:
+    assert release("tensorrt", "8.6.0").parser_flags == ()
+    assert "InstanceNormalization" in release("tensorrt", "8.6.0").refuses
+    assert release("tensorrt", "8.6.1").parser_flags == ("NATIVE_INSTANCENORM",)
+
+
+def test_what_is_named_are_settings() -> None:
+    names = {field.name for field in fields(BuilderSettings)}
+    for version in ("8.6.0", "10.0.1", "10.8.0", "11.0.0"):
+        assert set(release("tensorrt", version).lacks) <= names
+    assert all(unset(BuilderSettings(), name) for name in names)
+    assert not unset(BuilderSettings(tf32=False), "tf32")
+
+
+@pytest.mark.parametrize(
+    ("version", "target", "settings", "precision", "says"),
+    [
+        ("8.6.0", {}, {"strip_plan": True}, "float32", "no builder.strip_plan: tensorrt 10.0 and later have"),
+        ("8.6.0", {}, {"tiling_optimization_level": "full"}, "float32", "tensorrt 10.8 and later have"),
+        ("10.0.1", {}, {"l2_limit_for_tiling": 1}, "float32", "tensorrt 10.8 and later have"),
+        (
+            "8.6.0",
+            {},
+            {},
+            "bfloat16",
+            "tensorrt 8.6.0 does not compute in bfloat16\n  → set precision: float32 or float16",
+        ),
+        ("8.6.0", {"compatibility": "same_compute_capability"}, {}, "float32", "it has exact, ampere_plus"),
+        ("11.0.0", {}, {"tactic_sources": ("cudnn",)}, "float32", "no tactic source cudnn"),
+        ("8.5.3", {}, {}, "float32", "trtbuild builds with tensorrt 8.6 and later, not 8.5.3"),
+        ("7.2.1", {}, {}, "float32", "pip install 'tensorrt>=8.6'"),
+    ],
+)
+def test_rejects_what_a_release_lacks(
+    version: str, target: dict[str, Any], settings: dict[str, Any], precision: Any, says: str
+) -> None:
+    with pytest.raises(TargetUnsupported) as raised:
+        check_release(replace(HOPPER, **target), BuilderSettings(**settings), version, precision)
+    assert says in str(raised.value)
+    assert "'hopper'" in str(raised.value)
+
+
+def test_rejects_tactic_sources_for_rtx() -> None:
+    with pytest.raises(TargetUnsupported, match=r"tensorrt-rtx has no builder\.tactic_sources"):
+        check_release(Target("ada", 89), BuilderSettings(tactic_sources=()), "1.7.1")
+
+
+def test_takes_what_a_release_has() -> None:
+    check_release(HOPPER, BuilderSettings(tactic_sources=(), version_compatible=True), "8.6.0", "float16")
+    check_release(replace(HOPPER, compatibility="same_compute_capability"), BuilderSettings(), "10.9.0", "bfloat16")
+    check_release(HOPPER, BuilderSettings(tiling_optimization_level="full"), "10.8.0.43")
+
+
+def test_who_answers_for_a_parser_that_needs_a_gpu() -> None:
+    found = stand_in("tensorrt", "8.6.0")
+    assert found is not None
+    assert (found.toolchain, found.narrows_int64) == ("tensorrt-rtx", True)
+    assert found.dtypes == release("tensorrt", "8.6.0").dtypes
+    assert stand_in("tensorrt-rtx", "1.7.1") is None

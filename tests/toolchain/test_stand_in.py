@@ -1,0 +1,70 @@
+"""TensorRT-RTX's parser answers for one that needs a GPU, after what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper as h
+
+from trtbuild.errors import ToolchainMissing
+from trtbuild.toolchain import parsing, table
+from trtbuild.toolchain.parsing import Parser
+
+
+@pytest.fixture(scope="module")
+def parser() -> Parser:
+    stand_in = table.stand_in("tensorrt", "8.6.0")
+    assert stand_in is not None
+    return Parser("tensorrt", "8.6.0", {**asdict(stand_in), "refuses": ["Erf"]})
+
+
+def test_takes_what_both_take(parser: Parser, make_mlp: Any) -> None:
+    assert parser.refused(make_mlp()[0]) is None
+    assert parser.refused(make_mlp(dtype="float16")[0]) is None
+
+
+def test_refuses_what_is_known_and_what_the_parser_says_each_with_its_own_reason(
+    parser: Parser, make_model: Any
+) -> None:
+    nodes = [
+        h.make_node("Erf", ["i0"], ["v0"]),
+        h.make_node("Gather", ["v0", "i1"], ["v1"]),
+        h.make_node("Det", ["v1"], ["v2"]),
+        h.make_node("Relu", ["v2"], ["o0"]),
+    ]
+    refusal = parser.refused(make_model(nodes, [("FLOAT", [4, 2, 2]), ("INT64", [3])], ["FLOAT"], []))
+    assert refusal is not None
+    assert refusal.nodes == ("n0", "n1", "n2")
+    assert refusal.reasons["n0"] == "Erf: the parser of tensorrt 8.6.0 does not take it"
+    assert refusal.reasons["n1"] == "Gather: int64 is not a type that an engine computes in"
+    assert "Det" in refusal.reasons["n2"]
+
+
+def test_bfloat16_is_no_type_of_8_6(parser: Parser, make_model: Any) -> None:
+    nodes = [h.make_node("Relu", ["i0"], ["o0"])]
+    refusal = parser.refused(make_model(nodes, [("BFLOAT16", [4])], ["BFLOAT16"], []))
+    assert refusal is not None and refusal.nodes == ("n0",)
+
+
+def test_what_rtx_refuses_keeps_one_text_for_all(make_model: Any) -> None:
+    nodes = [h.make_node("Det", ["i0"], ["v0"]), h.make_node("Relu", ["v0"], ["o0"])]
+    refusal = Parser("tensorrt-rtx").refused(make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], [np.zeros(1)]))
+    assert refusal is not None and refusal.reasons == {}
+
+
+def test_a_parser_without_its_gpu_says_who_answers_for_it(monkeypatch: pytest.MonkeyPatch, make_mlp: Any) -> None:
+    class Library:
+        def Builder(self, logger: object) -> None:
+            raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    import tensorrt_rtx
+
+    library = Library()
+    library.ILogger = tensorrt_rtx.ILogger  # type: ignore[attr-defined]
+    monkeypatch.setattr(parsing, "load", lambda *_: library)
+    with pytest.raises(ToolchainMissing, match=r"the parser of tensorrt 8\.6\.0 needs a GPU") as raised:
+        Parser("tensorrt", "8.6.0").refused(make_mlp()[0])
+    assert "tensorrt-rtx" in str(raised.value)

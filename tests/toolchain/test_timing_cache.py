@@ -1,0 +1,113 @@
+"""Timing caches: kept, combined, and of no use when damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtbuild.toolchain import timing_cache
+
+
+class FakeCache:
+    """An ITimingCache: entries, of one device."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, entries = data.partition(b"|")
+        self.device = head or b"H200"
+        self.entries = set(entries.split(b",")) - {b""}
+
+    def combine(self, other: FakeCache, ignore_mismatch: bool) -> bool:
+        assert not ignore_mismatch
+        self.entries |= other.entries
+        return True
+
+    def serialize(self) -> bytes:
+        return self.device + b"|" + b",".join(sorted(self.entries))
+
+
+class FakeConfig:
+    """An IBuilderConfig of an H200, and a build that times `kernels`."""
+
+    def __init__(self) -> None:
+        self.cache: FakeCache | None = None
+
+    def create_timing_cache(self, data: bytes) -> FakeCache | None:
+        return None if data == b"not TensorRT's" else FakeCache(data)
+
+    def set_timing_cache(self, cache: FakeCache, ignore_mismatch: bool) -> bool:
+        if cache.device == b"H200" or ignore_mismatch:
+            self.cache = cache
+            return True
+        return False
+
+    def get_timing_cache(self) -> FakeCache | None:
+        return self.cache
+
+
+def build(path: Path, *kernels: bytes) -> set[bytes]:
+    """Returns what did not have to be timed."""
+    config = FakeConfig()
+    cache = timing_cache.attach(config, path)
+    known = set(cache.entries)
+    cache.entries.update(kernels)
+    timing_cache.keep(config, path)
+    return known
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return timing_cache.path_of(tmp_path / "timing", "tensorrt", "8.6.0", "NVIDIA H200", "580.159.04")
+
+
+def test_a_file_for_each_version_device_and_driver(tmp_path: Path) -> None:
+    places = {
+        timing_cache.path_of(tmp_path, *what)
+        for what in (
+            ("tensorrt", "8.6.0", "NVIDIA H200", "580.1"),
+            ("tensorrt", "8.6.1", "NVIDIA H200", "580.1"),
+            ("tensorrt", "8.6.0", "NVIDIA H100", "580.1"),
+            ("tensorrt", "8.6.0", "NVIDIA H200", "590.1"),
+        )
+    }
+    assert len(places) == 4 and all(place.parent == tmp_path for place in places)
+    assert timing_cache.path_of(tmp_path, "tensorrt", "1", "../../x", "1").parent == tmp_path
+
+
+def test_timings_are_kept_from_one_build_to_the_next(path: Path) -> None:
+    assert build(path, b"a", b"b") == set()
+    assert build(path, b"c") == {b"a", b"b"}
+    assert build(path) == {b"a", b"b", b"c"}
+
+
+def test_builds_beside_one_another_keep_what_both_have_timed(path: Path) -> None:
+    one, other = FakeConfig(), FakeConfig()
+    for config, kernel in ((one, b"a"), (other, b"b")):
+        timing_cache.attach(config, path).entries.add(kernel)
+    timing_cache.keep(one, path)
+    timing_cache.keep(other, path)
+    assert build(path) == {b"a", b"b"}
+
+
+@pytest.mark.parametrize("damage", [b"", b"rubbish", None])
+def test_a_damaged_file_is_taken_as_none_and_replaced(path: Path, damage: bytes | None) -> None:
+    build(path, b"a")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"x" if damage is None else damage)
+    assert timing_cache.read(path) == b""
+    assert build(path, b"a") == set()
+    assert path.read_bytes() == whole
+
+
+def test_what_tensorrt_does_not_take_is_replaced(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    for body in (b"not TensorRT's", b"H100|a"):
+        timing_cache._write(path, body)
+        assert timing_cache.read(path) == body
+        assert build(path, b"b") == set()
+        path.unlink()
+
+
+def test_what_cannot_be_written_is_not_kept_and_no_error(tmp_path: Path) -> None:
+    (tmp_path / "timing").write_text("in its place is a file")
+    assert build(tmp_path / "timing" / "x.cache", b"a") == set()

@@ -1,0 +1,115 @@
+"""What a verification has found, for a person: the worst error of each model, and where what is wrong is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trtbuild.cli import terminal
+from trtbuild.cli.quantities import aligned, count, duration, few
+from trtbuild.core.verification import how_wrong, where
+
+Document = dict[str, Any]
+
+_BY = {"onnxruntime": "by onnxruntime on the CPU"}
+
+
+def verified(found: Document) -> list[str]:
+    """One line for each model and runner; below it what is wrong, or was not compared."""
+    told = [each for model in found["models"] for each in _model(model)]
+    lines = []
+    for line, (_, notes) in zip(aligned(row for row, _ in told), told, strict=True):
+        lines += [line, *notes]
+    return [*lines, _summary(found)]
+
+
+def overview(found: Document) -> list[str]:
+    """Those lines alone, as a part of a build's answer."""
+    rows = [row for model in found["models"] for row, _ in _model(model)]
+    return aligned([("verified", *row) for row in rows])
+
+
+def _model(model: Document) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    name = terminal.bold(model["model"])
+    if model["missing"]:
+        steps = model["missing"]
+        more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
+        hint = f"    → trtbuild build {model['model']}"
+        yield (name, terminal.red("not built")), [f"    missing: {steps[0]}{more}", hint]
+    elif not model["cuts"]:
+        failed = model["status"] == "failed"
+        said = terminal.red("failed") if failed else terminal.yellow("nothing was compared")
+        yield (name, said), _not_run(model)
+    for number, cut in enumerate(model["cuts"], start=1):
+        row, notes = _cut(name, cut)
+        yield row, [*notes, *(_not_run(model) if number == len(model["cuts"]) else [])]
+
+
+def _cut(name: str, cut: Document) -> tuple[tuple[str, ...], list[str]]:
+    worst = max((e["error"] or 0.0 for e in (*cut["partitions"], cut["whole"])), default=0.0)
+    word = {"right": terminal.green("right"), "wrong": terminal.red("wrong")}.get(cut["status"])
+    row = (
+        name,
+        word or terminal.yellow("not all compared"),
+        f"worst error {worst:.1e}" if cut["status"] != "wrong" else "",
+        f"within {cut['tolerance']:.0e}",
+        count(len(cut["partitions"]), "partition"),
+        count(len(cut["points"]), "point"),
+        _by(cut),
+        "known" if cut["verdict"] == "hit" else "",
+    )
+    notes = [line for entry in _entries(cut) for line in _note(entry, cut)]
+    if cut["status"] == "wrong" and cut["worst_input"]:
+        notes.append(f"    worst inputs: {cut['worst_input']}")
+    return row, notes
+
+
+def _not_run(model: Document) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for entry in model["not_run"]:
+        reasons.setdefault(entry["reason"], []).append(entry["target"])
+    return [terminal.dim(f"    engines not run: {few(names)}: {reason}") for reason, names in reasons.items()]
+
+
+def _by(cut: Document) -> str:
+    device = cut["machine"].get("device")
+    return f"by {', '.join(cut['targets'])} on {device}" if device else _BY.get(cut["by"], str(cut["by"]))
+
+
+def _entries(cut: Document) -> list[Document]:
+    named = [{"partition": "", "name": name, **cut[name]} for name in ("whole", "lowered")]
+    return [*cut["partitions"], *(named if not any(e["status"] == "wrong" for e in cut["partitions"]) else [])]
+
+
+def _note(entry: Document, cut: Document) -> list[str]:
+    part = entry["partition"]
+    what = f"partition {terminal.bold(part)}" if part else _WHOLE[entry["name"]]
+    if entry["status"] == "unchecked":
+        return [f"    {terminal.yellow('not compared')}: {what}: {entry['text']}"]
+    if entry["status"] != "wrong":
+        return []
+    lines = [f"    {what} {how_wrong(entry, cut['tolerance'])}"]
+    return [*lines, *(f"    {line}" for line in where(entry))]
+
+
+_WHOLE = {
+    "whole": "the whole model",
+    "lowered": "the model in its precision, by PyTorch itself,",
+}
+
+
+def _summary(found: Document) -> str:
+    wrong = sum(not model["ok"] for model in found["models"])
+    total = count(len(found["models"]), "model")
+    if wrong:
+        return f"{terminal.red('failed')}: {wrong:,} of {total} in {duration(found['duration_s'])}"
+    return f"{terminal.green('ok')}: {total} in {duration(found['duration_s'])} (--seed {found['seed']})"
+
+
+def failures(found: Document) -> list[str]:
+    """Errors that kept a model from being compared."""
+    lines = []
+    for error in found["errors"]:
+        lines.append(f"{terminal.red('error')}: {error['text']}")
+        lines += [f"  → {error['hint']}"] if error["hint"] else []
+    return lines

@@ -1,0 +1,76 @@
+"""The layers of an engine, and where in the user's module each comes from: a pure function of two files of a package.
+
+``<partition>.layers.json`` has the layers of the network that was compiled, as TensorRT's parser made them; ``names.json``
+has the module path and operator of each ONNX node. The parser calls a layer like its node (``n6``), with a number behind it
+where a node becomes several (``n6_6``); what it adds for itself (broadcasts, constants, casts) has names of its own, and
+belongs to what reads it; at the end, where nothing does, to what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SCHEMA = "trtbuild.layers/1"
+
+_NUMBERED = re.compile(r"(.+)_\d+")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer. `module` is the path in the user's module ("" is the module itself); None: nobody knows."""
+
+    name: str
+    type: str
+    module: str | None
+    operator: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> list[Layer]:
+    """The layers of an engine in their order. `names` is its part of ``names.json``.
+
+    Raises ValueError, KeyError or TypeError when `document` is no such document.
+    """
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"not a {SCHEMA} document")
+    entries = document["layers"]
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, list[int]] = {}
+    for index, entry in enumerate(entries):
+        for tensor in entry["inputs"]:
+            readers.setdefault(tensor, []).append(index)
+        for output in entry["outputs"]:
+            writers.setdefault(output["name"], []).append(index)
+    origins = [_of_node(entry["name"], names) for entry in entries]
+    backwards, forwards = range(len(entries) - 1, -1, -1), range(len(entries))
+    for order, others in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
+        for index in order:
+            if origins[index] is None:
+                origins[index] = _of_others(entries[index], others, origins, reading=others is readers)
+    return [
+        Layer(entry["name"], entry["type"], *(origin or (None, None)))
+        for entry, origin in zip(entries, origins, strict=True)
+    ]
+
+
+_Origin = tuple[str, str]
+
+
+def _of_node(name: str, names: Mapping[str, Sequence[str]]) -> _Origin | None:
+    numbered = _NUMBERED.fullmatch(name)
+    found = names.get(name) or (names.get(numbered[1]) if numbered else None)
+    return (str(found[0]), str(found[1])) if found else None
+
+
+def _of_others(
+    entry: Mapping[str, Any], others: Mapping[str, Sequence[int]], origins: Sequence[_Origin | None], *, reading: bool
+) -> _Origin | None:
+    """The origin of a layer that reads what `entry` makes, or else of one that makes what it reads."""
+    tensors = [output["name"] for output in entry["outputs"]] if reading else entry["inputs"]
+    found = (origins[index] for tensor in tensors for index in others.get(tensor, ()))
+    return next((origin for origin in found if origin is not None), None)

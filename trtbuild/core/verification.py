@@ -1,0 +1,128 @@
+"""Where a verification looks, and how near is near enough: pure values.
+
+Rules
+1. The points are min, opt and max of every profile, and random sizes within it: each dim on its own, in multiples of what
+   it is a multiple of. Everything follows from the seed, so a point can be had again.
+2. Half of the random points have inputs a quarter of which is exactly zero: some operators are special there
+   (``atan2``), and what is random never is.
+3. The error of an output is max|a-b| / max|b|, b being what PyTorch computes. Integers and bools are equal or wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from trtbuild.core.shapes import ShapePlan, symbol_values
+from trtbuild.core.spec import Model, Precision
+
+#: What partitions are run by: onnxruntime on the CPU, or TensorRT on a GPU.
+Runner = Literal["onnxruntime", "engine"]
+
+#: The largest error, by runner and the model's precision.
+#:
+#: float32 by onnxruntime differs from PyTorch in the order of sums alone. On a GPU TF32 rounds the factors of products
+#: to 11 bits. float16 has 11 bits everywhere. bfloat16 has 8: eight times the step of float16, eight times its tolerance.
+TOLERANCES: Mapping[Runner, Mapping[Precision, float]] = {
+    "onnxruntime": {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2},
+    "engine": {"float32": 1e-3, "float16": 1e-2, "bfloat16": 8e-2},
+}
+
+#: How many random points each profile gets, and what they follow from, unless a user says otherwise.
+RANDOM_POINTS = 2
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Point:
+    """Sizes of the symbols at which partitions are compared, and the seed of the inputs' values.
+
+    `profile` is the number of the profile. `which` is min, opt, max, or ``random 1`` and so on. With `zeros`, a quarter of
+    the inputs' values is zero.
+    """
+
+    profile: int
+    which: str
+    sizes: tuple[int, ...]
+    seed: int
+    zeros: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Point:
+        return cls(**{**data, "sizes": tuple(data["sizes"])})
+
+
+def points(model: Model, shapes: ShapePlan, *, count: int = RANDOM_POINTS, seed: int = SEED) -> tuple[Point, ...]:
+    """The points of every profile, in their order, with `count` random ones each."""
+    found: list[Point] = []
+    for number, profile in enumerate(model.profiles):
+        ends = {which: symbol_values(shapes, profile, which) for which in ("min", "opt", "max")}
+        fixed: dict[tuple[int, ...], str] = {}
+        for which, sizes in ends.items():
+            fixed.setdefault(sizes, which)
+        found += [Point(number, which, sizes, _seed(seed, number, which)) for sizes, which in fixed.items()]
+        for k in range(1, count + 1):
+            choose = random.Random(f"{seed}/{number}/sizes/{k}")
+            sizes = tuple(
+                symbol.multiple_of * choose.randint(low // symbol.multiple_of, high // symbol.multiple_of)
+                for symbol, low, high in zip(shapes.symbols, ends["min"], ends["max"], strict=True)
+            )
+            which = f"random {k}"
+            found.append(Point(number, which, sizes, _seed(seed, number, which), zeros=k % 2 == 0))
+    return tuple(found)
+
+
+def _seed(seed: int, profile: int, which: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{profile}/{which}".encode()).digest()[:6], "big")
+
+
+def tolerance(runner: Runner, precision: Precision) -> float:
+    """The largest error that counts as equal."""
+    return TOLERANCES[runner][precision]
+
+
+# -- in words
+
+
+def how_wrong(entry: Mapping[str, Any], tolerance: float) -> str:
+    """``is 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
+    far = entry["text"] or f"{entry['error']:.1e} away"
+    return f"is wrong: {far} ({tolerance:.0e} is allowed){_point(entry['worst'])}"
+
+
+def _point(worst: Mapping[str, Any] | None) -> str:
+    if worst is None:
+        return ""
+    dims = ", ".join(f"{name} = {size}" for name, size in worst["dims"].items())
+    return f" at profile {worst['profile']}, {worst['which']}{f' ({dims})' if dims else ''}"
+
+
+def where(entry: Mapping[str, Any]) -> list[str]:
+    """The first operator that is wrong, and from where on the fault may be."""
+    place = entry.get("place")
+    if place is None:
+        return []
+    first, since = place["first"], place["since"]
+    far = place["text"] or f"{place['error']:.1e} away"
+    nodes = first["nodes"]
+    shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    lines = [f"first wrong: {_operator(first)}, {far} (ONNX nodes {shown or 'none'})"]
+    if since != first:
+        lines.append(f"the fault lies between {_operator(since)} and there: what is between cannot be compared")
+    return lines
+
+
+def _operator(found: Mapping[str, Any]) -> str:
+    return f"{found['operator']} in {found['module'] or 'the model itself'}"
+
+
+def failures(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The entries of a report that are wrong: partitions, the whole, and the lowered program in PyTorch."""
+    yield from (entry for entry in report["partitions"] if entry["status"] == "wrong")
+    yield from (report[name] for name in ("whole", "lowered") if report[name]["status"] == "wrong")

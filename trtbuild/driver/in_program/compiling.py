@@ -1,0 +1,275 @@
+"""`trtbuild.compile`: a module that is in memory becomes one that runs engines.
+
+The module is traced here (`stages.trace.in_memory`); everything below its trace is planned, looked up and run as the
+command line does it. So what CI has built from a manifest is found by a program, and the other way round.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core import keys
+from trtbuild.core.binding import weights_to_json
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.record import Output
+from trtbuild.core.shapes import ShapePlan, derive
+from trtbuild.core.spec import (
+    BuilderSettings,
+    Model,
+    Origin,
+    PartitionSettings,
+    Precision,
+    Source,
+    Target,
+)
+from trtbuild.driver import report
+from trtbuild.driver.in_program.exported import describe_program
+from trtbuild.driver.in_program.inputs import Described, Input, describe
+from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
+from trtbuild.driver.in_program.targets import target_of
+from trtbuild.errors import InternalError, UsageError
+
+if TYPE_CHECKING:
+    from trtbuild.driver.in_program.workspace import ProgramWorkspace
+
+__all__ = ["Input", "Options", "build_module", "compile", "options_of"]
+
+
+def compile(
+    module: Any,
+    inputs: Any = None,
+    kwarg_inputs: Any = None,
+    *,
+    arg_inputs: Any = None,
+    dims: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    name: str | None = None,
+    **options: Any,
+) -> Any:
+    """Build engines for `module` and return a module that runs them.
+
+    `module` is an ``nn.Module`` in evaluation mode, or an ``ExportedProgram`` with its own Dims. It is not changed.
+
+    * `inputs`: an `Input`, or tensor, for each positional argument; lists of lists for several optimization profiles.
+      `kwarg_inputs`: the same by name. A program of torch.export needs none. `arg_inputs` is another name of `inputs`.
+    * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.inputs`).
+    * `name`: the model's name in the package and in messages; the module's class unless said.
+    * `options`: what is built, and where it runs; those of `options_of`, which are ``torch.compile``'s options too.
+
+    The result is what ``trtbuild.load(…).module()`` returns, with `save` (`trtbuild.save`) and `report`: what was found and
+    what was built, as ``trtbuild build --json`` says it.
+
+    Raises UsageError (wrong arguments, or a machine that cannot build), SourceError (what the module does),
+    ConversionRefused and ToolchainError (what TensorRT refuses); each says what to do.
+    """
+    given = arg_inputs if inputs is None else inputs
+    found = _inputs_of(module, given, kwarg_inputs, dims, dynamic_shapes)
+    chosen = name if name is not None else type(module).__name__
+    return build_module(module, found, options_of(**options), chosen, caller())
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to build, and where the result runs."""
+
+    target: Target
+    device: Any
+    precision: Precision
+    partition: PartitionSettings
+    builder: BuilderSettings
+    reference: bool
+    cache_dir: str | os.PathLike[str] | None
+    jobs: int | None
+
+
+def options_of(
+    *,
+    target: Any = None,
+    device: Any = None,
+    toolchain: str | None = None,
+    toolchain_version: str | None = None,
+    compatibility: str | None = None,
+    hardware_compatible: bool = False,
+    precision: Any = None,
+    enabled_precisions: Iterable[Any] | None = None,
+    torch_executed_ops: Iterable[Any] = (),
+    min_block_size: int | None = None,
+    require_full_compilation: bool = False,
+    granularity: Any = None,
+    builder: Mapping[str, Any] | None = None,
+    reference: bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    **settings: Any,
+) -> Options:
+    """The options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
+
+    * `target`: what to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``); the GPU of `device` unless said.
+    * `device`: where the result runs; ``"cpu"`` runs the reference path, which needs no engine and no GPU.
+    * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
+      `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, mean what they do in a manifest.
+    * `reference`: whether the package also runs without engines; unless said, where `device` is the CPU.
+    * `cache_dir`: the cache; ``$TRTBUILD_CACHE_DIR`` unless said, else ``cache/`` of the working directory.
+    * `jobs`: how many steps run at once; as many as there are processors unless said.
+    """
+    on_cpu = is_cpu(device)
+    if on_cpu and reference is False:
+        raise UsageError(
+            'device="cpu" runs the reference path, and reference=False leaves it out of the package',
+            hint="leave reference out, or name a GPU",
+        )
+    policy = "ampere_plus" if hardware_compatible and compatibility is None else compatibility
+    return Options(
+        target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
+        device=device,
+        precision=precision_of(precision, enabled_precisions),
+        partition=partition_of(torch_executed_ops, min_block_size, require_full_compilation, granularity),
+        builder=builder_of({**(builder or {}), **settings}),
+        reference=on_cpu if reference is None else reference,
+        cache_dir=cache_dir,
+        jobs=jobs,
+    )
+
+
+def build_module(module: Any, inputs: Described, options: Options, name: str, origin: Origin) -> Any:
+    """Trace `module` here, have everything below built or found, and load the result. `origin` is the line of the program
+    that asks."""
+    from trtbuild.driver.in_program.saving import save
+    from trtbuild.driver.in_program.workspace import ProgramWorkspace
+    from trtbuild.driver.loading import load_package
+
+    started = time.monotonic()
+    shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
+    if shapes is None:
+        raise UsageError("; ".join(p.text for p in problems), hint=next((p.hint for p in problems if p.hint), None))
+    model = Model(
+        name=re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip("-.") or "module",
+        source=Source("module", type(module).__name__),
+        inputs=inputs.inputs,
+        profiles=inputs.profiles,
+        targets=(options.target,),
+        origin=origin,
+        dims=inputs.dims,
+        precision=options.precision,
+        reference=options.reference,
+        partition=options.partition,
+        builder=options.builder,
+        places={"source": origin},
+    )
+    traced = _traced(module, model, shapes)
+    space = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
+    with space.store.session():
+        outputs = _put(traced, space.store.put_bytes)
+        # the label of the source tells this trace from any other of the same name
+        label = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
+        space.models[model.name] = replace(model, source=replace(model.source, kwargs=label))
+        space.give_trace(model.name, outputs, time.monotonic() - started)
+        document = _build(space)
+        target = None if is_cpu(options.device) else options.target.name
+        loaded = load_package(space.package, device=options.device, target=target)
+        made = loaded.module()
+    made.package = loaded.package
+    made.report = document
+    made.save = partial(save, made)
+    return made
+
+
+# -- the model -------------------------------------------------------------------------------------------------------
+
+
+def _inputs_of(
+    module: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> Described:
+    kind = type(module).__name__
+    if kind == "ExportedProgram":
+        return describe_program(module, inputs, kwarg_inputs, dims, dynamic_shapes)
+    if not callable(getattr(module, "forward", None)):
+        raise UsageError(f"a {kind} cannot be compiled", hint="give an nn.Module, or what torch.export.export returns")
+    return describe(inputs, kwarg_inputs, arguments=_arguments(module), dims=dims, dynamic_shapes=dynamic_shapes)
+
+
+def _arguments(module: Any) -> list[str]:
+    """The names of the module's positional arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [entry.name for entry in inspect.signature(module.forward).parameters.values() if entry.kind in kinds]
+
+
+def caller() -> Origin:
+    """The line of the program that called trtbuild, for messages."""
+    package = str(Path(__file__).resolve().parents[2])
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame = frame.f_back
+    return Origin(frame.f_code.co_filename, frame.f_lineno)
+
+
+def is_cpu(device: Any) -> bool:
+    """Whether `device` names the CPU."""
+    return device is not None and str(device).partition(":")[0] == "cpu"
+
+
+# -- building --------------------------------------------------------------------------------------------------------
+
+
+def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
+    """The trace of `module` (`stages.trace.run.Traced`)."""
+    from trtbuild.stages.trace.in_memory import trace_in_memory
+    from trtbuild.stages.trace.job import TraceJob
+
+    place = f"{model.origin.file}:{model.origin.line}"
+    points = keys.proof_points(model, shapes)
+    job = TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place})
+    return trace_in_memory(module, job, Path.cwd())
+
+
+def _put(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:
+    """Keep what a trace left; the outputs of its record."""
+    from trtbuild.driver.handlers import tensor_bytes
+
+    outputs = {
+        "program": put(traced.program),
+        "graph": put(traced.graph.encode()),
+        "modules": put(json.dumps(traced.modules).encode()),
+        "interface": put(json.dumps(traced.interface).encode()),
+    }
+    table: dict[str, Weight] = {}
+    for slot, tensor in traced.weights:
+        dtype, shape, data = tensor_bytes(tensor)
+        kept = put(data)
+        outputs[f"weight:{slot}"] = kept
+        table[str(slot)] = Weight(dtype, tuple(shape), kept.sha256)
+    outputs["weights"] = put(json.dumps(weights_to_json(table)).encode())
+    return outputs
+
+
+def _build(space: ProgramWorkspace) -> report.Document:
+    """Build; raises what went wrong."""
+    from trtbuild.driver.build import build
+    from trtbuild.driver.watcher import Watcher
+
+    frozen, collects = gc.get_freeze_count(), gc.isenabled()
+    try:
+        result = build(space, Watcher())
+    finally:
+        if not frozen:  # the command line's habit, which is not for a program that goes on
+            gc.unfreeze()
+        if not collects:
+            gc.disable()
+    for _, error in result.outcome.failed.values():
+        raise error
+    for error in result.errors:
+        raise error
+    if not space.files:
+        raise InternalError("a build ended without its package")
+    return report.build_document(result)

@@ -1,0 +1,310 @@
+"""What a program says about a module's inputs, in Torch-TensorRT's terms, as the values that a manifest becomes.
+
+Rules
+1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor, which gives a
+   static shape and a dtype. `kwarg_inputs` go by name, `inputs` by position.
+2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All have the
+   same inputs; only the shapes differ.
+3. A positional input is called as its `Input` says, else as the module's argument, else ``input_<number>``.
+4. `dims` names axes that are one dimension, as a manifest does: ``{"batch": ["x.0", "mask.0"]}``, or with
+   ``{"at": […], "multiple_of": 32}``. `dynamic_shapes` is torch.export's: a ``Dim`` at an axis gives its name, its range
+   and what it shares; opt is the example's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trtbuild.core import spec
+from trtbuild.core.spec import NamedDim, Profile, ShapeRange
+from trtbuild.errors import UsageError
+
+Shape = Sequence[int]
+
+
+class Input:
+    """One tensor that a module takes: its shape or range of shapes, dtype and name.
+
+    `shape` is static; a dynamic input has `min_shape`, `opt_shape` and `max_shape`, of one rank. `dtype` is torch's,
+    numpy's or a name (``"float16"``). `name` is what the package calls it; the module's own argument unless said.
+    `format` is there for Torch-TensorRT's programs: tensors are contiguous. Raises UsageError.
+    """
+
+    def __init__(
+        self,
+        shape: Shape | None = None,
+        *,
+        min_shape: Shape | None = None,
+        opt_shape: Shape | None = None,
+        max_shape: Shape | None = None,
+        dtype: Any = "float32",
+        name: str = "",
+        format: Any = None,
+    ) -> None:
+        ranged = (min_shape, opt_shape, max_shape)
+        if shape is not None and any(sizes is not None for sizes in ranged):
+            raise UsageError(
+                f"Input{_of(name)} has shape and a range of shapes",
+                hint="give shape, or min_shape, opt_shape, max_shape",
+            )
+        if shape is not None:
+            ranged = (shape, shape, shape)
+        low, mid, high = ranged
+        if low is None or mid is None or high is None:
+            names = ("min_shape", "opt_shape", "max_shape")
+            missing = [text for text, sizes in zip(names, ranged, strict=True) if sizes is None]
+            raise UsageError(
+                f"Input{_of(name)} lacks {' and '.join(missing)}",
+                hint="give shape, or all of min_shape, opt_shape and max_shape",
+            )
+        if format is not None and "contiguous" not in str(format):
+            raise UsageError(
+                f"Input{_of(name)} has format {format}; engines take contiguous tensors",
+                hint="leave format out; other layouts are copied when the module is called",
+            )
+        self.range = ShapeRange(_sizes(low, name), _sizes(mid, name), _sizes(high, name))
+        self.dtype = dtype_name(dtype)
+        self.name = name
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, name: str = "") -> Input:
+        """An input as `tensor` is: its shape (static) and dtype."""
+        return cls(tuple(tensor.shape), dtype=tensor.dtype, name=name)
+
+    def __repr__(self) -> str:
+        sizes = self.range
+        if sizes.min == sizes.max:
+            shape = f"shape={sizes.min}"
+        else:
+            shape = f"min_shape={sizes.min}, opt_shape={sizes.opt}, max_shape={sizes.max}"
+        return f"Input({shape}, dtype={self.dtype!r}" + (f", name={self.name!r})" if self.name else ")")
+
+
+@dataclass(frozen=True)
+class Described:
+    """A module's inputs, in the order of its arguments, positional ones first; the profiles and named dims over them."""
+
+    inputs: tuple[spec.Input, ...]
+    profiles: tuple[Profile, ...]
+    dims: tuple[NamedDim, ...] = ()
+
+
+def describe(
+    inputs: Any,
+    kwarg_inputs: Any = None,
+    *,
+    arguments: Sequence[str] = (),
+    dims: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Described:
+    """The inputs of a module whose positional arguments are called `arguments`. Raises UsageError."""
+    listed = [_one_profile(given, arguments) for given in _profiles(inputs)]
+    named = [dict(given) for given in _named_profiles(kwarg_inputs)]
+    count = max(len(listed), len(named))
+    if {len(listed), len(named)} - {1, count}:
+        raise UsageError(
+            f"inputs have {len(listed)} profiles and kwarg_inputs {len(named)}",
+            hint="give each profile both, or one for all",
+        )
+    listed = listed * count if len(listed) == 1 else listed
+    named = named * count if len(named) == 1 else named
+    profiles = []
+    for positional, keywords in zip(listed, named, strict=True):
+        entries = [(spec.Input(name, given.dtype), given.range) for name, given in positional]
+        for name, value in keywords.items():
+            given = _input(value, f"kwarg_inputs[{name!r}]")
+            entries.append((spec.Input(str(name), given.dtype, keyword=True), given.range))
+        profiles.append(entries)
+    first = tuple(entry for entry, _ in profiles[0])
+    _check_names(first)
+    for number, entries in enumerate(profiles):
+        if tuple(entry for entry, _ in entries) != first:
+            raise UsageError(
+                f"profile {number} has other inputs than profile 0: {[e.name for e, _ in entries]}",
+                hint="all profiles have the same inputs, in one order, with the same dtypes; only shapes differ",
+            )
+    made = tuple(
+        Profile(str(number), tuple((entry.name, shape) for entry, shape in entries))
+        for number, entries in enumerate(profiles)
+    )
+    found = Described(first, made, _named_dims(dims or {}, first))
+    return found if dynamic_shapes is None else _with_dims(found, dynamic_shapes)
+
+
+def dtype_name(dtype: Any) -> str:
+    """``float32`` for torch's, numpy's or a manifest's float32. Raises UsageError."""
+    text = dtype if isinstance(dtype, str) else str(getattr(dtype, "__name__", dtype))
+    name = {"half": "float16", "float": "float32", "long": "int64", "int": "int32"}.get(
+        text.removeprefix("torch."), text.removeprefix("torch.")
+    )
+    if name not in _DTYPES:
+        raise UsageError(f"{dtype!r} is no dtype of an input", hint=f"the dtypes are: {', '.join(_DTYPES)}")
+    return name
+
+
+_DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
+
+def _of(name: str) -> str:
+    return f" {name!r}" if name else ""
+
+
+def _sizes(shape: Shape, name: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(size) for size in shape)
+    except (TypeError, ValueError):
+        raise UsageError(f"{shape!r} is no shape of Input{_of(name)}", hint="write a sequence of sizes") from None
+    if any(size < 0 for size in sizes):
+        raise UsageError(
+            f"Input{_of(name)} has the shape {list(sizes)}: a size cannot be negative",
+            hint="a dynamic size is a range: min_shape, opt_shape and max_shape",
+        )
+    return sizes
+
+
+def is_tensor(value: object) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, Input)
+
+
+def _input(value: Any, where: str) -> Input:
+    if isinstance(value, Input):
+        return value
+    if is_tensor(value):
+        return Input.from_tensor(value)
+    raise UsageError(
+        f"{where} is a {type(value).__name__}, neither an Input nor a tensor",
+        hint="fix other arguments in the module: engines take tensors",
+    )
+
+
+def _profiles(inputs: Any) -> list[list[Any]]:
+    if inputs is None:
+        return [[]]
+    if isinstance(inputs, Input) or is_tensor(inputs):
+        return [[inputs]]
+    found = list(inputs)
+    if found and all(isinstance(entry, list | tuple) for entry in found):
+        return [list(entry) for entry in found]
+    return [found]
+
+
+def _named_profiles(kwarg_inputs: Any) -> list[Mapping[str, Any]]:
+    if kwarg_inputs is None:
+        return [{}]
+    return [kwarg_inputs] if isinstance(kwarg_inputs, Mapping) else list(kwarg_inputs)
+
+
+def _one_profile(inputs: Sequence[Any], arguments: Sequence[str]) -> list[tuple[str, Input]]:
+    found = []
+    for number, value in enumerate(inputs):
+        given = _input(value, f"inputs[{number}]")
+        found.append((given.name or (arguments[number] if number < len(arguments) else f"input_{number}"), given))
+    return found
+
+
+def _check_names(inputs: Sequence[spec.Input]) -> None:
+    names = [entry.name for entry in inputs]
+    for name in names:
+        if not name.isidentifier():
+            raise UsageError(f"{name!r} is no name of an input", hint="a name is a Python identifier")
+        if names.count(name) > 1:
+            raise UsageError(f"two inputs are called {name!r}", hint="give each Input a name of its own")
+    if not names:
+        raise UsageError("there are no inputs", hint="inputs=[trtbuild.Input(shape=…)], or kwarg_inputs={…}")
+
+
+def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[NamedDim, ...]:
+    order = {entry.name: number for number, entry in enumerate(inputs)}
+    found = []
+    for name, said in dims.items():
+        at = said["at"] if isinstance(said, Mapping) else said
+        unit = int(said.get("multiple_of", 1)) if isinstance(said, Mapping) else 1
+        places = []
+        for place in [at] if isinstance(at, str) else at:
+            owner, _, axis = str(place).rpartition(".")
+            if owner not in order or not axis.isdigit():
+                raise UsageError(
+                    f"dim {name!r} is at {place!r}, which is no axis of an input",
+                    hint=f"write <input>.<axis>; the inputs are: {', '.join(order)}",
+                )
+            places.append((owner, int(axis)))
+        found.append(NamedDim(str(name), tuple(sorted(places, key=lambda at: (order[at[0]], at[1]))), unit))
+    return tuple(sorted(found, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))
+
+
+# -- torch.export's dynamic_shapes ----------------------------------------------------------------------------------
+
+
+def _with_dims(described: Described, dynamic_shapes: Any) -> Described:
+    """The same inputs, with the ranges of ``torch.export.Dim`` at the axes that `dynamic_shapes` names."""
+    names = [entry.name for entry in described.inputs]
+    per_input = (
+        dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
+    )
+    unknown = [name for name in per_input if name not in names]
+    if unknown:
+        raise UsageError(
+            f"dynamic_shapes has {unknown[0]!r}, which is no input", hint=f"the inputs are: {', '.join(names)}"
+        )
+    (profile,) = described.profiles if len(described.profiles) == 1 else (None,)
+    if profile is None:
+        raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
+    shapes = dict(profile.shapes)
+    places: dict[str, list[tuple[str, int]]] = {}
+    units: dict[str, int] = {}
+    for name, axes in per_input.items():
+        for axis, dim in _axes(axes):
+            root, unit = _root(dim, f"{name}.{axis}")
+            if not isinstance(root.max, int) or root.max * unit >= 2**31 - 1:
+                raise UsageError(
+                    f"the Dim {root.__name__!r} of {name}.{axis} has no max",
+                    hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
+                )
+            low, high = int(root.min) * unit, root.max * unit
+            shapes[name] = _ranged(shapes[name], axis, low, high)
+            key = root.__name__ if units.setdefault(root.__name__, unit) == unit else f"{root.__name__}_{unit}"
+            units.setdefault(key, unit)
+            places.setdefault(key, []).append((name, axis))
+    dims = tuple(NamedDim(name, tuple(at), units[name]) for name, at in places.items())
+    taken = {dim.name for dim in described.dims}
+    kept = [*described.dims, *(dim for dim in dims if dim.name not in taken)]
+    order = {name: number for number, name in enumerate(names)}
+    kept.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
+    made = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
+    return replace(described, profiles=(made,), dims=tuple(kept))
+
+
+def _axes(axes: Any) -> list[tuple[int, Any]]:
+    if axes is None:
+        return []
+    pairs = axes.items() if isinstance(axes, Mapping) else enumerate(axes)
+    return [(int(axis), dim) for axis, dim in pairs if dim is not None and not isinstance(dim, int)]
+
+
+def _root(dim: Any, where: str) -> tuple[Any, int]:
+    """A Dim, and how many times its size an axis is (``2 * batch``)."""
+    root = getattr(dim, "root", None)
+    if root is not None:
+        unit = int(dim.fn(1)) - int(dim.fn(0))
+        if int(dim.fn(0)) or unit < 1:
+            raise UsageError(
+                f"{where} is {dim.__name__}, which is no multiple of a Dim", hint="write k * dim, or a Dim"
+            )
+        return root, unit
+    if not hasattr(dim, "__name__") or not hasattr(dim, "max"):  # Dim.AUTO and its like have no names
+        raise UsageError(
+            f"{where} is {dim}, which has no range",
+            hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
+        )
+    return dim, 1
+
+
+def _ranged(shape: ShapeRange, axis: int, low: int, high: int) -> ShapeRange:
+    mid = min(max(shape.opt[axis], low), high)
+
+    def put(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
+        return (*sizes[:axis], size, *sizes[axis + 1 :])
+
+    return ShapeRange(put(shape.min, low), put(shape.opt, mid), put(shape.max, high))

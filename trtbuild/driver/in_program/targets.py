@@ -1,0 +1,112 @@
+"""Which GPU a program builds for: the one it says, or the one that it runs on."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trtbuild.core.spec import Compatibility, Target, ToolchainName
+from trtbuild.errors import EnvironmentFault, UsageError
+from trtbuild.toolchain import table
+from trtbuild.toolchain.devices import device_sms
+
+_SM = re.compile(r"^(?:sm_?)?(\d{2,3})$|^(\d{1,2})\.(\d)$", re.IGNORECASE)
+
+
+def target_of(
+    target: Any,
+    *,
+    device: Any = None,
+    toolchain: str | None = None,
+    version: str | None = None,
+    compatibility: str | None = None,
+) -> Target:
+    """The target that is meant. `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``),
+    a `Target`, or None: the GPU of `device`, else the current one. Raises UsageError, or EnvironmentFault where there is no
+    GPU to go by."""
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, Mapping):
+        return _declared(target, toolchain)
+    sm = _found(device) if target is None else _sm(target)
+    chosen = _toolchain(sm, toolchain)
+    found = Target(f"sm{sm}", sm, chosen, version, platform=table.host_platform())
+    return found if compatibility is None else replace(found, compatibility=_compatibility(compatibility))
+
+
+def _sm(target: Any) -> int:
+    match = None if isinstance(target, bool) else _SM.match(str(target))
+    if match is None:
+        raise UsageError(
+            f"{target!r} is no target", hint='write an SM, such as 89 or "sm_89", or a mapping such as {"sm": 89}'
+        )
+    return int(match[1]) if match[1] else int(match[2]) * 10 + int(match[3])
+
+
+def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
+    from pydantic import ValidationError
+
+    from trtbuild.manifest.fields import TargetFields
+
+    said = {name: value for name, value in given.items() if name != "name"}
+    try:
+        fields = TargetFields(**said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"target {dict(given)!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            hint='as in a manifest: {"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}',
+        ) from None
+    return Target(
+        str(given.get("name", f"sm{fields.sm}")),
+        fields.sm,
+        _toolchain(fields.sm, fields.toolchain or toolchain),
+        fields.version,
+        fields.compatibility,
+        fields.platform or table.host_platform(),
+    )
+
+
+def _compatibility(given: str) -> Compatibility:
+    known: tuple[Compatibility, ...] = ("exact", "same_compute_capability", "ampere_plus")
+    for name in known:
+        if given == name:
+            return name
+    raise UsageError(f"{given!r} is no compatibility", hint=f"there are: {', '.join(known)}")
+
+
+def _toolchain(sm: int, given: str | None) -> ToolchainName:
+    """The toolchain that was given, else the first installed one that builds for `sm`; TensorRT-RTX where none does."""
+    if given is not None:
+        for name in table.FLAVOURS:
+            if given == name:
+                return name
+        raise UsageError(f"{given!r} is no toolchain", hint=f"there are: {', '.join(table.FLAVOURS)}")
+    for name, flavour in table.FLAVOURS.items():
+        if table.installed_version(name) is not None and (flavour.sms is None or sm in flavour.sms):
+            return name
+    return "tensorrt-rtx"
+
+
+def _found(device: Any) -> int:
+    """The SM of the GPU that `device` names (``"cuda:1"``), else of torch's current one, else of the first."""
+    sms = device_sms()
+    kind, _, number = str(device if device is not None else "cuda").partition(":")
+    if not sms or kind == "cpu":
+        here = "this machine has no GPU" if not sms else f"the model is to run on {device}"
+        raise EnvironmentFault(
+            f"no target is given, and {here}: it is not known what to build for",
+            hint='say what to build for: target=89, say; with device="cpu" it then runs here, without its engines',
+        )
+    ordinal = int(number) if number.isdigit() else _current()
+    if ordinal >= len(sms):
+        raise EnvironmentFault(f"there is no device {device}", hint=f"this machine has {len(sms)} GPUs")
+    return sms[ordinal]
+
+
+def _current() -> int:
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_available() else 0

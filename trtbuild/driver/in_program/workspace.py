@@ -1,0 +1,126 @@
+"""A project of one model that no manifest declares: what a running program builds, in the cache of the command line.
+
+Rules
+1. The cache is `cache_dir`, else the one that ``trtbuild build`` uses in the working directory. Remotes and trust are the
+   user's configuration, as always.
+2. What is only remembered (durations, logs of failed steps) lies in the user's cache directory, not in the working
+   directory: a program may run anywhere.
+3. The trace is given, not looked up: it is the record of this command alone (`give_trace`).
+4. A lock file of the working directory does not count: it is a project's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtbuild.core.graph import ModelPlan, step_id
+from trtbuild.core.package_index import PackageIndex
+from trtbuild.core.planning import plan_model
+from trtbuild.core.ports import Store
+from trtbuild.core.record import Output, Record
+from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.spec import Model
+from trtbuild.driver import environment, wiring
+from trtbuild.driver.history import History
+from trtbuild.driver.outcome import Written
+from trtbuild.driver.outputs import OutputFile
+from trtbuild.driver.outputs.packages import INDEX
+from trtbuild.driver.workspace import Request, Workspace
+from trtbuild.errors import PackageDamaged, StoreError
+from trtbuild.runtime.package import Package
+
+
+class ProgramWorkspace(Workspace):
+    """A workspace of one model. `files` are those of its package, once it is built."""
+
+    def __init__(
+        self, model: Model, shapes: ShapePlan, cache_dir: str | os.PathLike[str] | None, jobs: int | None
+    ) -> None:
+        here = Path.cwd()
+        self.project = _state()
+        self.request = Request(self.project, jobs=jobs)
+        self.configuration = wiring.configuration(here)
+        self.manifests = {}
+        self.models = {model.name: model}
+        self.shapes = {model.name: shapes}
+        self.lock_file = None
+        self.facts = environment.gather([model])
+        root = None if cache_dir is None else Path(cache_dir).expanduser().absolute()
+        self.store = wiring.open_store(here, self.configuration, root)
+        self.history = History(self.project / wiring.STATE)
+        self.digests = wiring.file_digests(self.project)
+        self.look = wiring.lookups(self.project, self.store, self.history, self.digests, force=False)
+        self.files: dict[str, OutputFile] = {}
+
+    def give_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
+        """Let a model's trace be what was just made in this process (rule 3)."""
+        step = self.plan(name).steps[step_id(name, "trace")]
+        if step.recipe is None:
+            raise AssertionError("the recipe of a trace is always known")
+        self.look.ran(step.id, Record(step.recipe, outputs, {"duration_s": round(duration_s, 3)}))
+
+    def plan(self, name: str) -> ModelPlan:
+        """The plan; nothing is in place, because a program reads its package from the cache."""
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, lambda *_: False)
+
+    def write_outputs(self, plan: ModelPlan) -> list[Written]:
+        """Have the blobs of the package here, and remember which they are. Nothing is written."""
+        package = plan.package
+        if package is None or package.record is None:
+            raise AssertionError("a package is read when it is there")
+        model = replace(plan.model, outputs=(("package", "."),))
+        ((_, _, files),) = self.files_of(model, package.record)
+        self.store.bring(file.sha256 for file in files if file.data is None)
+        self.files = {file.path: file for file in files}
+        return []
+
+    @property
+    def package(self) -> StoredPackage:
+        """The package, once it is built."""
+        index = self.files[INDEX]
+        data = self.store.get_bytes(index.sha256)
+        place = self.project / "packages" / index.sha256[:32]  # where a runtime cache may be kept
+        return StoredPackage(place, PackageIndex.from_bytes(data), index.sha256, self.files, self.store)
+
+
+@dataclass(frozen=True)
+class StoredPackage(Package):
+    """A package in a store: its files are blobs. `path` is a directory that need not be there."""
+
+    files: Mapping[str, OutputFile]
+    store: Store
+
+    def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
+        """The bytes of files by name; the store verifies what it reads. Raises PackageDamaged."""
+        return {name: self._read(name) for name in dict.fromkeys(names)}
+
+    def _read(self, name: str) -> memoryview:
+        try:
+            file = self.files[name]
+            # memory of its own: a store may hand out the same bytes again
+            return memoryview(bytearray(self.store.get_bytes(file.sha256) if file.data is None else file.data))
+        except (KeyError, StoreError) as error:
+            raise PackageDamaged(
+                f"{name} is no longer in the cache: {error}", hint="compile the module again; it is built anew"
+            ) from error
+
+    def read_index(self) -> bytes:
+        """The bytes of the index."""
+        return bytes(self._read(INDEX))
+
+
+def _state() -> Path:
+    """Where a program's builds are remembered: the user's cache directory, or a directory that goes with this process."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    place = Path(base if base.startswith("/") else "~/.cache").expanduser() / "trtbuild" / "programs"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if os.access(place, os.W_OK):
+            return place
+    except (OSError, RuntimeError):
+        pass
+    return Path(tempfile.mkdtemp(prefix="trtbuild-"))

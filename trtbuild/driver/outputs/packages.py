@@ -1,0 +1,48 @@
+"""The output `package`: the directory that `trtbuild.load` opens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trtbuild.core.packaging import SCHEMA
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record, is_digest
+from trtbuild.driver.outputs.files import OutputFile
+
+INDEX = "index.json"
+NAMES = "names.json"
+
+Index = Mapping[str, Any]
+
+
+def check_names(index: Index) -> None:
+    """That an index names files inside of its package, by digests. Raises ValueError, KeyError, TypeError or
+    AttributeError."""
+    for name, entry in index["files"].items():
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name or not is_digest(entry["sha256"]):
+            raise ValueError(f"no file of a package: {name!r:.80}")
+
+
+def files(root: str, index: Index, record: Record) -> list[OutputFile]:
+    """All files that the index names, and the index last."""
+    base = str(PurePosixPath(root) / "_")[:-1]  # joined by hand: there may be thousands of files
+    found = [OutputFile(f"{base}{path}", entry["sha256"]) for path, entry in sorted(index["files"].items())]
+    if NAMES not in index["files"]:  # packages of step version 1
+        found.append(OutputFile(f"{base}{NAMES}", record.outputs["names"].sha256))
+    found.append(OutputFile(f"{base}{INDEX}", record.outputs["index"].sha256, turn=1))
+    return found
+
+
+def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
+    """The files that the package that is there lists."""
+    try:
+        index = json.loads((root / INDEX).read_bytes())
+        if index["schema"] != SCHEMA:
+            return []
+        names = [PurePosixPath(name) for name in index["files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [root / name for name in names if not name.is_absolute() and ".." not in name.parts]

@@ -1,0 +1,31 @@
+"""The output `plans`: engines as they are, for trtexec and other programs: ``<root>/<target>/<partition>.plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.driver.outputs.files import OutputFile
+
+_ENGINES = "engines/"
+_SUFFIX = ".plan"
+
+
+def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
+    """The plans among the index's files."""
+    base = str(PurePosixPath(root) / "_")[:-1]
+    return [
+        OutputFile(f"{base}{path.removeprefix(_ENGINES)}", entry["sha256"])
+        for path, entry in sorted(index["files"].items())
+        if path.startswith(_ENGINES) and path.endswith(_SUFFIX)
+    ]
+
+
+def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
+    """The raw plans of the package with the recipe `last`."""
+    engines = dict(last.parts).get("engines") if last is not None else None
+    names = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
+    return [root / target / f"{partition}{_SUFFIX}" for partition, _, target in names]

@@ -1,0 +1,99 @@
+"""The output `triton`: a model in a repository of NVIDIA's Triton Inference Server, which several models may share.
+
+Rules
+1. A model has the directory `<repository>/<model>`, and if Triton runs its engines itself, for each of them
+   `<repository>/<model>.<partition>`. The manifest's reader has seen to it that no two models of a repository can meet.
+2. Configurations are written after what they name, an ensemble's after those of its steps.
+3. `<model>/1/trtbuild.json` lists what was written, so that the next build can remove what is no more. It is written last,
+   and makes the version directory that Triton wants of an ensemble.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.driver.outputs import packages
+from trtbuild.driver.outputs.files import OutputFile, made
+from trtbuild.driver.outputs.triton import native, served
+from trtbuild.driver.outputs.triton.flavour import why_not_native
+from trtbuild.driver.outputs.triton.text_format import Message, render
+
+SCHEMA = "trtbuild.triton/1"
+LISTING = "1/trtbuild.json"
+CONFIGURATION = "config.pbtxt"
+
+
+def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
+    """The files of one model. Raises UsageError for a dtype that Triton has not, ValueError for names that are no names."""
+    _check_names(index)
+    reason = why_not_native(index)
+    found = _native(root, index) if reason is None else _served(root, index, record, reason)
+    listing = {
+        "schema": SCHEMA,
+        "model": index["model"],
+        "served_by": "triton" if reason is None else "trtbuild",
+        "because": reason,
+        "package": record.outputs["index"].sha256,
+        "files": {file.path[len(root) + 1 :]: {"sha256": file.sha256} for file in found},
+    }
+    data = json.dumps(listing, indent=1, sort_keys=True).encode()
+    return [*found, made(f"{root}/{index['model']}/{LISTING}", data, turn=4)]
+
+
+def _check_names(index: Mapping[str, Any]) -> None:
+    """Directories and files are called by these names, and an index may come from a remote."""
+    parts = [part["name"] for target in index["targets"].values() for part in target["partitions"]["partitions"]]
+    for name in (index["model"], *index["targets"], *parts):
+        if not name.isprintable() or name.startswith(".") or "/" in name or "\\" in name or not name:
+            raise ValueError(f"no name of a model, target or partition: {name!r:.80}")
+
+
+def _native(root: str, index: Mapping[str, Any]) -> list[OutputFile]:
+    found = [OutputFile(f"{root}/{path}", index["files"][plan]["sha256"]) for path, plan in native.plan_files(index)]
+    model = index["model"]
+    head = f"an engine of {model}, which Triton runs; the model is the ensemble {model}"
+    for name, message in native.engine_models(index).items():
+        found.append(made(f"{root}/{name}/{CONFIGURATION}", _text(head, message), turn=2))
+    text = _text(f"{model}: its engines, which Triton runs, as one model", native.ensemble(index))
+    return [*found, made(f"{root}/{model}/{CONFIGURATION}", text, turn=3)]
+
+
+def _served(root: str, index: Mapping[str, Any], record: Record, reason: str) -> list[OutputFile]:
+    base = f"{root}/{index['model']}"
+    found = packages.files(f"{base}/{served.PACKAGE}", index, record)
+    found.append(made(f"{base}/{served.MODEL_FILE}", served.MODEL, turn=2))
+    text = _text(f"{index['model']}, which trtbuild's runtime serves: {reason}", served.configuration(index))
+    return [*found, made(f"{base}/{CONFIGURATION}", text, turn=3)]
+
+
+def _text(head: str, message: Message) -> bytes:
+    lines = [
+        f"# Written by trtbuild: {head}.",
+        "# The next build writes it again. For changes of your own: configs/<name>.pbtxt and tritonserver",
+        "# --model-config-name=<name>.",
+    ]
+    return "".join(f"{line}\n" for line in [*lines, ""]).encode() + render(message).encode()
+
+
+def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
+    """What the listing that is there names, as far as it can be this model's."""
+    model = PurePosixPath(files[-1].path).parts[-3]
+    try:
+        listing = json.loads((root / model / LISTING).read_bytes())
+        if listing["schema"] != SCHEMA:
+            return []
+        names = [PurePosixPath(name) for name in listing["files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [root / name for name in names if _is_of(name, model)]
+
+
+def _is_of(name: PurePosixPath, model: str) -> bool:
+    if name.is_absolute() or ".." in name.parts or not name.parts:
+        return False
+    return name.parts[0] == model or name.parts[0].startswith(f"{model}.")

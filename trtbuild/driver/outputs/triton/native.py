@@ -1,0 +1,105 @@
+"""A package whose engines Triton runs itself: one model per engine, and an ensemble with the manifest's names.
+
+The ensemble may be batched (`tensors.max_batch_size`); the engines' models never are. Their dims are whole, with -1 for the
+batch: Triton allows that ("batchable ensemble can include non-batchable models", ensemble_utils.cc), and the TensorRT
+backend would turn dynamic batching on for a model with a `max_batch_size` that says nothing of it (model_state.cc,
+`AutoCompleteConfigHelper`), which is wrong where rows depend on one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trtbuild.driver.outputs.triton.flavour import serves
+from trtbuild.driver.outputs.triton.tensors import described, max_batch_size
+from trtbuild.driver.outputs.triton.text_format import Message, Value, Word
+
+Index = Mapping[str, Any]
+_Fields = list[tuple[str, Value]]
+
+
+def engine_models(index: Index) -> dict[str, Message]:
+    """Configurations of the engines' models, by name."""
+    parts = _partitions(index)
+    return {model_of(index, part["name"]): _engine(index, part) for part in parts}
+
+
+def model_of(index: Index, partition: str) -> str:
+    """The name of an engine's model."""
+    return f"{index['model']}.{partition}"
+
+
+def plan_files(index: Index) -> Iterator[tuple[str, str]]:
+    """(path in the repository, path in the package) of each plan."""
+    for target, entry in index["targets"].items():
+        for partition, path in entry["engines"].items():
+            yield f"{model_of(index, partition)}/1/{target}.plan", path
+
+
+def _partitions(index: Index) -> list[Mapping[str, Any]]:
+    first = next(iter(index["targets"].values()))
+    return list(first["partitions"]["partitions"])
+
+
+def _engine(index: Index, part: Mapping[str, Any]) -> Message:
+    fields: _Fields = [("name", model_of(index, part["name"])), ("platform", "tensorrt_plan"), ("max_batch_size", 0)]
+    for number, (_, type_) in enumerate(part["inputs"]):
+        fields.append(("input", tuple(described(f"i{number}", type_, reshape=True))))
+    for number, type_ in enumerate(part["outputs"]):
+        fields.append(("output", tuple(described(f"o{number}", type_, reshape=True))))
+    fields += _files(index)
+    profiles = [str(number) for number in range(len(index["profiles"]))]
+    fields.append(("instance_group", (("count", 1), ("kind", Word("KIND_GPU")), ("profile", profiles))))
+    return fields
+
+
+def _files(index: Index) -> _Fields:
+    """Which plan is for which compute capability."""
+    fields: _Fields = []
+    for name, target in index["targets"].items():
+        for sm in serves(target):
+            if isinstance(sm, int):
+                capability = f"{sm // 10}.{sm % 10}"
+                fields.append(("cc_model_filenames", (("key", capability), ("value", f"{name}.plan"))))
+            else:
+                fields.insert(0, ("default_model_filename", f"{name}.plan"))
+    return fields
+
+
+def ensemble(index: Index) -> Message:
+    """The configuration of the model itself: its steps are the engines."""
+    batch = max_batch_size(index)
+    fields: _Fields = [("name", index["model"]), ("platform", "ensemble"), ("max_batch_size", batch)]
+    for kind in ("input", "output"):
+        fields += [(kind, tuple(described(tensor["name"], tensor, batched=batch > 0))) for tensor in index[f"{kind}s"]]
+    tensors = _tensor_names(index)
+    steps = tuple(("step", _step(index, part, tensors)) for part in _partitions(index))
+    fields.append(("ensemble_scheduling", steps))
+    return fields
+
+
+def _step(index: Index, part: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[tuple[str, Value], ...]:
+    inputs = {f"i{number}": tensors[source] for number, (source, _) in enumerate(part["inputs"])}
+    outputs = {f"o{number}": tensors[f"{part['name']}:{number}"] for number in range(len(part["outputs"]))}
+    return (
+        ("model_name", model_of(index, part["name"])),
+        ("model_version", -1),
+        *(("input_map", (("key", key), ("value", value))) for key, value in inputs.items()),
+        *(("output_map", (("key", key), ("value", value))) for key, value in outputs.items()),
+    )
+
+
+def _tensor_names(index: Index) -> dict[str, str]:
+    """Reference → name in the ensemble: the model's own names, and for what flows inside, the place that it comes from."""
+    names = {f"input:{number}": tensor["name"] for number, tensor in enumerate(index["inputs"])}
+    cut = next(iter(index["targets"].values()))["partitions"]
+    names.update({source: tensor["name"] for source, tensor in zip(cut["outputs"], index["outputs"], strict=True)})
+    taken = set(names.values())
+    for part in cut["partitions"]:
+        for number in range(len(part["outputs"])):
+            name = f"{part['name']}.o{number}"
+            while name in taken:
+                name += "_"
+            taken.add(names.setdefault(f"{part['name']}:{number}", name))
+    return names

@@ -1,0 +1,86 @@
+"""Inputs and outputs as a model configuration describes them: types, dims, and the batch.
+
+Rules
+1. A dim is -1 where it is dynamic, or where it is 0, which Triton allows in requests and not in configurations.
+2. Triton has no tensors of rank 0: their dims are [1], and `reshape` says what the engine sees. An ensemble has no
+   `reshape`; there the tensor is [1] throughout.
+3. `max_batch_size` says more than a dynamic axis: that every request of 1 to so many rows is served, and that rows are the
+   same axis everywhere. So it is 0 unless axis 0 of every input and output is one and the same dim, no other axis depends
+   on it, the profiles together cover all sizes from 1 to its max, and no tensor is a row of scalars (dims would be empty).
+   Whether rows are independent of one another cannot be seen: so nothing here turns dynamic batching on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtbuild.core.expressions import symbols_of
+from trtbuild.driver.outputs.triton.text_format import Message, Word
+from trtbuild.errors import UsageError
+
+_TYPES = {
+    "bool": "TYPE_BOOL",
+    "uint8": "TYPE_UINT8",
+    "uint16": "TYPE_UINT16",
+    "uint32": "TYPE_UINT32",
+    "uint64": "TYPE_UINT64",
+    "int8": "TYPE_INT8",
+    "int16": "TYPE_INT16",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "float16": "TYPE_FP16",
+    "bfloat16": "TYPE_BF16",
+    "float32": "TYPE_FP32",
+    "float64": "TYPE_FP64",
+}
+
+
+def described(name: str, tensor: Mapping[str, Any], *, batched: bool = False, reshape: bool = False) -> Message:
+    """One input or output of a configuration. `tensor` has ``dtype`` and ``shape``; with `batched`, axis 0 is left out."""
+    shape = tensor["shape"][1:] if batched else tensor["shape"]
+    dims = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
+    fields: list[tuple[str, Any]] = [
+        ("name", name),
+        ("data_type", Word(_type(name, tensor["dtype"]))),
+        ("dims", dims or [1]),
+    ]
+    if reshape and not dims:
+        fields.append(("reshape", (("shape", []),)))
+    return tuple(fields)
+
+
+def _type(name: str, dtype: str) -> str:
+    if dtype not in _TYPES:
+        raise UsageError(
+            f"Triton has no type for {name!r}, which is {dtype}",
+            hint="leave `triton` out of the model's outputs, or give the tensor another dtype",
+        )
+    return _TYPES[dtype]
+
+
+def max_batch_size(index: Mapping[str, Any]) -> int:
+    """Rule 3: the largest batch of a package's model, or 0."""
+    tensors = [*index["inputs"], *index["outputs"]]
+    if not index["inputs"] or any(len(tensor["shape"]) < 2 for tensor in tensors):
+        return 0
+    rows = index["inputs"][0]["shape"][0]
+    if isinstance(rows, int) or rows[0] != "sym" or index["dims"][rows[1]]["multiple_of"] != 1:
+        return 0
+    for tensor in tensors:
+        first, *others = tensor["shape"]
+        if isinstance(first, int) or list(first) != list(rows) or any(rows[1] in symbols_of(size) for size in others):
+            return 0
+    name = index["inputs"][0]["name"]
+    ranges = [(profile["shapes"][name]["min"][0], profile["shapes"][name]["max"][0]) for profile in index["profiles"]]
+    return _reach(ranges)
+
+
+def _reach(ranges: Sequence[tuple[int, int]]) -> int:
+    """The largest size if the ranges cover all from 1 on to it, else 0."""
+    covered = 0
+    for low, high in sorted(ranges):
+        if low > covered + 1:
+            return 0
+        covered = max(covered, high)
+    return covered

@@ -1,0 +1,57 @@
+"""Protobuf's text format, as far as a model configuration needs it (protobuf.dev/reference/protobuf/textformat-spec)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Word:
+    """The name of an enum's value, which stands without quotes."""
+
+    text: str
+
+
+#: A message is its fields in order; a repeated field of messages is named once for each of them.
+Message: TypeAlias = "Sequence[tuple[str, Value]]"
+Value: TypeAlias = "str | int | bool | Word | list[int] | list[str] | tuple[tuple[str, Value], ...]"
+
+
+def render(message: Message) -> str:
+    """The message as a file's text."""
+    return "".join(f"{line}\n" for line in _lines(message, ""))
+
+
+def _lines(message: Message, indent: str) -> Iterator[str]:
+    for name, value in message:
+        if isinstance(value, tuple):
+            yield f"{indent}{name} {{"
+            yield from _lines(value, indent + "  ")
+            yield f"{indent}}}"
+        else:
+            yield f"{indent}{name}: {_scalar(value)}"
+
+
+def _scalar(value: str | int | bool | Word | list[int] | list[str]) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_scalar(item) for item in value)}]" if value else "[]"
+    if isinstance(value, Word):
+        return value.text
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """A string literal; bytes beyond printable ASCII are octal escapes of its UTF-8."""
+    pieces = []
+    for byte in text.encode("utf-8", "surrogateescape"):
+        if byte in b'"\\':
+            pieces.append("\\" + chr(byte))
+        elif 32 <= byte < 127:
+            pieces.append(chr(byte))
+        else:
+            pieces.append(f"\\{byte:03o}")
+    return f'"{"".join(pieces)}"'

@@ -1,0 +1,56 @@
+"""``provenance.json`` of packages in place (`core.provenance`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core import provenance
+from trtbuild.core.graph import ModelPlan
+from trtbuild.errors import PackageError
+from trtbuild.runtime.package import Package, open_package
+
+#: What an entry says of one run alone.
+_PASSING = ("verdict", "worst_input")
+
+
+def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
+    """The package of a model, where it is the planned one."""
+    folder, step = dict(plan.model.outputs).get("package"), plan.package
+    if folder is None or step is None or step.record is None:
+        return None
+    try:
+        package = open_package(project / folder)
+    except PackageError:
+        return None
+    return package if package.digest == step.record.outputs["index"].sha256 else None
+
+
+def write(project: Path, plan: ModelPlan, entries: Sequence[dict[str, Any]]) -> None:
+    """Write what was verified beside the package in place, where that is what was verified; without `entries` there is no
+    such file."""
+    folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
+    if package is not None and entries:
+        _write(package, entries)
+    elif folder is not None:
+        (project / folder / provenance.NAME).unlink(missing_ok=True)
+
+
+def add(package: Package, entries: Sequence[dict[str, Any]]) -> None:
+    """Write `entries` beside a package, with those that are there and are of other runners or targets."""
+    place = package.path / provenance.NAME
+    known = provenance.of(place.read_bytes() if place.is_file() else None, package.digest).verified
+    mine = [(entry["by"], entry["targets"]) for entry in entries]
+    _write(package, [*(dict(old) for old in known if (old.get("by"), old.get("targets")) not in mine), *entries])
+
+
+def _write(package: Package, entries: Sequence[dict[str, Any]]) -> None:
+    """Only when the content differs."""
+    place = package.path / provenance.NAME
+    kept = [{name: value for name, value in entry.items() if name not in _PASSING} for entry in entries]
+    data = provenance.to_bytes(provenance.document(package.index.model, package.digest, kept))
+    if not place.is_file() or place.read_bytes() != data:
+        fresh = place.with_name(f".{place.name}.fresh")
+        fresh.write_bytes(data)
+        fresh.replace(place)

@@ -1,0 +1,1 @@
+"""Commands that run packages: ``trtbuild run`` (`run`) and ``trtbuild bench`` (`bench`)."""

@@ -1,0 +1,77 @@
+"""A loaded package that takes and gives tensors of host memory, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from trtbuild.driver.loading import load_package
+from trtbuild.driver.running.host_tensors import HostTensor, require_numpy
+from trtbuild.errors import NoFittingTarget
+from trtbuild.runtime.memory import Memory
+from trtbuild.runtime.package import Package
+
+
+class OnDevice:
+    """A package on a device. Close it, or use it in a ``with`` block."""
+
+    def __init__(self, package: Package, *, device: str | None, target: str | None) -> None:
+        try:
+            self.loaded = load_package(package, device=device, target=target)
+        except NoFittingTarget as error:  # its hint is for programs
+            error.hint = error.hint and error.hint.replace('pass device="cpu"', "say --device cpu").replace(
+                'device="cpu"', "--device cpu"
+            )
+            raise
+        self._runner = self.loaded.runner()
+        self._memory = self._runner.memory
+
+    def put(self, tensor: HostTensor) -> Any:
+        """The tensor as an array that the package takes."""
+        return put_on(self._memory, tensor)
+
+    def get(self, array: Any) -> HostTensor:
+        """An output of the package in host memory."""
+        if self._memory is not None:
+            with self._memory.on_device():
+                return HostTensor(_name(array.dtype), self._memory.download(array))
+        import torch
+
+        if array.dtype is torch.bfloat16:
+            return HostTensor("bfloat16", array.contiguous().view(torch.int16).numpy().view("uint16"))
+        return HostTensor(_name(array.dtype), array.numpy())
+
+    def run(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
+        """The outputs in their order, for arrays by input name. On a GPU the work may still be under way."""
+        return self._runner.flat((), dict(inputs))
+
+    def wait(self) -> None:
+        """Until everything is computed."""
+        if self._memory is not None:
+            with self._memory.on_device():
+                self._memory.synchronize(self._memory.stream())
+
+    def __enter__(self) -> OnDevice:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.loaded.close()
+
+
+def put_on(memory: Memory | None, tensor: HostTensor) -> Any:
+    """A tensor of host memory as an array in `memory`; None is the CPU, where arrays are PyTorch's."""
+    data = tensor.data if tensor.data.flags.writeable else require_numpy().array(tensor.data)
+    if memory is not None:
+        with memory.on_device():
+            return memory.upload(data, tensor.dtype, memory.stream())
+    import torch  # the reference program needs it anyway
+
+    made = torch.from_numpy(data.view("int16") if tensor.dtype == "bfloat16" else data)
+    return made.view(torch.bfloat16) if tensor.dtype == "bfloat16" else made
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).rpartition(".")[2]

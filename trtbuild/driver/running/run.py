@@ -1,0 +1,95 @@
+"""``trtbuild run``: a package, once, on given or random inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trtbuild.driver.packages_here import package_of
+from trtbuild.driver.running.device import OnDevice
+from trtbuild.driver.running.host_tensors import HostTensor, require_numpy, write
+from trtbuild.driver.running.inputs import gather
+from trtbuild.driver.running.shapes import described, profile_named
+from trtbuild.driver.workspace import Request
+from trtbuild.errors import UsageError
+from trtbuild.runtime.choice import choose_profile
+from trtbuild.runtime.package import open_package
+
+Document = dict[str, Any]
+
+
+def run(
+    request: Request,
+    said: str,
+    *,
+    inputs: Sequence[str] = (),
+    profile: str | None = None,
+    which: str = "opt",
+    device: str | None = None,
+    output: str | None = None,
+    seed: int = 0,
+) -> Document:
+    """``trtbuild.run/1``. `inputs` are as `trtbuild.driver.running.inputs` says; `output` is a file for what comes out.
+
+    Raises UsageError, PackageError, and what running raises.
+    """
+    package = open_package(package_of(request, said))
+    index, project = package.index, Path(request.project)
+    chosen = profile_named(index, profile) if profile is not None else None
+    given = gather(index, inputs, project, profile=chosen, which=which, seed=seed)
+    with OnDevice(package, device=device, target=one_target(request)) as on_device:
+        arrays = {name: on_device.put(found.tensor) for name, found in given.items()}
+        started = time.perf_counter()
+        results = on_device.run(arrays)
+        on_device.wait()
+        duration_s = time.perf_counter() - started
+        outputs = {entry.name: on_device.get(array) for entry, array in zip(index.outputs, results, strict=True)}
+        loaded = on_device.loaded
+    if output is not None:
+        write(project / output, outputs)
+    shapes = [given[entry.name].tensor.shape for entry in index.inputs]
+    number = choose_profile(index.profiles, shapes)
+    return {
+        "schema": "trtbuild.run/1",
+        "ok": True,
+        "package": str(package.path),
+        "model": index.model,
+        "device": loaded.device,
+        "reference": loaded.is_reference,
+        "target": loaded.target.name if loaded.target is not None else None,
+        "profile": index.profiles[number].name if number is not None else None,
+        "dims": described(index, {name: found.tensor.shape for name, found in given.items()}),
+        "duration_s": round(duration_s, 6),
+        "inputs": [{"name": name, **_summary(found.tensor), "from": found.source} for name, found in given.items()],
+        "outputs": [{"name": name, **_summary(tensor)} for name, tensor in outputs.items()],
+        "output": output,
+    }
+
+
+def one_target(request: Request) -> str | None:
+    """The target that ``--target`` names. Raises UsageError for several."""
+    if len(request.targets) > 1:
+        raise UsageError("a package runs for one target", hint="say --target once")
+    return request.targets[0] if request.targets else None
+
+
+def _summary(tensor: HostTensor) -> Document:
+    """What a tensor is, and its values in short: of what is finite; counts of what is not."""
+    numpy = require_numpy()
+    found: Document = {"dtype": tensor.dtype, "shape": list(tensor.shape)}
+    values = tensor.as_floats()
+    if values.dtype.kind == "c":
+        values = numpy.abs(values)
+    is_float = values.dtype.kind == "f"
+    finite = values[numpy.isfinite(values)] if is_float else values
+    end = float if is_float else int
+    return {
+        **found,
+        "min": end(finite.min()) if finite.size else None,
+        "max": end(finite.max()) if finite.size else None,
+        "mean": float(finite.mean(dtype=numpy.float64)) if finite.size else None,
+        "nan": int(numpy.isnan(values).sum()) if is_float else 0,
+        "inf": int(numpy.isinf(values).sum()) if is_float else 0,
+    }

@@ -1,0 +1,85 @@
+"""Shapes to run a package at: a profile's min, opt or max, and those that a user gives, with the rest made to fit them.
+
+Rules
+1. Sizes that are given decide the dims that they stand for; dims that nobody gives are those of a profile.
+2. The profile is the one that is named, else the first that takes all that is given, else the first. What does not fit is
+   left to the call itself to refuse, in its own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trtbuild.core.expressions import Expression, evaluate
+from trtbuild.core.nearest import suggestion
+from trtbuild.core.package_index import PackageIndex, PackedProfile
+from trtbuild.errors import UsageError
+
+WHICH = ("min", "opt", "max")
+
+Shape = tuple[int, ...]
+
+
+def profile_named(index: PackageIndex, name: str) -> PackedProfile:
+    """The profile of that name. Raises UsageError."""
+    names = [profile.name for profile in index.profiles]
+    if name not in names:
+        raise UsageError(f"no profile is called {name!r}", hint=suggestion(name, names, "profiles"))
+    return index.profiles[names.index(name)]
+
+
+def shapes_of(
+    index: PackageIndex, given: Mapping[str, Sequence[int]], profile: PackedProfile | None = None, which: str = "opt"
+) -> dict[str, Shape]:
+    """The shape of each input."""
+    chosen = profile or next((one for one in index.profiles if _takes(index, one, given)), index.profiles[0])
+    own = {entry.name: tuple(getattr(ranges, which)) for entry, ranges in zip(index.inputs, chosen.shapes, strict=True)}
+    units = _units(index, own) | _units(index, given)
+    symbols = [units.get(number, 1) for number in range(len(index.dims))]
+    return {
+        entry.name: tuple(given[entry.name])
+        if entry.name in given
+        else tuple(evaluate(size, symbols) for size in entry.shape)
+        for entry in index.inputs
+    }
+
+
+def described(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Dim → size, at these shapes."""
+    units = _units(index, shapes)
+    return {dim.name: units[number] * dim.multiple_of for number, dim in enumerate(index.dims) if number in units}
+
+
+def _takes(index: PackageIndex, profile: PackedProfile, given: Mapping[str, Sequence[int]]) -> bool:
+    for entry, ranges in zip(index.inputs, profile.shapes, strict=True):
+        shape = given.get(entry.name)
+        if shape is not None and (
+            len(shape) != len(ranges.min)
+            or any(not low <= size <= high for low, size, high in zip(ranges.min, shape, ranges.max, strict=True))
+        ):
+            return False
+    return True
+
+
+def _units(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[int, int]:
+    """Symbol → its size in the graph's units, as far as shapes tell it."""
+    found: dict[int, int] = {}
+    for entry in index.inputs:
+        for size, expression in zip(shapes.get(entry.name, ()), entry.shape, strict=False):
+            known = _unit(expression)
+            if known is not None:
+                found.setdefault(known[0], size // known[1])
+    return found
+
+
+def _unit(expression: Expression) -> tuple[int, int] | None:
+    """(symbol, factor) of ``symbol`` and ``factor × symbol``."""
+    if isinstance(expression, int):
+        return None
+    operator, *operands = expression
+    if operator == "sym" and isinstance(operands[0], int):
+        return operands[0], 1
+    if operator == "mul" and len(operands) == 2 and isinstance(operands[0], int) and operands[0] > 0:
+        inner = _unit(operands[1])
+        return (inner[0], inner[1] * operands[0]) if inner is not None else None
+    return None

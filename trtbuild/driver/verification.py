@@ -1,0 +1,281 @@
+"""``trtbuild verify``: what was built is what PyTorch computes, within a tolerance.
+
+Rules
+1. A verification that was done for the same programs, conversions, weights, points, tolerance and versions is not done
+   again: its record is in the store, under a recipe of its own (docs/keys.md). Only what was found right is recorded.
+2. What went right is written into the package, as far as the package in place is the one that was verified
+   (`core.provenance`). What is wrong leaves no provenance there.
+3. Converted partitions are run by onnxruntime in a worker process; engines are run in this one, where a GPU fits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core import keys, verification
+from trtbuild.core.graph import ModelPlan
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.verification import Point
+from trtbuild.driver import provenance_file, report, wiring
+from trtbuild.driver import verification_engines as engines_here
+from trtbuild.driver import verification_records as records
+from trtbuild.driver.verification_jobs import CutJob, cut_jobs, missing, once
+from trtbuild.driver.verification_replay import point_of
+from trtbuild.driver.watcher import Watcher
+from trtbuild.driver.workers import WorkerPool
+from trtbuild.driver.workspace import Request, Workspace
+from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
+from trtbuild.runtime.package import Package
+
+Document = dict[str, Any]
+
+#: Where worst inputs are kept.
+FOLDER = f"{wiring.STATE}/verify"
+
+#: Distributions that bring the module onnxruntime.
+_ONNXRUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to verify: random points per profile, what they follow from, and perhaps a tolerance of the user's own, or a
+    file of inputs in place of the points."""
+
+    points: int = verification.RANDOM_POINTS
+    seed: int = verification.SEED
+    tolerance: float | None = None
+    replay: str | None = None
+
+
+def verify(request: Request, options: Options, watcher: Watcher) -> Document:
+    """``trtbuild.verify/1``. `ok` is false when something is wrong, or not built.
+
+    Raises ToolchainMissing when onnxruntime or torch is not installed, UsageError for options that mean nothing here.
+    """
+    started = time.monotonic()
+    workspace = Workspace(replace(request, force=False))
+    if options.replay is not None and len(workspace.models) != 1:
+        raise UsageError("--replay is for one model", hint="name it: trtbuild verify MODEL --replay FILE")
+    versions = _versions()
+    models: list[Document] = []
+    errors: list[TrtbuildError] = []
+    pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
+    try:
+        with workspace.store.session():
+            for name in workspace.models:
+                with watcher.phase(f"verify {name}"):
+                    try:
+                        models.append(_Model(workspace, name, options, versions, pool, force=request.force).verified())
+                    except TrtbuildError as error:
+                        if error.exit_code != 1:
+                            raise
+                        errors.append(error)
+                        models.append(_entry(name, "failed"))
+        workspace.store.finish()
+    finally:
+        pool.close(kill=True)
+        workspace.store.close()
+    return {
+        "schema": "trtbuild.verify/1",
+        "ok": all(model["ok"] for model in models) and not errors,
+        "duration_s": round(time.monotonic() - started, 3),
+        "seed": options.seed,
+        "random_points": options.points,
+        "models": models,
+        "errors": [report.describe(error) for error in errors],
+        "warnings": workspace.store.warnings(),
+    }
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One comparison: a cut, by what it is run, and how that is done."""
+
+    by: verification.Runner
+    cut: CutJob
+    recipe: Recipe
+    machine: Mapping[str, str]
+    run: Callable[[], Document]
+
+
+class _Model:
+    """The verification of one model."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        name: str,
+        options: Options,
+        versions: Mapping[str, str],
+        pool: WorkerPool,
+        *,
+        force: bool,
+    ) -> None:
+        self._workspace = workspace
+        self._name = name
+        self._options = options
+        self._versions = versions
+        self._pool = pool
+        self._asks = not force and options.replay is None
+        self._plan: ModelPlan = workspace.plan_elsewhere(name)
+        self._platform = workspace.facts[name].platform
+        model, shapes = self._plan.model, self._plan.shapes
+        self._replay = None if options.replay is None else Path(options.replay).absolute()
+        if self._replay is not None:
+            self._points: tuple[Point, ...] = (point_of(self._replay, model, shapes),)
+        else:
+            self._points = verification.points(model, shapes, count=options.points, seed=options.seed)
+        profiles, dims = [profile.name for profile in model.profiles], [symbol.name for symbol in shapes.symbols]
+        self._labels = records.Labels(profiles, dims, workspace.project)
+        #: Engines that were not run, and why not.
+        self._not_run: list[Document] = []
+
+    def verified(self) -> Document:
+        """The model's entry in the document; its provenance is written."""
+        lacking = missing(self._plan)
+        if lacking:
+            return self._entry("missing", missing=[step.id for step in lacking])
+        source = self._plan.model.source
+        if source.form != "program":
+            reason = f"it comes from `{source.kind}`: there is no PyTorch model to compare with"
+            not_run = [{"target": target.name, "reason": reason} for target in self._plan.model.targets]
+            return self._entry("unchecked", not_run=not_run)
+        cuts = [self._done(work) for work in self._works()]
+        wrong = [cut for cut in cuts if cut["status"] == "wrong"]
+        unchecked = [cut for cut in cuts if cut["status"] == "unchecked"]
+        status = "wrong" if wrong else "unchecked" if unchecked or not cuts else "right"
+        if self._replay is None:
+            provenance_file.write(self._workspace.project, self._plan, [] if wrong else cuts)
+        return self._entry(status, cuts=cuts, not_run=self._not_run)
+
+    def _entry(self, status: str, **known: Any) -> Document:
+        return {**_entry(self._name, status), "precision": self._plan.model.precision, **known}
+
+    def _done(self, work: _Work) -> Document:
+        store = self._workspace.store
+        record, report = records.known(store, work.recipe) if self._asks else (None, None)
+        verdict = "run" if report is None else "hit"
+        if report is None:
+            report = work.run()
+            if self._replay is None and records.status(report) != "wrong":
+                record = records.keep(store, work.recipe, report)
+        return {
+            **records.entry(report, record, self._labels, work.cut.targets, work.cut.toolchain, work.cut.plans),
+            "verdict": verdict,
+            "key": work.recipe.key,
+            "machine": dict(work.machine),
+        }
+
+    def _works(self) -> Iterator[_Work]:
+        replay = None if self._replay is None else str(self._replay)
+        for number, cut in enumerate(cut_jobs(self._workspace, self._plan, self._points, replay=replay)):
+            by_onnx = self._with(cut, "onnxruntime", number, once(self._points))
+            machine = {"platform": self._platform}
+            recipe = self._recipe("onnxruntime", by_onnx, cut.job.onnx, self._versions, machine)
+            yield _Work("onnxruntime", by_onnx, recipe, machine, partial(self._run_in_worker, by_onnx))
+            yield from self._engines(cut, number)
+
+    def _with(
+        self, cut: CutJob, by: verification.Runner, number: int, points: tuple[Point, ...], at: str = ""
+    ) -> CutJob:
+        """The job of a cut for one runner."""
+        name = self._name + ("" if by == "onnxruntime" and not number else f"@{at or number}")
+        tolerance = self._options.tolerance
+        return replace(
+            cut,
+            job=replace(
+                cut.job,
+                points=points,
+                shapes=tuple(self._plan.shapes.sizes(point.sizes) for point in points),
+                tolerance=verification.tolerance(by, self._plan.model.precision) if tolerance is None else tolerance,
+                worst=str(self._workspace.project / FOLDER / f"{name}.safetensors"),
+            ),
+        )
+
+    def _recipe(
+        self,
+        by: verification.Runner,
+        cut: CutJob,
+        made_of: Mapping[str, str],
+        versions: Mapping[str, str],
+        machine: Mapping[str, str],
+    ) -> Recipe:
+        job = cut.job
+        return keys.verification(
+            by, cut.program_graph, job.partitions, made_of, job.weights, job.points, job.tolerance, versions, machine
+        )
+
+    def _bring(self, cut: CutJob) -> None:
+        """Have all that is read in the local store."""
+        workspace, plan = self._workspace, self._plan
+        blobs = list(dict.fromkeys(cut.blobs()))
+        workspace.look.keep_file_weights(plan.model, [sha256 for sha256 in blobs if sha256 in plan.file_weights])
+        workspace.store.bring(blobs)
+
+    def _run_in_worker(self, cut: CutJob) -> Document:
+        self._bring(cut)
+        report: Document = self._pool.call("torch", {"kind": "verify", "verify": cut.job.to_json()})["report"]
+        return report
+
+    # -- engines, where a GPU fits
+
+    def _engines(self, cut: CutJob, number: int) -> Iterator[_Work]:
+        package = provenance_file.package_in_place(self._workspace.project, self._plan)
+        if package is None:
+            self._not_run += [{"target": name, "reason": "its package is not in place"} for name in cut.targets]
+            return
+        for name, fit in engines_here.fitting(package, cut.targets):
+            why_not = fit if isinstance(fit, str) else engines_here.why_not_with_torch()
+            if why_not is not None or isinstance(fit, str):
+                self._not_run.append({"target": name, "reason": why_not})
+                continue
+            job = self._with(replace(cut, targets=(name,)), "engine", number, self._points, name)
+            machine = engines_here.machine(fit, self._platform)
+            target = package.index.targets[name]
+            versions = {"torch": self._versions["torch"], target.toolchain: target.version}
+            recipe = self._recipe("engine", job, cut.plans[name], versions, machine)
+            yield _Work("engine", job, recipe, machine, partial(self._run_here, job, package, fit))
+
+    def _run_here(self, cut: CutJob, package: Package, fit: engines_here.Fit) -> Document:
+        from trtbuild.stages.verify.run import verify as compare
+
+        self._bring(cut)
+        with engines_here.OpenEngines(package, fit) as engines:
+            runner = engines_here.EngineRunner(engines, self._plan.shapes)
+            return compare(cut.job, self._workspace.store.get_bytes, lambda *_: runner)
+
+
+def _entry(name: str, status: str) -> Document:
+    return {
+        "model": name,
+        "ok": status in ("right", "unchecked"),
+        "status": status,
+        "missing": [],
+        "cuts": [],
+        "not_run": [],
+    }
+
+
+def _versions() -> dict[str, str]:
+    """The versions of what compares. Raises ToolchainMissing."""
+    found = {}
+    for name, candidates in {"onnxruntime": _ONNXRUNTIMES, "torch": ("torch",), "onnx": ("onnx",)}.items():
+        for candidate in candidates:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found[name] = metadata.version(candidate)
+                break
+        else:
+            raise ToolchainMissing(
+                f"verify runs the model with {name}, which is not installed",
+                hint="pip install 'trtbuild[verify]'"
+                if name == "onnxruntime"
+                else "pip install 'trtbuild[torch,verify]'",
+            )
+    return found

@@ -1,0 +1,135 @@
+"""Engines of a package on a GPU of this machine, compared with PyTorch on the CPU.
+
+Rules
+1. Engines run as `trtbuild.load` would run them: from the package in place, every byte of it verified, by its runtime.
+2. PyTorch computes on the CPU, in the precision of the partition's own program: so a GPU's rounding (TF32) is part of what
+   is compared, and nothing else of it.
+3. Each target is tried on the first GPU with its SM, then on the first that its plans are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trtbuild.core.expand import units
+from trtbuild.core.partitions import Partition
+from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.verification import Point
+from trtbuild.driver.loading import here
+from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError
+from trtbuild.runtime.choice import choose_target
+from trtbuild.runtime.package import Package
+from trtbuild.runtime.stitching import Call, Part
+from trtbuild.toolchain import devices
+
+
+class EngineParts(Protocol):
+    """What is needed of `trtbuild.driver.engines.Engines`."""
+
+    memory: Any
+
+    def part(self, partition: Partition, *, cuda_graphs: bool) -> Part: ...
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A target that runs here, and on which GPU."""
+
+    target: str
+    ordinal: int
+    sm: int
+
+
+class EngineRunner:
+    """Runs partitions by their engines: a `trtbuild.stages.verify.running.PartRunner`. Tensors come and go by the CPU."""
+
+    name = "engine"
+
+    def __init__(self, engines: EngineParts, shapes: ShapePlan) -> None:
+        self._engines = engines
+        self._shapes = shapes
+        self._parts: dict[str, Part] = {}
+
+    def __call__(self, part: Partition, inputs: Sequence[Any], point: Point) -> list[Any]:
+        """Raises Fails with TensorRT's words."""
+        from trtbuild.stages.verify.running import Fails
+
+        memory = self._engines.memory
+        try:
+            if part.name not in self._parts:
+                self._parts[part.name] = self._engines.part(part, cuda_graphs=False)
+            with memory.on_device():
+                stream = memory.stream()
+                call = Call(point.profile, units(self._shapes, point.sizes), stream, memory.device)
+                there = [value.contiguous().to(memory.device) for value in inputs]
+                results = self._parts[part.name](there, call)
+                memory.synchronize(stream)
+                return [value.cpu() for value in results]
+        except (EngineError, CallRefused) as error:
+            raise Fails(f"the engine fails: {error.text}") from error
+
+
+def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit | str]]:
+    """For each target where it runs here, or why it does not."""
+    sms = devices.device_sms()
+    for name in targets:
+        if name not in package.index.targets:
+            yield name, "the package in place does not have it"
+            continue
+        if not sms:
+            yield name, "no GPU was found"
+            continue
+        wanted = package.index.targets[name].sm
+        said = ""
+        for sm in sorted(set(sms), key=lambda each: (each != wanted, each)):
+            ordinal = sms.index(sm)
+            try:
+                choose_target(package.index, here(sm, ordinal), name)
+            except NoFittingTarget as error:
+                said = said or error.text.rpartition("\n")[2].strip()
+                continue
+            yield name, Fit(name, ordinal, sm)
+            break
+        else:
+            yield name, said
+
+
+def machine(fit: Fit, platform: str) -> Mapping[str, str]:
+    """The GPU and its driver, as a verification's key has them."""
+    device = devices.use_device(fit.sm)
+    known = {} if device is None else {"device": device.name, "driver": device.driver}
+    return {"platform": platform, "device": f"GPU {fit.ordinal}", **known}
+
+
+def why_not_with_torch() -> str | None:
+    """Why PyTorch cannot hand tensors to a GPU, where it cannot."""
+    import torch
+
+    return None if torch.cuda.is_available() else "PyTorch here was built without CUDA"
+
+
+class OpenEngines:
+    """The engines of one target, loaded from the package in place; a context manager. Raises TrtbuildError."""
+
+    def __init__(self, package: Package, fit: Fit) -> None:
+        from trtbuild.driver.engines import Engines
+
+        target = package.index.targets[fit.target]
+        files = package.read(list(target.engines.values()))
+        self.engines = Engines(package, target, fit.ordinal)
+        try:
+            with self.engines.memory.on_device():
+                for partition in target.partitions.partitions:
+                    if partition.kind == "tensorrt":
+                        self.engines.load(partition, files[target.engines[partition.name]])
+        except TrtbuildError:
+            self.engines.close()
+            raise
+
+    def __enter__(self) -> EngineParts:
+        return self.engines
+
+    def __exit__(self, *_: object) -> None:
+        self.engines.close()

@@ -1,0 +1,118 @@
+"""From a model's plan to what is verified: one job for each cut of it (targets of one toolchain share a cut).
+
+A verification needs what was traced, cut and converted, and not the engines: it can be done where none can be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trtbuild.core.graph import ModelPlan, Step
+from trtbuild.core.partitions import Partitions
+from trtbuild.core.record import Record
+from trtbuild.core.verification import Point, tolerance
+from trtbuild.driver.workspace import Workspace
+from trtbuild.stages.verify.job import VerifyJob
+
+#: What has to be there, by stage.
+NEEDED = ("trace", "lower", "partition", "convert")
+
+
+@dataclass(frozen=True)
+class CutJob:
+    """One cut to verify. `plans` are the engines' plans by target and partition, as far as they are built."""
+
+    targets: tuple[str, ...]
+    toolchain: str
+    job: VerifyJob
+    program_graph: str
+    partitions: Partitions
+    plans: Mapping[str, Mapping[str, str]]
+
+    def blobs(self) -> Iterator[str]:
+        """All that a worker reads."""
+        yield from (self.job.program, self.job.modules, self.job.partitions)
+        for group in (self.job.programs, self.job.onnx, self.job.origins):
+            yield from group.values()
+        yield from (weight.sha256 for weight in self.job.weights)
+
+
+def missing(plan: ModelPlan) -> list[Step]:
+    """The steps that a verification needs and that are not there."""
+    return [step for step in plan.steps.values() if step.stage in NEEDED and (step.verdict != "hit" or not step.record)]
+
+
+def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *, replay: str | None) -> list[CutJob]:
+    """What is to be compared of a model all of whose `NEEDED` steps are there."""
+    model, contents = plan.model, plan.contents
+    if contents is None:
+        return []
+    trace, lower = (_record(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
+    found = []
+    for cut, targets in _cuts(plan).items():
+        record = _record(plan.steps[cut])
+        partitions = Partitions.from_bytes(workspace.look.blob(record.outputs["partitions"].sha256))
+        converted = _converted(plan, cut)
+        toolchain = {f"{t.toolchain} {contents.toolchains[t.name]}" for t in model.targets if t.name in targets}
+        job = VerifyJob(
+            program=trace.outputs["program"].sha256,
+            modules=lower.outputs["modules"].sha256,
+            partitions=record.outputs["partitions"].sha256,
+            programs={part.graph: record.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions},
+            onnx={graph: made.outputs["onnx"].sha256 for graph, made in converted.items()},
+            origins={graph: made.outputs["origins"].sha256 for graph, made in converted.items()},
+            weights=tuple(contents.weights),
+            inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
+            points=points,
+            shapes=tuple(plan.shapes.sizes(point.sizes) for point in points),
+            tolerance=tolerance("onnxruntime", model.precision),
+            replay=replay,
+        )
+        graph = trace.outputs["graph"].sha256
+        found.append(CutJob(targets, ", ".join(sorted(toolchain)), job, graph, partitions, _plans(plan, targets)))
+    return found
+
+
+def once(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    """The points without those that differ in their profile alone: what is converted has no profiles."""
+    fixed: dict[tuple[int, ...], Point] = {}
+    return tuple(p for p in points if p.which.startswith("random") or fixed.setdefault(p.sizes, p) is p)
+
+
+def _record(step: Step) -> Record:
+    if step.record is None:
+        raise AssertionError(f"{step.id} is there")
+    return step.record
+
+
+def _cuts(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
+    """Partition step → the targets whose engines come from it."""
+    found: dict[str, list[str]] = {}
+    for step in plan.steps.values():
+        if step.stage == "engine" and step.target is not None:
+            converted = next(plan.steps[name] for name in step.after if name in plan.steps and _is_convert(plan, name))
+            cut = found.setdefault(converted.after[0], [])
+            cut += [step.target] if step.target not in cut else []
+    return {cut: tuple(targets) for cut, targets in found.items()}
+
+
+def _is_convert(plan: ModelPlan, name: str) -> bool:
+    return plan.steps[name].stage == "convert"
+
+
+def _converted(plan: ModelPlan, cut: str) -> dict[str, Record]:
+    """Graph digest → the convert step's record."""
+    return {
+        str(dict(step.recipe.parts)["graph"]): _record(step)
+        for step in plan.steps.values()
+        if step.stage == "convert" and step.recipe is not None and cut in step.after
+    }
+
+
+def _plans(plan: ModelPlan, targets: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    engines = plan.contents.engines if plan.contents is not None else ()
+    return {
+        target: {e.partition: e.plan.sha256 for e in engines if e.target == target and e.plan is not None}
+        for target in targets
+    }

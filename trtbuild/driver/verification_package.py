@@ -1,0 +1,195 @@
+"""``trtbuild verify PACKAGE``: the engines of a package on this machine's GPU, compared with the package's own programs.
+
+Nothing but the package is needed: no project, no cache, no source. It must have its reference (``reference: true``). What
+PyTorch computes of its programs is right here; that they are the model was shown where it was built.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core import verification
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.package_index import PackedTarget
+from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.spec import Input, Model, Origin, Profile, Source
+from trtbuild.core.verification import Point
+from trtbuild.driver import provenance_file, report
+from trtbuild.driver import verification_engines as engines_here
+from trtbuild.driver import verification_records as records
+from trtbuild.driver.builder import builder
+from trtbuild.driver.verification import Options
+from trtbuild.driver.verification_replay import point_of
+from trtbuild.driver.watcher import Watcher
+from trtbuild.errors import NoFittingTarget, TrtbuildError
+from trtbuild.runtime.choice import no_reference_hint
+from trtbuild.runtime.package import Package, open_package
+from trtbuild.stages.verify.job import VerifyJob
+from trtbuild.toolchain import table
+
+Document = dict[str, Any]
+
+
+def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Document:
+    """``trtbuild.verify/1``. Here `ok` is false, too, when no engine of a package could be run."""
+    started = time.monotonic()
+    models: list[Document] = []
+    errors: list[TrtbuildError] = []
+    for path in paths:
+        with watcher.phase(f"verify {path}"):
+            try:
+                models.append(_Packed(open_package(path), options).verified(targets))
+            except TrtbuildError as error:
+                if error.exit_code != 1:
+                    raise
+                errors.append(error)
+    return {
+        "schema": "trtbuild.verify/1",
+        "ok": all(model["ok"] for model in models) and not errors,
+        "duration_s": round(time.monotonic() - started, 3),
+        "seed": options.seed,
+        "random_points": options.points,
+        "models": models,
+        "errors": [report.describe(error) for error in errors],
+        "warnings": [],
+    }
+
+
+class _Packed:
+    """The verification of one package."""
+
+    def __init__(self, package: Package, options: Options) -> None:
+        index = package.index
+        if not index.reference:
+            raise NoFittingTarget(
+                f"the package of {index.model!r} has no reference program, and so nothing to compare engines with",
+                hint=no_reference_hint().partition(";")[0],
+            )
+        self._package = package
+        self._options = options
+        self._shapes = ShapePlan(
+            tuple(Symbol(dim.name, dim.min, dim.max, dim.max, dim.multiple_of) for dim in index.dims),
+            tuple(tuple(_axis(size) for size in entry.shape) for entry in index.inputs),
+        )
+        self._model = _model(package)
+        self._replay = None if options.replay is None else Path(options.replay).absolute()
+        if self._replay is not None:
+            self._points: tuple[Point, ...] = (point_of(self._replay, self._model, self._shapes),)
+        else:
+            self._points = verification.points(self._model, self._shapes, count=options.points, seed=options.seed)
+        dims = [dim.name for dim in index.dims]
+        self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
+
+    def verified(self, targets: Sequence[str]) -> Document:
+        """The package's entry in the document; its provenance is written."""
+        index = self._package.index
+        cuts: list[Document] = []
+        not_run: list[Document] = []
+        for name, fit in engines_here.fitting(self._package, targets or list(index.targets)):
+            why_not = fit if isinstance(fit, str) else engines_here.why_not_with_torch()
+            if why_not is not None or isinstance(fit, str):
+                not_run.append({"target": name, "reason": why_not})
+            else:
+                cuts.append(self._cut(index.targets[name], fit))
+        wrong = any(cut["status"] == "wrong" for cut in cuts)
+        if cuts and not wrong and self._replay is None:
+            provenance_file.add(self._package, cuts)
+        status = "wrong" if wrong else "right" if cuts else "unchecked"
+        return {
+            "model": index.model,
+            "ok": status == "right",
+            "status": status,
+            "precision": index.precision,
+            "missing": [],
+            "cuts": cuts,
+            "not_run": not_run,
+        }
+
+    def _cut(self, target: PackedTarget, fit: engines_here.Fit) -> Document:
+        from trtbuild.stages.verify.run import verify
+
+        blobs = _Blobs(self._package, target)
+        with engines_here.OpenEngines(self._package, fit) as engines:
+            runner = engines_here.EngineRunner(engines, self._shapes)
+            found = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
+        plans = {part: self._package.index.files[path].sha256 for part, path in target.engines.items()}
+        toolchain = f"{target.toolchain} {target.version}"
+        made = {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
+        return {
+            **records.entry(found, None, self._labels, [target.name], toolchain, {target.name: plans}),
+            **made,
+            "verdict": "run",
+            "key": None,
+            "machine": dict(engines_here.machine(fit, table.host_platform())),
+        }
+
+    def _job(self, target: PackedTarget, blobs: _Blobs) -> VerifyJob:
+        precision, given = self._model.precision, self._options.tolerance
+        slots = range(max(self._package.index.weights, default=-1) + 1)
+        return VerifyJob(
+            program="",
+            modules="",
+            partitions=blobs.partitions,
+            programs={graph: self._package.index.files[path].sha256 for graph, path in target.programs.items()},
+            onnx={},
+            origins={},
+            weights=tuple(blobs.weight(slot) for slot in slots),
+            inputs=tuple((entry.name, entry.dtype) for entry in self._package.index.inputs),
+            points=self._points,
+            shapes=tuple(self._shapes.sizes(point.sizes) for point in self._points),
+            tolerance=verification.tolerance("engine", precision) if given is None else given,
+            worst=None,
+            replay=None if self._replay is None else str(self._replay),
+        )
+
+
+class _Blobs:
+    """What a verification reads, by digest: files of the package, verified, and the document of its partitions."""
+
+    partitions = "partitions"
+
+    def __init__(self, package: Package, target: PackedTarget) -> None:
+        self._package = package
+        self._document = target.partitions.to_bytes()
+        self._paths = {entry.sha256: path for path, entry in package.index.files.items()}
+
+    def read(self, sha256: str) -> bytes:
+        if sha256 == self.partitions:
+            return self._document
+        path = self._paths[sha256]
+        return bytes(self._package.read([path])[path])
+
+    def weight(self, slot: int) -> Weight:
+        """A slot that no partition has is no weight of the package."""
+        packed = self._package.index.weights.get(slot)
+        if packed is None:
+            return Weight("float32", (), "")
+        return Weight(packed.dtype, packed.shape, self._package.index.files[packed.path].sha256)
+
+
+def _axis(size: Any) -> int | SymbolAxis:
+    """An axis of an input: a number, or a dim, times what it is a multiple of."""
+    if isinstance(size, int):
+        return size
+    operator, *operands = size
+    if operator == "sym":
+        return SymbolAxis(int(operands[0]))
+    inner = next(operand for operand in operands if not isinstance(operand, int))
+    return _axis(inner)
+
+
+def _model(package: Package) -> Model:
+    """As much of the model as points follow from."""
+    index = package.index
+    inputs = tuple(Input(entry.name, entry.dtype, entry.keyword) for entry in index.inputs)
+    profiles = tuple(
+        Profile(profile.name, tuple(zip((entry.name for entry in inputs), profile.shapes, strict=True)))
+        for profile in index.profiles
+    )
+    nowhere = Source("module", index.model)
+    model = Model(index.model, nowhere, inputs, profiles, (), Origin(str(package.path), 0))
+    return replace(model, precision=index.precision)  # type: ignore[arg-type]

@@ -1,0 +1,101 @@
+"""Verifications that were done, in the store; and what documents say of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core import verification
+from trtbuild.core.ports import Store
+from trtbuild.core.recipe import Recipe
+from trtbuild.core.record import Record
+from trtbuild.driver.builder import builder
+from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What documents call things: profiles and dims by name, files relative to the project."""
+
+    profiles: Sequence[str]
+    dims: Sequence[str]
+    project: Path
+
+    def point(self, point: Mapping[str, Any]) -> Document:
+        return {
+            "profile": self.profiles[int(point["profile"])],
+            "which": point["which"],
+            "dims": dict(zip(self.dims, point["sizes"], strict=True)),
+            "seed": point["seed"],
+            "zeros": point["zeros"],
+        }
+
+
+def status(report: Mapping[str, Any]) -> str:
+    if any(True for _ in verification.failures(report)):
+        return "wrong"
+    unchecked = not report["partitions"] or any(entry["status"] == "unchecked" for entry in report["partitions"])
+    return "unchecked" if unchecked else "right"
+
+
+def known(store: Store, recipe: Recipe) -> tuple[Record | None, Document | None]:
+    """The record and report of a verification that was done, if one counts."""
+    with contextlib.suppress(BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, TypeError, ValueError):
+        record = store.get_record(recipe.key, recipe)
+        if record is not None and record.recipe.same_as(recipe):
+            report = json.loads(store.get_bytes(record.outputs["report"].sha256))
+            if status(report) != "wrong":
+                return record, {**report, "worst_input": None}  # that is with the machine that has done it
+    return None, None
+
+
+def keep(store: Store, recipe: Recipe, report: Document) -> Record:
+    """Record a verification that found nothing wrong."""
+    data = json.dumps({**report, "worst_input": None}, sort_keys=True).encode()
+    made = {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
+    return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, made), replace=True)
+
+
+def entry(
+    report: Document,
+    record: Record | None,
+    labels: Labels,
+    targets: Sequence[str],
+    toolchain: str,
+    plans: Mapping[str, Mapping[str, str]],
+) -> Document:
+    """What ``trtbuild.verify/1`` says of one comparison; `record` is where that is kept. `plans` are the digests of engines
+    by target and partition."""
+
+    def named(found: Mapping[str, Any]) -> Document:
+        worst = found["worst"]
+        return {**found, "worst": labels.point(worst) if worst is not None else None}
+
+    def plans_of(part: str) -> dict[str, str]:
+        return {target: of_target[part] for target, of_target in plans.items() if part in of_target}
+
+    worst = report["worst_input"]
+    made = record.provenance if record is not None else {}
+    return {
+        "by": report["runner"],
+        "targets": list(targets),
+        "toolchain": toolchain,
+        "status": status(report),
+        "tolerance": report["tolerance"],
+        "points": [labels.point(point) for point in report["points"]],
+        "partitions": [{**named(part), "plans": plans_of(part["partition"])} for part in report["partitions"]],
+        "whole": named(report["whole"]),
+        "lowered": named(report["lowered"]),
+        "worst_input": os.path.relpath(worst, labels.project) if worst else None,
+        "versions": report["versions"],
+        "finished": made.get("finished"),
+        "builder": made.get("builder"),
+    }

@@ -1,0 +1,70 @@
+"""``trtbuild build --verify``: what a build has built is compared with PyTorch, and its result says what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from trtbuild.core import provenance
+from trtbuild.core.verification import how_wrong, where
+from trtbuild.driver.report import BuildResult
+from trtbuild.driver.verification import Options, verify
+from trtbuild.driver.watcher import Watcher
+from trtbuild.driver.workspace import Workspace
+from trtbuild.errors import VerificationFailed
+
+Document = dict[str, Any]
+
+
+def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
+    """Verify what a build has built, and add to its result what was found. A failure is an error of the build."""
+    request = replace(workspace.request, force=False)
+    found = verify(request, Options(), watcher)
+    result.verification = found
+    result.duration_s += found["duration_s"]
+    result.warnings += [text for text in found["warnings"] if text not in result.warnings]
+    for model in found["models"]:
+        result.errors += [VerificationFailed(text, hint=hint) for text, hint in _failures(model)]
+    for error in found["errors"]:
+        result.errors.append(VerificationFailed(error["text"], hint=error["hint"]))
+
+
+def known(result: BuildResult) -> BuildResult:
+    """The result of a build that finds everything as this one has left it: nothing is compared again."""
+    if result.verification is None:
+        return result
+    models = [
+        {**model, "cuts": [{**cut, "verdict": "hit", "worst_input": None} for cut in model["cuts"]]}
+        for model in result.verification["models"]
+    ]
+    return replace(result, verification={**result.verification, "duration_s": 0.0, "models": models})
+
+
+def files(workspace: Workspace, result: BuildResult) -> list[str]:
+    """The files that a verification has written beside the outputs."""
+    if result.verification is None:
+        return []
+    folders = [dict(model.outputs).get("package") for model in workspace.models.values()]
+    places = [workspace.project / folder / provenance.NAME for folder in folders if folder is not None]
+    return [str(place) for place in places if place.is_file()]
+
+
+def _failures(model: Document) -> Iterator[tuple[str, str]]:
+    """What is wrong with a model, and what to do."""
+    for cut in model["cuts"]:
+        wrong = [entry for entry in cut["partitions"] if entry["status"] == "wrong"]
+        for entry in wrong:
+            text = f"model {model['model']!r}, partition {entry['partition']!r} {how_wrong(entry, cut['tolerance'])}"
+            yield "\n  ".join([text, *where(entry)]), _after(model, cut)
+        for name, what in () if wrong else _WHOLES.items():
+            if cut[name]["status"] == "wrong":
+                yield f"model {model['model']!r}{what} {how_wrong(cut[name], cut['tolerance'])}", _after(model, cut)
+
+
+def _after(model: Document, cut: Document) -> str:
+    worst = f" --replay {cut['worst_input']}" if cut["worst_input"] else ""
+    return f"trtbuild verify {model['model']}{worst}; partition.torch_executed_ops keeps an operator in PyTorch"
+
+
+_WHOLES = {"whole": "", "lowered": ", in its precision and by PyTorch itself,"}

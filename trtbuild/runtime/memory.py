@@ -1,0 +1,162 @@
+"""Device memory, streams and graphs, as engines need them: from torch where it is, else from the CUDA driver.
+
+Rules
+1. Memory is ordered by streams: what `empty` gives for a stream may be used by work on that stream at once, and when the
+   last reference goes, the memory is used again only after work that is on the stream by then. No call waits for the GPU.
+2. Nothing is allocated from the system per call: both kinds keep what was freed (torch's caching allocator, a memory pool
+   of the driver that releases nothing).
+3. What came from elsewhere (`adopt`) belongs to an allocator that knows nothing of our stream: it is kept until the stream
+   has passed the call (`called`; looked at when the next such array comes). Torch tensors follow torch's own rule: a tensor
+   that was made on another stream than the current one needs ``tensor.record_stream``, as with every torch operator.
+4. All calls are made with the device current (`is_current`, `on_device`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from trtbuild.errors import EnvironmentFault
+from trtbuild.runtime.arrays import Array, DeviceArray
+
+
+class Graph(Protocol):
+    """Work that was captured (a CUDA graph)."""
+
+    def launch(self, stream: int) -> None:
+        """Enqueue all of it on `stream`."""
+        ...
+
+
+class Memory(Protocol):
+    """The memory of one GPU. A stream is its handle; 0 is the legacy default stream."""
+
+    #: The device's number, as torch and CUDA count.
+    ordinal: int
+    #: Equal to the `device` of arrays on it.
+    device: Any
+    #: Whether arrays have to be contiguous: engines read rows in order.
+    contiguous: bool
+    #: The types of arrays that need not be adopted.
+    own: frozenset[type]
+
+    def is_current(self) -> bool:
+        """Whether the device is the calling thread's current one."""
+        ...
+
+    def on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Make it so in a block."""
+        ...
+
+    def stream(self) -> int:
+        """The caller's stream: torch's current one; without torch one of this thread, ordered with the default one."""
+        ...
+
+    def working_stream(self, stream: int) -> int:
+        """Where engines work for a caller on `stream`: there; for the legacy default stream one that CUDA orders with it,
+        the same for all threads, as their memory is ordered by the default stream."""
+        ...
+
+    def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
+        """Make `stream` the caller's in a block, for this device."""
+        ...
+
+    def dtype(self, name: str) -> Any:
+        """An element type as `Array.dtype` has it."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
+        """A new array, whose values are anything. `dtype` is as `dtype()` gives it."""
+        ...
+
+    def maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Array]:
+        """What does `empty` for these, again and again."""
+        ...
+
+    def filled(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
+        """A new array of zeros."""
+        ...
+
+    def view(self, array: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The first bytes of a contiguous `array` as another array, which keeps the memory."""
+        ...
+
+    def adopt(self, value: object, name: str, stream: int) -> Array:
+        """`value` where it lies, readable on `stream` from now on. Raises CallRefused; `name` is for its text."""
+        ...
+
+    def packed(self, array: Any, stream: int) -> Array:
+        """A new contiguous copy."""
+        ...
+
+    def as_contiguous(self, array: Any, stream: int) -> Array:
+        """The array itself where it is contiguous, else a copy that is."""
+        ...
+
+    def copy(self, source: Any, target: Any, stream: int) -> None:
+        """Contiguous `source` into contiguous `target`, of one size."""
+        ...
+
+    def called(self, stream: int) -> None:
+        """All work of a call is on `stream` now: what was adopted on this thread for it is kept until that is done."""
+        ...
+
+    def upload(self, data: Any, dtype: str, stream: int) -> Array:
+        """A NumPy array's values as an array (bfloat16 as uint16 bits)."""
+        ...
+
+    def download(self, array: Any) -> Any:
+        """An array's values as a NumPy array, after its stream is done (bfloat16 as uint16 bits)."""
+        ...
+
+    def device_of(self, address: int) -> int | None:
+        """The device whose memory an address is in; None for the host's."""
+        ...
+
+    def wait(self, *, reader: int, writer: int) -> None:
+        """Let what comes on stream `reader` wait for what is on stream `writer`."""
+        ...
+
+    def synchronize(self, stream: int) -> None:
+        """Wait until all on `stream` is done. Raises EngineError when any of it failed."""
+        ...
+
+    def capture(self, work: Callable[[int], None]) -> Graph:
+        """What `work` enqueues on the stream that it is given; it is not run. Raises EngineError."""
+        ...
+
+
+def choose_memory(ordinal: int) -> Memory:
+    """Torch's memory where torch has been imported or can be, else the CUDA driver's.
+
+    Raises EnvironmentFault where neither torch for CUDA nor cuda-python is installed, or there is no such device.
+    """
+    if _torch_has_cuda():
+        from trtbuild.runtime.torch_memory import TorchMemory
+
+        return TorchMemory(ordinal)
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"engines need device memory, and here is neither torch for CUDA nor cuda-python ({error})",
+            hint="pip install 'cuda-bindings>=12.6', or torch for CUDA",
+        ) from error
+    from trtbuild.runtime.cuda_memory import CudaMemory
+
+    return CudaMemory(driver, ordinal)
+
+
+def _torch_has_cuda() -> bool:
+    if sys.modules.get("torch", ...) is None:  # import is blocked
+        return False
+    try:
+        import torch
+    except (ImportError, OSError):
+        return False
+    return bool(torch.cuda.is_available())
+
+
+__all__ = ["Array", "DeviceArray", "Graph", "Memory", "choose_memory"]

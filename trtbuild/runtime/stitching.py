@@ -1,0 +1,105 @@
+"""Running the partitions of a package in order: values go from part to part as they are, and go after their last use.
+
+Rules
+1. Values stay where they are, on the device, and are not copied. A part gets the values that its partition takes, in order.
+2. A value is dropped as soon as nothing needs it: the memory of inner values is free for later ones.
+3. Nothing is looked up by name in a call: the positions of values are worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trtbuild.core.partitions import Partitions
+from trtbuild.runtime.arguments import Array
+
+
+@dataclass(slots=True)
+class Call:
+    """One call: the optimization profile, the size of each symbol (in the graph's units), the CUDA stream that work is
+    enqueued on (0 is the default stream, and is what the CPU has), and the device as the arrays name it."""
+
+    profile: int
+    sizes: tuple[int, ...]
+    stream: int
+    device: Any
+
+
+class Part(Protocol):
+    """One partition, ready to run."""
+
+    def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
+        """The outputs for inputs on the call's device. Work may still be under way on the call's stream."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Step:
+    part: Part
+    takes: tuple[int, ...]
+    gives: slice
+    drops: tuple[int, ...]
+
+
+class Stitched:
+    """All parts of a package. `weights` are those that flow between partitions, or to an output, by slot."""
+
+    def __init__(
+        self, partitions: Partitions, parts: Mapping[str, Part], weights: Mapping[int, Array], inputs: int
+    ) -> None:
+        self.parts = parts
+        places = {f"input:{number}": number for number in range(inputs)}
+        self._weights: list[Array] = []
+        for slot in sorted(flowing_weights(partitions)):
+            places[f"weight:{slot}"] = len(places)
+            self._weights.append(weights[slot])
+        for partition in partitions.partitions:
+            for number in range(len(partition.outputs)):
+                places[f"{partition.name}:{number}"] = len(places)
+        last: dict[int, int] = {}
+        for position, partition in enumerate(partitions.partitions):
+            for source, _ in partition.inputs:
+                last[places[source]] = position
+            for number in range(len(partition.outputs)):
+                last.setdefault(places[f"{partition.name}:{number}"], position)  # nobody may take it
+        self._outputs = tuple(places[source] for source in partitions.outputs)
+        for place in self._outputs:
+            last.pop(place, None)
+        self._steps = []
+        for position, partition in enumerate(partitions.partitions):
+            first = places.get(f"{partition.name}:0", len(places))
+            self._steps.append(
+                _Step(
+                    parts[partition.name],
+                    tuple(places[source] for source, _ in partition.inputs),
+                    slice(first, first + len(partition.outputs)),
+                    tuple(place for place, end in last.items() if end == position),
+                )
+            )
+        self._count = len(places) - inputs - len(self._weights)
+        #: Whether one part takes the inputs as they are, and gives the outputs as they are.
+        self._whole = (
+            len(self._steps) == 1
+            and self._steps[0].takes == tuple(range(inputs))
+            and self._outputs == tuple(range(*self._steps[0].gives.indices(len(places))))
+        )
+
+    def __call__(self, inputs: Sequence[Array], call: Call) -> Sequence[Array]:
+        """The model's outputs, flat. `inputs` are checked."""
+        if self._whole:
+            return self._steps[0].part(inputs, call)
+        values: list[Array] = [*inputs, *self._weights, *[None] * self._count]
+        del inputs
+        for step in self._steps:
+            values[step.gives] = step.part([values[place] for place in step.takes], call)
+            for place in step.drops:
+                values[place] = None
+        return [values[place] for place in self._outputs]
+
+
+def flowing_weights(partitions: Partitions) -> set[int]:
+    """Slots of the weights that partitions take as plain values, and that are outputs of the model."""
+    sources = [source for partition in partitions.partitions for source, _ in partition.inputs]
+    return {int(ref.removeprefix("weight:")) for ref in (*sources, *partitions.outputs) if ref.startswith("weight:")}

@@ -1,0 +1,58 @@
+"""Activation memory: what engines compute in.
+
+One workspace serves all engines that one thread runs on one stream. TensorRT needs it only while enqueued work runs, and
+work on one stream runs in order; auxiliary streams join it at its end.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from trtbuild.runtime.memory import Array, Memory
+
+#: What TensorRT asks of activation memory (IExecutionContext.device_memory), and cudaMalloc gives.
+ALIGNMENT = 256
+
+#: Streams of one thread that have a workspace. Beyond them all are made anew: memory stays bounded.
+_STREAMS = 32
+
+
+class Workspace:
+    """Activation memory of all engines that one thread runs on one stream; it grows to what the largest of them needs."""
+
+    __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
+
+    def __init__(self, memory: Memory, stream: int) -> None:
+        self.size_bytes = 0
+        self.address = 0
+        self.array: Array | None = None
+        self._memory = memory
+        self._stream = stream
+
+    def reserve(self, size_bytes: int) -> None:
+        """At least `size_bytes`. What was there before goes back behind the work that uses it."""
+        if size_bytes > self.size_bytes or not self.address:
+            size_bytes = max(size_bytes, ALIGNMENT)
+            self.array = self._memory.empty((size_bytes,), self._memory.dtype("uint8"), self._stream)
+            self.size_bytes, self.address = size_bytes, self.array.data_ptr()
+
+
+class Workspaces:
+    """The workspaces of the engines of one package, by thread and stream."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self._local = threading.local()
+
+    def here(self, stream: int) -> Workspace:
+        """That of this thread and `stream`."""
+        try:
+            found: dict[int, Workspace] = self._local.by_stream
+        except AttributeError:
+            found = self._local.by_stream = {}
+        workspace = found.get(stream)
+        if workspace is None:
+            if len(found) >= _STREAMS:
+                found.clear()  # contexts that use them keep them
+            workspace = found[stream] = Workspace(self.memory, stream)
+        return workspace

@@ -1,0 +1,1 @@
+"""Graphs that torch.compile hands to a backend."""

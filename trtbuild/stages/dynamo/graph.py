@@ -1,0 +1,233 @@
+"""A graph of TorchDynamo, read: what it takes and returns, and the ranges of its sizes. (`rewriting` makes a module of it.)
+
+Rules
+1. What dynamo lifts to inputs though it belongs to a module (parameters, buffers) is a weight again.
+2. A size that dynamo passes beside a tensor is read from the tensor. Of a symbol that no axis carries (an integer of the
+   caller's), and of one without an upper bound, nothing general can be built: each value is a graph of its own
+   (`Captured.open`).
+3. A dim's range is what `mark_dynamic` said, else what dynamo knows. Dynamo takes 0 and 1 for special and starts ranges at
+   2; a mark that starts at 1 is taken at its word (`Dim.marked_low`), and the trace proves it.
+4. Outputs that are sizes or constants are put back by `Captured.outputs`: engines return tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+#: Sizes beyond this are no bound.
+_UNBOUNDED = 2**31 - 1
+
+_MARK = re.compile(r"\['([^']+)'\]")
+
+
+class NotSupported(Exception):
+    """A graph that no engine can be built for; the text says why."""
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A size of a graph: its range, and the axes (input, axis) that have it, with their units. `high` is None where there
+    is no bound; `marked_low` is the smallest size that `mark_dynamic` named."""
+
+    symbol: sympy.Symbol
+    low: int
+    high: int | None
+    marked_low: int | None
+    at: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor that the caller gives: its place among the graph's arguments."""
+
+    position: int
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Any, ...]  # ints and sympy expressions
+
+
+@dataclass(frozen=True)
+class WeightInput:
+    """A tensor that belongs to a module."""
+
+    position: int
+    name: str
+    is_parameter: bool
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph as dynamo left it. `scalars` are the places of integers: (position, symbol)."""
+
+    module: torch.fx.GraphModule
+    tensors: tuple[TensorInput, ...]
+    weights: tuple[WeightInput, ...]
+    scalars: tuple[tuple[int, sympy.Expr], ...]
+    dims: tuple[Dim, ...]
+    #: Per output: the number of a tensor, a size, or a constant.
+    outputs: tuple[tuple[str, Any], ...]
+
+    @property
+    def open(self) -> tuple[sympy.Symbol, ...]:
+        """Symbols that have to be numbers before anything can be built (rule 2)."""
+        carried = {dim.symbol for dim in self.dims if dim.high is not None}
+        used = {s for entry in self.tensors for size in entry.shape for s in getattr(size, "free_symbols", ())}
+        used |= {symbol for _, expr in self.scalars for symbol in expr.free_symbols}
+        return tuple(sorted(used - carried, key=str))
+
+    def sizes(self, arguments: Sequence[Any]) -> dict[sympy.Symbol, int]:
+        """The value of each symbol in a call."""
+        found: dict[sympy.Symbol, int] = {}
+        for position, expr in self.scalars:
+            if expr.is_Symbol:
+                found[expr] = int(arguments[position])
+        for dim in self.dims:
+            number, axis, unit = dim.at[0]
+            found[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // unit
+        return found
+
+    def put_back(self, tensors: Sequence[torch.Tensor], sizes: Mapping[sympy.Symbol, int]) -> list[Any]:
+        """What the graph returns, with `tensors` where it returns tensors (rule 4)."""
+        found: list[Any] = []
+        for kind, value in self.outputs:
+            if kind == "tensor":
+                found.append(tensors[value])
+            else:
+                found.append(int(value.subs(sizes)) if kind == "size" else value)
+        return found
+
+
+def capture(module: torch.fx.GraphModule) -> Captured:
+    """What dynamo left. Raises NotSupported."""
+    tensors: list[TensorInput] = []
+    weights: list[WeightInput] = []
+    scalars: list[tuple[int, sympy.Expr]] = []
+    ranges: dict[sympy.Symbol, tuple[int, int | None]] = {}
+    marks: dict[tuple[int, int], tuple[int | None, int | None]] = {}
+    names: set[str] = set()
+    for position, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder"):
+        value = node.meta.get("example_value")
+        given = _given(node)
+        if isinstance(value, torch.SymInt):
+            scalars.append((position, value.node.expr))
+        elif isinstance(value, torch.Tensor) and _is_weight(node, given):
+            weights.append(WeightInput(position, _weight_name(node), isinstance(given, torch.nn.Parameter)))
+        elif isinstance(value, torch.Tensor):
+            shape = tuple(size if isinstance(size, int) else size.node.expr for size in value.shape)
+            for axis, size in enumerate(value.shape):
+                if not isinstance(size, int):
+                    for symbol in size.node.expr.free_symbols:
+                        ranges[symbol] = _bounds(size.node.shape_env, symbol)
+                    marks[len(tensors), axis] = _marked(given, axis)
+            tensors.append(TensorInput(position, _input_name(node, names), value.dtype, shape))
+        else:
+            raise NotSupported(f"it takes a {type(value).__name__} ({node.name}), and engines take tensors")
+    if not tensors:
+        raise NotSupported("it takes no tensor")
+    outputs = _outputs(module)
+    if not any(kind == "tensor" for kind, _ in outputs):
+        raise NotSupported("it returns no tensor")
+    dims = _dims(tensors, ranges, marks)
+    return Captured(module, tuple(tensors), tuple(weights), tuple(scalars), dims, outputs)
+
+
+def _given(node: torch.fx.Node) -> Any:
+    """The very object that the program gave, None where dynamo has let go of it."""
+    argument = node.meta.get("grapharg")
+    try:
+        return None if argument is None else argument.example
+    except (AssertionError, AttributeError, ReferenceError):
+        return None
+
+
+def _is_weight(node: torch.fx.Node, given: Any) -> bool:
+    if isinstance(given, torch.nn.Parameter):
+        return True
+    source = getattr(node, "_dynamo_source", None) or getattr(node.meta.get("grapharg"), "source", None)
+    kind = source.guard_source if source is not None else None
+    kind = kind() if callable(kind) else kind
+    return kind is not None and bool(kind.is_specialized_nn_module() or kind.is_unspecialized_nn_module())
+
+
+def _weight_name(node: torch.fx.Node) -> str:
+    """``layers.0.weight`` of ``L['self']._modules['layers']._modules['0']._parameters['weight']``."""
+    source = getattr(node, "_dynamo_source", None) or getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", "")
+    parts = _MARK.findall(name() if callable(name) else str(name))[1:]
+    return ".".join(parts) or str(node.target)
+
+
+def _input_name(node: torch.fx.Node, taken: set[str]) -> str:
+    name = re.sub(r"\W", "_", re.sub(r"^[lL]_(.*?)_?$", r"\1", str(node.target))) or "x"
+    name = name if name.isidentifier() else f"x_{name}"
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _bounds(shape_env: Any, symbol: sympy.Symbol) -> tuple[int, int | None]:
+    found = shape_env.bound_sympy(symbol)
+    high = found.upper
+    is_bound = getattr(high, "is_Integer", False) and int(high) < _UNBOUNDED
+    low = found.lower
+    return (int(low) if getattr(low, "is_Integer", False) else 0), (int(high) if is_bound else None)
+
+
+def _marked(given: Any, axis: int) -> tuple[int | None, int | None]:
+    """The range that `mark_dynamic` gave an axis."""
+    for entry in getattr(given, "_dynamo_dynamic_range", ()):
+        if entry.dim == axis:
+            return entry.min, entry.max
+    return None, None
+
+
+def _dims(
+    tensors: Sequence[TensorInput],
+    ranges: Mapping[sympy.Symbol, tuple[int, int | None]],
+    marks: Mapping[tuple[int, int], tuple[int | None, int | None]],
+) -> tuple[Dim, ...]:
+    places: dict[sympy.Symbol, list[tuple[int, int, int]]] = {}
+    for number, entry in enumerate(tensors):
+        for axis, size in enumerate(entry.shape):
+            if isinstance(size, int):
+                continue
+            unit, rest = size.as_coeff_Mul()
+            if rest.is_Symbol and unit.is_Integer and unit > 0:
+                places.setdefault(rest, []).append((number, axis, int(unit)))
+            else:
+                raise NotSupported(
+                    f"axis {axis} of {entry.name!r} has the size {size}, which is no multiple of one size"
+                )
+    found = []
+    for symbol, at in places.items():
+        low, high = ranges[symbol]
+        lows = [mark[0] for number, axis, _ in at if (mark := marks[number, axis])[0] is not None]
+        found.append(Dim(symbol, max(1, low), high, min(lows) if lows else None, tuple(at)))
+    return tuple(found)
+
+
+def _outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    found: list[tuple[str, Any]] = []
+    numbers: dict[torch.fx.Node, int] = {}
+    for value in output.args[0]:
+        if not isinstance(value, torch.fx.Node):
+            found.append(("constant", value))
+            continue
+        example = value.meta.get("example_value")
+        if isinstance(example, torch.Tensor):
+            found.append(("tensor", numbers.setdefault(value, len(numbers))))
+        elif isinstance(example, torch.SymInt):
+            found.append(("size", example.node.expr))
+        elif isinstance(example, int):
+            found.append(("constant", example))
+        else:
+            raise NotSupported(f"it returns a {type(example).__name__}, and engines return tensors")
+    return tuple(found)

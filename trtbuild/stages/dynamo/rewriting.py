@@ -1,0 +1,135 @@
+"""A graph of TorchDynamo as a module that takes tensors, for torch.export.
+
+Rules
+1. Weights are attributes, with the values that a call has. Sizes come from tensors, or are numbers.
+2. It computes on the CPU, wherever the program runs.
+3. Its nodes know the module that they came from as torch.export would say it (dynamo names modules by their addresses), and
+   nothing else: the graph of a model is the same in every process.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from trtbuild.stages.dynamo.graph import Captured, NotSupported, WeightInput
+
+#: What dynamo calls the module that the program has: ``L['self']``, ``G['model']``.
+_ROOT = re.compile(r"^[A-Z]\['[^']*'\]\.?")
+
+
+def as_module(captured: Captured, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> torch.nn.Module:
+    """The graph with the weights of a call's `arguments` in it, and the symbols of `fixed` as numbers; it takes the
+    tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
+    return _Rewriting(captured, arguments, fixed).module()
+
+
+class _Rewriting:
+    """A copy of a graph in which weights are attributes and sizes come from tensors."""
+
+    def __init__(self, captured: Captured, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> None:
+        self._captured = captured
+        self._arguments = arguments
+        self._fixed = fixed
+        self._graph = torch.fx.Graph()
+        self._root: dict[str, Any] = {}
+
+    def module(self) -> torch.nn.Module:
+        captured, graph, known = self._captured, self._graph, {}
+        old = [node for node in captured.module.graph.nodes if node.op == "placeholder"]
+        inputs = [graph.placeholder(entry.name) for entry in captured.tensors]
+        for entry, node in zip(captured.tensors, inputs, strict=True):
+            known[old[entry.position]] = node
+        for weight in captured.weights:
+            known[old[weight.position]] = self._weight(weight)
+        for position, expr in captured.scalars:
+            known[old[position]] = self._size(expr, inputs)
+        for node in captured.module.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            if node.op == "output":
+                tensors = [v for v in node.args[0] if isinstance(v, torch.fx.Node) and self._is_tensor(v)]
+                graph.output(tuple(known[value] for value in dict.fromkeys(tensors)))
+                continue
+            known[node] = graph.node_copy(node, lambda value: known[value])
+            known[node].args = _on_the_cpu(known[node].args)
+            known[node].kwargs = _on_the_cpu(known[node].kwargs)
+            known[node].meta = _modules_of(node)
+        made = torch.fx.GraphModule(self._merged(), graph)
+        return made.eval()
+
+    @staticmethod
+    def _is_tensor(node: torch.fx.Node) -> bool:
+        return isinstance(node.meta.get("example_value"), torch.Tensor)
+
+    def _weight(self, weight: WeightInput) -> torch.fx.Node:
+        value = self._arguments[weight.position].detach()
+        value = value.clone() if value.is_inference() else value
+        value = value.cpu()
+        base = "w_" + re.sub(r"\W", "_", weight.name)
+        name = base
+        while name in self._root:
+            name += "_"
+        self._root[name] = torch.nn.Parameter(value, requires_grad=False) if weight.is_parameter else value
+        return self._graph.get_attr(name)
+
+    def _size(self, expr: sympy.Expr, inputs: Sequence[torch.fx.Node]) -> Any:
+        """A size as the graph can compute it from its tensors, or a number."""
+        if not expr.free_symbols - set(self._fixed):
+            return int(expr.subs(self._fixed))
+        for dim in self._captured.dims:
+            if dim.symbol == expr:
+                number, axis, unit = dim.at[0]
+                size = self._graph.call_function(torch.ops.aten.sym_size.int, (inputs[number], axis))
+                return size if unit == 1 else self._graph.call_function(operator.floordiv, (size, unit))
+        raise NotSupported(f"it takes the size {expr}, which no axis has")
+
+    def _merged(self) -> torch.nn.Module:
+        """What the graph's attributes are taken from: dynamo's module, and the weights."""
+        root = torch.nn.Module()
+        old = self._captured.module
+        for name, child in old.named_children():
+            root.add_module(name, child)
+        for name, value in [*old._parameters.items(), *old._buffers.items()]:
+            if value is not None:
+                root.register_buffer(name, value.detach().cpu())
+        for name, value in vars(old).items():
+            if isinstance(value, torch.Tensor):
+                root.register_buffer(name, value.detach().cpu())
+        for name, value in self._root.items():
+            if isinstance(value, torch.nn.Parameter):
+                root.register_parameter(name, value)
+            else:
+                root.register_buffer(name, value)
+        return root
+
+
+def _modules_of(node: torch.fx.Node) -> dict[str, Any]:
+    """The modules around a node, under the names of torch.export (rule 3)."""
+    stack = node.meta.get("nn_module_stack") or {}
+    found: dict[str, Any] = {"L__self__": ("", "torch.nn.Module")}
+    for key, (path, kind) in stack.items():
+        plain = _ROOT.sub("", str(path))
+        if plain:
+            found[f"L__self__{plain}{''.join(str(key).partition('@')[1:])}"] = (plain, kind)
+    return {"nn_module_stack": found}
+
+
+def _on_the_cpu(value: Any) -> Any:
+    """Arguments with every device replaced by the CPU (rule 2)."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):
+        return "cpu"
+    if isinstance(value, torch.fx.Node):
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(_on_the_cpu(item) for item in value)
+    if isinstance(value, Mapping):
+        return {key: _on_the_cpu(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,274 @@
+"""A package's target as a ``.pt2`` file: a program of torch.export that calls engines.
+
+Rules
+1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.operators`, which has to be registered); its plan is a
+   uint8 buffer of the program. Torch partitions are in the program as the ATen operators that they are.
+2. The program takes what the model takes: positional and keyword inputs under their names, dims with their names and the
+   ranges of the package, and returns the model's output structure. Named tuples are tuples and dataclasses are dicts
+   there: the file must open where the model's code is not.
+3. With ``reference: true`` the file also has the program of each engine and its weights, so it runs on the CPU.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from trtbuild.core.encoding import from_json
+from trtbuild.core.engine_text import EngineText
+from trtbuild.core.expand import input_range
+from trtbuild.core.package_index import PackageIndex, PackedTarget
+from trtbuild.core.partitions import Partition
+from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.spec import Profile
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.program.functional import Program
+
+#: Bytes of a file of the package, by its name.
+Read = Callable[[str], "bytes | bytearray | memoryview"]
+
+EXTRA = "trtbuild.json"
+
+
+def write_pt2(index: PackageIndex, target: str, read: Read, said: str) -> bytes:
+    """The bytes of the file for one target. `said` goes into its extra file `EXTRA`: where it came from (`about`)."""
+    exported = export_package(index, index.targets[target], read)
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer, extra_files={EXTRA: said})
+    return buffer.getvalue()
+
+
+def about(index: PackageIndex, target: str, digest: str) -> str:
+    """The text of the extra file: which model and target, and the digest of the package's index."""
+    return json.dumps({"schema": "trtbuild.pt2/1", "model": index.model, "target": target, "index": digest})
+
+
+def export_package(index: PackageIndex, target: PackedTarget, read: Read) -> ExportedProgram:
+    """The program. Raises ConversionRefused where torch.export does not take it."""
+    shapes = shape_plan(index)
+    module = _Stitched(index, target, shapes, read)
+    args, kwargs, dynamic = _example(index, shapes)
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(
+                module,
+                args,
+                kwargs,
+                dynamic_shapes=dynamic,
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
+    except Exception as error:
+        raise ConversionRefused(
+            f"the package of {index.model!r} cannot be written as a .pt2 file: {type(error).__name__}: {error}",
+            hint="load the package itself: trtbuild.load(path)",
+        ) from error
+    exported._example_inputs = None  # they may be large, and say nothing
+    return exported
+
+
+def shape_plan(index: PackageIndex) -> ShapePlan:
+    """The symbols of a package's dims, and each input's shape in them."""
+    symbols = []
+    for dim in index.dims:
+        example = min(max(2 * dim.multiple_of, dim.min), dim.max)
+        symbols.append(Symbol(dim.name, dim.min, dim.max, example, dim.multiple_of))
+    return ShapePlan(tuple(symbols), tuple(tuple(_axis(size) for size in entry.shape) for entry in index.inputs))
+
+
+def _axis(size: Any) -> int | SymbolAxis:
+    """An axis of an input: a number, a symbol, or a symbol times its unit (the trace makes sure of that)."""
+    if isinstance(size, int):
+        return size
+    if size[0] == "sym":
+        return SymbolAxis(int(size[1]))
+    if size[0] == "mul":
+        for part in size[1:]:
+            if not isinstance(part, int) and part[0] == "sym":
+                return SymbolAxis(int(part[1]))
+    raise ConversionRefused(f"an input has the size {size!r}, which no dim of torch.export is")
+
+
+class _Stitched(torch.nn.Module):
+    """The model as its partitions. Its `forward` has the model's own signature."""
+
+    def __init__(self, index: PackageIndex, target: PackedTarget, shapes: ShapePlan, read: Read) -> None:
+        super().__init__()
+        self._index, self._target, self._shapes = index, target, shapes
+        graphs = {part.graph for part in target.partitions.partitions if part.kind == "torch"}
+        self._programs = {graph: Program.from_bytes(bytes(read(target.programs[graph]))) for graph in graphs}
+        self.register_buffer("no_reference", torch.zeros(1, dtype=torch.uint8))  # torch warns of empty ones
+        for slot, weight in index.weights.items():
+            dtype = getattr(torch, weight.dtype)
+            data = bytearray(read(weight.path))
+            value = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+            self.register_buffer(f"weight_{slot}", value.reshape(weight.shape))
+        self._texts: dict[str, str] = {}
+        known: dict[str, str] = {}  # two partitions of one engine share its buffer
+        self._plans: dict[str, str] = {}
+        self._references: dict[str, str] = {}
+        for part in target.partitions.partitions:
+            if part.kind != "tensorrt":
+                self._constants(part)
+                continue
+            path = target.engines[part.name]
+            digest = index.files[path].sha256
+            if digest not in known:
+                known[digest] = f"plan_{len(known)}"
+                self.register_buffer(known[digest], _bytes(read(path)))
+            self._plans[part.name] = known[digest]
+            reference = None
+            path = target.programs.get(part.graph, "")
+            if index.reference and path.endswith(".pt2"):
+                reference = index.files[path].sha256
+                if reference not in known:
+                    known[reference] = f"reference_{len(known)}"
+                    self.register_buffer(known[reference], _bytes(read(path)))
+                self._references[part.name] = known[reference]
+            self._texts[part.name] = engine_text(index, target, part, shapes, reference).to_text()
+        self.forward = _forward(index, self._run)
+
+    def _constants(self, part: Partition) -> None:
+        """Lifted constants of a Torch partition, as buffers."""
+        program = self._programs[part.graph]
+        for number, value in enumerate(program.constants.values()):
+            self.register_buffer(f"constant_{part.graph[:16]}_{number}", value, persistent=True)
+
+    def _run(self, inputs: Sequence[torch.Tensor]) -> Any:
+        values: dict[str, torch.Tensor] = {f"input:{k}": value for k, value in enumerate(inputs)}
+        values |= {f"weight:{slot}": getattr(self, f"weight_{slot}") for slot in self._index.weights}
+        sizes = self._sizes(inputs)
+        for part in self._target.partitions.partitions:
+            taken = [values[source] for source, _ in part.inputs]
+            found = self._engine(part, taken, sizes) if part.kind == "tensorrt" else self._torch(part, taken)
+            values |= {f"{part.name}:{k}": value for k, value in enumerate(found)}
+        return _tree(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
+
+    def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Each symbol's size in the graph's units, from the first axis that it stands at."""
+        found: dict[int, Any] = {}
+        for value, axes in zip(inputs, self._shapes.shapes, strict=True):
+            for number, axis in enumerate(axes):
+                if isinstance(axis, SymbolAxis) and axis.symbol not in found:
+                    found[axis.symbol] = value.shape[number] // self._shapes.symbols[axis.symbol].multiple_of
+        return [found[number] for number in range(len(self._shapes.symbols))]
+
+    def _engine(self, part: Partition, taken: list[torch.Tensor], sizes: list[Any]) -> Sequence[torch.Tensor]:
+        reference = self._references.get(part.name)
+        weights = [getattr(self, f"weight_{slot}") for slot in part.weights] if reference is not None else []
+        found: Sequence[torch.Tensor] = torch.ops.trtbuild.engine(
+            [value.contiguous() for value in taken],
+            weights,
+            getattr(self, self._plans[part.name]),
+            self.no_reference if reference is None else getattr(self, reference),
+            sizes,
+            self._texts[part.name],
+        )
+        return found
+
+    def _torch(self, part: Partition, taken: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        program = self._programs[part.graph]
+        constants = {
+            name: getattr(self, f"constant_{part.graph[:16]}_{number}") for number, name in enumerate(program.constants)
+        }
+        weights = iter([getattr(self, f"weight_{slot}") for slot in part.weights])
+        rest = iter(taken)
+        own = {node.name for node in program.weight_nodes}
+        arguments = [
+            constants[node.name] if node.name in constants else next(weights) if node.name in own else next(rest)
+            for node in program.placeholders
+        ]
+        found: Sequence[torch.Tensor] = program.exported.graph_module(*arguments)
+        return found
+
+
+def engine_text(
+    index: PackageIndex, target: PackedTarget, part: Partition, shapes: ShapePlan, reference: str | None
+) -> EngineText:
+    """What the file says of the engine of `part`; `reference` is the digest of its program, where the file has it."""
+    inputs = [entry.name for entry in index.inputs]
+    profiles = [Profile(p.name, tuple(zip(inputs, p.shapes, strict=True))) for p in index.profiles]
+    return EngineText(
+        model=index.model,
+        partition=part.name,
+        inputs=tuple(kind for _, kind in part.inputs),
+        outputs=part.outputs,
+        profiles=tuple(
+            tuple(input_range(kind.shape, shapes, profile) for _, kind in part.inputs) for profile in profiles
+        ),
+        profile_names=tuple(profile.name for profile in profiles),
+        target=target.name,
+        sm=target.sm,
+        sms=target.sms,
+        toolchain=target.toolchain,
+        version=target.version,
+        version_compatible=target.version_compatible,
+        compatibility=target.compatibility,
+        platform=target.platform,
+        plan=index.files[target.engines[part.name]].sha256,
+        reference=reference,
+    )
+
+
+def _bytes(data: bytes | bytearray | memoryview) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+# -- the model's own signature and outputs ---------------------------------------------------------------------------
+
+
+def _forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[..., Any]:
+    """A function that takes what the model takes, under the same names."""
+    names = [entry.name for entry in index.inputs]
+    if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
+        raise ConversionRefused(f"an input has a name that is no identifier: {names}")
+    positional = [entry.name for entry in index.inputs if not entry.keyword]
+    keywords = [entry.name for entry in index.inputs if entry.keyword]
+    taken = ", ".join([*positional, *(["*"] if keywords else []), *keywords])
+    space: dict[str, Any] = {"_run_": run}
+    # names of arguments are what torch.export knows inputs by, and no other way gives a function such names
+    exec(f"def forward({taken}):\n    return _run_(({', '.join(names)},))", space)
+    made: Callable[..., Any] = space["forward"]
+    return made
+
+
+def _example(index: PackageIndex, shapes: ShapePlan) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+    """Arguments to export with, and the dims of each."""
+    dims = []
+    for number, symbol in enumerate(shapes.symbols):
+        unit = symbol.multiple_of
+        name = symbol.name if symbol.name.isidentifier() and not keyword.iskeyword(symbol.name) else f"dim_{number}"
+        dim = Dim(name, min=symbol.min // unit, max=symbol.max // unit)
+        dims.append(unit * dim if unit > 1 else dim)
+    args, kwargs, dynamic = [], {}, {}
+    for entry, axes, sizes in zip(index.inputs, shapes.shapes, shapes.example, strict=True):
+        value = torch.zeros(sizes, dtype=getattr(torch, entry.dtype))
+        if entry.keyword:
+            kwargs[entry.name] = value
+        else:
+            args.append(value)
+        dynamic[entry.name] = {k: dims[axis.symbol] for k, axis in enumerate(axes) if isinstance(axis, SymbolAxis)}
+    return tuple(args), kwargs, dynamic
+
+
+def _tree(tree: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> Any:
+    """The model's output structure around its outputs (rule 2)."""
+    kind = tree["kind"]
+    if kind == "tensor":
+        return outputs[tree["index"]]
+    if kind == "none":
+        return None
+    if kind == "constant":
+        return from_json(tree["value"])
+    items = [_tree(item, outputs) for item in tree["items"]]
+    if kind == "list":
+        return items
+    if kind in ("tuple", "namedtuple"):
+        return tuple(items)
+    return dict(zip(tree["keys"], items, strict=True))

@@ -1,0 +1,143 @@
+"""Tracing a module that is in memory, in the process of the program that has it.
+
+Rules
+1. The module stays as it is: where it holds tensors that are not in main memory, a copy of it with tensors in main memory
+   is traced. So the graph, and with it every key below, does not depend on where a program has put its weights.
+2. Nothing of the process stays changed: random generators, gradient mode, the environment. Nothing is watched, and the
+   trace is not found again by anything but what it left (the graph and the weights).
+3. A module in training mode is refused, as in every trace.
+4. A program of torch.export has its own ranges; what is asked for must lie in them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace import checks
+from trtbuild.stages.trace.examples import dtype_name
+from trtbuild.stages.trace.frames import Frames
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.places import Places
+from trtbuild.stages.trace.run import Traced, trace_module
+
+
+def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> Traced:
+    """Trace a module, or a program of torch.export, for `job` (whose source is a label). File names in errors are relative
+    to `project`. Raises SourceError."""
+    frames = Frames(Places(), project)
+    module = model.module() if isinstance(model, ExportedProgram) else model
+    if module is model:
+        checks.refuse_training_mode(module, job)
+    operators: dict[str, str] = {}
+
+    def implementation(name: str) -> str:
+        operators[name] = "in memory"
+        return operators[name]
+
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+        traced = trace_module(_in_main_memory(module), job, frames, implementation)
+    traced.interface["operators"] = operators
+    return traced
+
+
+# -- where a module's tensors are ------------------------------------------------------------------------------------
+
+
+def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
+    """`module`, or a copy of it whose tensors are on the CPU (rule 1)."""
+    elsewhere = {id(tensor): tensor for tensor in _tensors(module) if tensor.device.type != "cpu"}
+    if not elsewhere:
+        return module
+    moved: dict[int, Any] = {}
+    for number, tensor in elsewhere.items():
+        if tensor.device.type == "meta":
+            raise SourceError(
+                "the module has tensors on the meta device, which hold no values",
+                code="weights",
+                hint="load its weights first",
+            )
+        value = tensor.detach().cpu()
+        if isinstance(tensor, torch.nn.Parameter):
+            value = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
+        moved[number] = value
+    return copy.deepcopy(module, moved)
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """All tensors that a module holds, those in plain attributes too."""
+    for inner in module.modules():
+        yield from inner._parameters.values() if inner._parameters else ()
+        yield from inner._buffers.values() if inner._buffers else ()
+        yield from (value for value in vars(inner).values() if isinstance(value, torch.Tensor))
+
+
+# -- what a program of torch.export takes ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProgramAxis:
+    """A dynamic axis: `unit` times the symbol `symbol`, of sizes `low` to `high` (None: no bound); `hint` is its size in
+    the example that it was exported with, None where that is not known."""
+
+    symbol: str
+    unit: int
+    low: int
+    high: int | None
+    hint: int | None
+
+
+@dataclass(frozen=True)
+class ProgramInput:
+    """One tensor that an exported program takes."""
+
+    name: str
+    keyword: bool
+    dtype: str
+    shape: tuple[int | ProgramAxis, ...]
+
+
+def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
+    """The tensors that a program takes, positional ones first. Raises SourceError for anything but tensors, and for axes
+    that are neither fixed nor a multiple of one symbol."""
+    spec = exported.call_spec.in_spec
+    count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    given = [s.arg for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    found = []
+    for number, argument in enumerate(given):
+        keyword = number >= count
+        name = keywords[number - count] if keyword and number - count < len(keywords) else argument.name
+        value = nodes[argument.name].meta.get("val") if argument.name in nodes else getattr(argument, "value", None)
+        if not isinstance(value, torch.Tensor):
+            raise SourceError(
+                f"the exported program takes a {type(value).__name__} for {name!r}, not a tensor",
+                code="signature",
+                hint="export it with that value fixed",
+            )
+        shape = tuple(_axis(size, f"{name}.{axis}", exported) for axis, size in enumerate(value.shape))
+        found.append(ProgramInput(name, keyword, dtype_name(value.dtype), shape))
+    return found
+
+
+def _axis(size: Any, where: str, exported: ExportedProgram) -> int | ProgramAxis:
+    if isinstance(size, int):
+        return size
+    unit, rest = size.node.expr.as_coeff_Mul()
+    bounds = exported.range_constraints.get(rest)
+    if not rest.is_Symbol or not unit.is_Integer or unit < 1 or bounds is None:
+        raise SourceError(
+            f"{where} of the exported program is {size}, which is neither a number nor a multiple of one Dim",
+            code="range",
+            hint="export it with Dims, or give inputs=[trtbuild.Input(…)] and the module itself",
+        )
+    high = int(bounds.upper) * int(unit) if bounds.upper < 2**62 else None
+    hint = size.node.hint if size.node.has_hint() else None
+    return ProgramAxis(str(rest), int(unit), max(0, int(bounds.lower)) * int(unit), high, hint)

@@ -1,0 +1,140 @@
+"""The numbers of an ONNX file: which initializers are weights, and their values, wherever the file keeps them.
+
+Initializers of at least `WEIGHT_BYTES` bytes are weights; smaller ones stay in the graph, where axes and shapes are, with
+their numbers in one form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.external_data_helper
+import onnx.numpy_helper
+import torch
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.job import TraceJob
+
+#: Initializers of so many bytes are weights.
+WEIGHT_BYTES = 1024
+
+
+def lift_constants(graph: onnx.GraphProto) -> None:
+    """Large tensors of Constant nodes become initializers, as in files that keep them there."""
+    kept = []
+    for node in graph.node:
+        tensor = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
+        if tensor is not None and _bytes(tensor) >= WEIGHT_BYTES:
+            graph.initializer.append(tensor)
+            graph.initializer[-1].name = node.output[0]
+        else:
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        rest = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        graph.ClearField("node")
+        graph.node.extend(rest)
+
+
+def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[str, torch.Tensor]:
+    """Take the weights out of the graph: name → value, in the file's order. What nothing reads is left out."""
+    used = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
+    used |= {value.name for nested in nested_graphs(graph) for value in nested.output}
+    weights: dict[str, torch.Tensor] = {}
+    small = []
+    for tensor in graph.initializer:
+        if tensor.name not in used:
+            continue
+        value = _value(tensor, folder, job)
+        if value is not None and value.numel() * value.element_size() >= WEIGHT_BYTES:
+            weights[tensor.name] = value
+        else:
+            small.append(_inline(tensor, folder, job))
+    graph.ClearField("initializer")
+    graph.initializer.extend(small)
+    for nested in nested_graphs(graph):
+        for tensor in nested.initializer:
+            tensor.CopyFrom(_inline(tensor, folder, job))
+    return weights
+
+
+def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for nested in nested_graphs(graph):
+        yield from nested.initializer
+
+
+def location_of(tensor: onnx.TensorProto) -> str | None:
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return None
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of nested graphs too."""
+    yield from graph.node
+    for nested in nested_graphs(graph):
+        yield from nested.node
+
+
+def nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield attribute.g
+                yield from nested_graphs(attribute.g)
+
+
+def dtype_name(element: int) -> str:
+    """torch's name of an ``onnx.TensorProto.DataType``."""
+    name = onnx.TensorProto.DataType.Name(element).lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def _value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tensor | None:
+    """An initializer's value; None where torch has no such type."""
+    kind = getattr(torch, dtype_name(tensor.data_type), None)
+    if not isinstance(kind, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
+        return None
+    raw = _raw(tensor, folder, job)
+    if len(raw) != _bytes(tensor):
+        raise SourceError(
+            f"initializer {tensor.name!r} of {job.source.target} has {len(raw)} bytes; its type and shape need "
+            f"{_bytes(tensor)}",
+            code="source",
+            **job.place("source"),
+        )
+    if not len(raw):
+        return torch.empty(list(tensor.dims), dtype=kind)
+    return torch.frombuffer(bytearray(raw), dtype=kind).reshape(list(tensor.dims))
+
+
+def _raw(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
+    """The row-major little-endian bytes of a tensor, from wherever they are."""
+    location = location_of(tensor)
+    if location is not None:
+        info = onnx.external_data_helper.ExternalDataInfo(tensor)
+        with (folder / location).open("rb") as file:
+            file.seek(info.offset or 0)
+            return file.read(_bytes(tensor) if info.length is None else info.length)
+    if tensor.HasField("raw_data"):
+        return bytes(tensor.raw_data)
+    return np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).tobytes()
+
+
+def _inline(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onnx.TensorProto:
+    """The tensor with its numbers in `raw_data`, however the file stores them."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return tensor
+    made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=list(tensor.dims))
+    made.raw_data = _raw(tensor, folder, job)
+    return made
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return 0
+    count = int(np.prod(list(tensor.dims), dtype=np.int64))
+    return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)

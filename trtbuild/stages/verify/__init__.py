@@ -1,0 +1,1 @@
+"""Comparing what was converted, or compiled, with PyTorch."""

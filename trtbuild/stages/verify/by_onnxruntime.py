@@ -1,0 +1,121 @@
+"""Converted partitions, run by onnxruntime on the CPU.
+
+Rules
+1. No optimization of graphs: what runs is what was converted, node by node, with 16-bit types rounded after each
+   (`narrow`). Then every value inside has the meaning that PyTorch's has, too.
+2. Weights never pass through protobuf, and a model's are in memory once: onnxruntime is given pointers to them.
+3. Sessions are kept for as long as their weights come to less than `_KEPT_BYTES`; the oldest goes first.
+4. What onnxruntime has no kernel for was not compared (`Unchecked`); that it fails while it runs is an error of the
+   conversion until somebody shows another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+
+from trtbuild.core.partitions import Partition
+from trtbuild.core.verification import Point
+from trtbuild.stages.verify.narrow import Untyped, in_float32, is_narrow
+from trtbuild.stages.verify.running import Fails, Unchecked, Weights
+
+_KEPT_BYTES = 1 << 30
+
+#: The types that are run in float32 (`narrow`).
+NARROW = (torch.float16, torch.bfloat16)
+_NARROW_TYPES = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
+
+
+class OnnxRuntime:
+    """Runs the partitions of one cut. `models` gives a conversion's bytes by graph digest."""
+
+    name = "onnxruntime"
+
+    def __init__(self, models: Callable[[str], bytes], weights: Weights) -> None:
+        self._models = models
+        self._weights = weights
+        self._sessions: dict[tuple[str, tuple[int, ...]], _Session] = {}
+
+    def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
+        """The results of `part`. Raises Unchecked, Fails."""
+        return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
+
+    def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
+        """Values inside of `part`, by their names in the ONNX model. Those of a narrow type come as float32."""
+        return _Session(self._models(part.graph), part, self._weights, names).run(inputs, names)
+
+    def _session(self, part: Partition) -> _Session:
+        key = (part.graph, part.weights)
+        if key not in self._sessions:
+            self._sessions[key] = _Session(self._models(part.graph), part, self._weights)
+            while len(self._sessions) > 1 and sum(one.size_bytes for one in self._sessions.values()) > _KEPT_BYTES:
+                del self._sessions[next(iter(self._sessions))]
+        return self._sessions[key]
+
+
+class _Session:
+    """A session, and the weights that it points to. `also` are values inside that it gives, too."""
+
+    def __init__(self, data: bytes, part: Partition, weights: Weights, also: Sequence[str] = ()) -> None:
+        model = onnx.ModelProto.FromString(data)
+        types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+        self._narrow = {name: _NARROW_TYPES[type_] for name, type_ in types.items() if type_ in _NARROW_TYPES}
+        self._widens = is_narrow(model)
+        if self._widens:
+            try:
+                model = in_float32(model)
+            except Untyped:  # then as it is: onnxruntime runs float16 in its own way, and says what it cannot run
+                self._widens = False
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in also if name not in types)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        names, values, self._kept = [], [], []
+        for tensor in model.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                array = self._array(weights[part.weights[int(tensor.name[1:])]])
+                self._kept.append(array)
+                names.append(tensor.name)
+                values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
+        options.add_external_initializers(names, values)
+        self._values = values
+        self.size_bytes = sum(array.nbytes for array in self._kept)
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its own types, which have no common base
+            text = _said(error)
+            raise (Unchecked if "NOT_IMPLEMENTED" in str(error) else Fails)(
+                f"onnxruntime refuses it: {text}"
+            ) from error
+
+    def run(self, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
+        feeds = {entry.name: self._array(inputs[int(entry.name[1:])]) for entry in self._session.get_inputs()}
+        try:
+            found = self._session.run(list(names), feeds)
+        except Exception as error:
+            raise Fails(f"onnxruntime fails while it runs: {_said(error)}") from error
+        tensors = [torch.from_numpy(np.ascontiguousarray(value).reshape(np.shape(value))) for value in found]
+        if not self._widens:
+            return tensors
+        return [value.to(self._narrow.get(name, value.dtype)) for name, value in zip(names, tensors, strict=True)]
+
+    def _array(self, value: torch.Tensor) -> np.ndarray:
+        """A tensor's memory, row-major, as an array; narrow types as float32."""
+        plain = value.detach().contiguous()
+        if plain.dtype is torch.bfloat16 and not self._widens:
+            raise Unchecked("onnxruntime has no bfloat16")
+        return plain.float().numpy() if plain.dtype in NARROW and self._widens else plain.numpy()
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error of onnxruntime, without its prefix and paths of its sources."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
+    text = re.sub(r"/\S+/(\w+\.\w+:\d+) \S+ ?", "", text)
+    return (text.splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,49 @@
+"""What a verification is told: plain values and digests, so that any process that reaches the store can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.verification import Point
+
+
+@dataclass(frozen=True)
+class VerifyJob:
+    """Compare one cut of a model with PyTorch. Programs, models and weights are blobs, by SHA-256.
+
+    `program` is the traced program, empty where nobody knows it; `partitions` the partition step's document; `programs` and
+    `onnx` are by graph digest, as are `origins` (which call each ONNX node comes from). `shapes` has each input's shape at
+    each of `points`.
+    """
+
+    program: str
+    modules: str
+    partitions: str
+    programs: Mapping[str, str]
+    onnx: Mapping[str, str]
+    origins: Mapping[str, str]
+    weights: tuple[Weight, ...]
+    inputs: tuple[tuple[str, str], ...]
+    points: tuple[Point, ...]
+    shapes: tuple[tuple[tuple[int, ...], ...], ...]
+    tolerance: float
+    #: Where the inputs of the worst point are kept, if anywhere.
+    worst: str | None = None
+    #: A file of inputs to compare with, in place of the points' own.
+    replay: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "points": [point.to_json() for point in self.points]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> VerifyJob:
+        """The inverse of `to_json`, after a trip through JSON. Raises KeyError or TypeError on anything else."""
+        plain = {name: data[name] for name in cls.__dataclass_fields__}
+        plain["weights"] = tuple(Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in data["weights"])
+        plain["inputs"] = tuple((name, dtype) for name, dtype in data["inputs"])
+        plain["points"] = tuple(Point.from_json(point) for point in data["points"])
+        plain["shapes"] = tuple(tuple(tuple(shape) for shape in point) for point in data["shapes"])
+        return cls(**plain)

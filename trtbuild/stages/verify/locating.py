@@ -1,0 +1,214 @@
+"""Where a partition goes wrong: the first operator whose value leaves the tolerance.
+
+Rules
+1. Each call of the partition's program is compared with the value of the last ONNX node that came from it, where the two
+   have one dtype and shape: a call is right, wrong, or unknown (the optimizer merged or replaced it).
+2. A wrong call counts if its error arrives: if it leads to an output by calls none of which is right. (A value that has
+   another layout in ONNX may look wrong, and what follows from it is right.)
+3. The first wrong call that counts is named, and the first of the unknown calls that lead to it: the fault lies between.
+4. Values are compared in groups of at most `_GROUP_BYTES`: each group is one more run of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import onnx
+import torch
+
+from trtbuild.core.partitions import Partition
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.text import target_name
+from trtbuild.stages.verify.by_onnxruntime import NARROW, OnnxRuntime
+from trtbuild.stages.verify.comparing import gap
+from trtbuild.stages.verify.running import Fails, Unchecked, arguments
+
+_GROUP_BYTES = 256 << 20
+
+State = Literal["right", "wrong", "unknown"]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One call: the module that it came from (a path in the user's model; empty for the model itself), its operator, and
+    the ONNX nodes that it became."""
+
+    module: str
+    operator: str
+    nodes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"module": self.module, "operator": self.operator, "nodes": list(self.nodes)}
+
+
+@dataclass(frozen=True)
+class Place:
+    """The fault lies between `since` and `first`, which is the first operator whose value is wrong."""
+
+    first: Operator
+    since: Operator
+    error: float | None
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "first": self.first.to_json(),
+            "since": self.since.to_json(),
+            "error": self.error,
+            "text": self.text,
+        }
+
+
+class Search:
+    """One partition, with the inputs with which it is wrong. `modules` are module path and operator of the lowered
+    program's calls, `origins` pairs of ONNX node and call."""
+
+    def __init__(
+        self,
+        part: Partition,
+        program: Program,
+        model: bytes,
+        origins: Sequence[tuple[str, int]],
+        modules: Sequence[Sequence[str]],
+        tolerance: float,
+    ) -> None:
+        self._part = part
+        self._program = program
+        self._modules = modules
+        self._tolerance = tolerance
+        self._calls = [node for node in program.graph.nodes if node.op == "call_function"]
+        graph = onnx.ModelProto.FromString(model).graph
+        by_name = {node.name: node for node in graph.node}
+        order = {node.name: index for index, node in enumerate(graph.node)}
+        self._nodes: dict[int, list[onnx.NodeProto]] = {}
+        for name, call in sorted(origins, key=lambda pair: order.get(pair[0], -1)):
+            if name in by_name and 0 <= call < len(self._calls):
+                self._nodes.setdefault(call, []).append(by_name[name])
+        self._gaps: dict[int, tuple[float, str]] = {}
+
+    def place(
+        self, runtime: OnnxRuntime, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> Place | None:
+        """The place, or None where no value inside can be told to be wrong. Raises Unchecked, Fails."""
+        values = arguments(self._program, weights, inputs)
+        states: dict[int, State] = {}
+        for group in self._groups(values):
+            names = [name for call in group for name in self._outputs(call)]
+            theirs = _recorded(self._program, values, [self._calls[call] for call in group])
+            found = dict(zip(names, runtime.values(self._part, inputs, names), strict=True))
+            for call in group:
+                ours = [found[name] for name in self._outputs(call)]
+                states[call] = self._state(call, ours, theirs[self._calls[call]])
+        return self._first(states)
+
+    def _outputs(self, call: int) -> list[str]:
+        return [name for name in self._nodes[call][-1].output if name]
+
+    def _groups(self, values: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+        sizes = _sizes(self._program, values)
+        group: list[int] = []
+        total = 0
+        for call in sorted(self._nodes):
+            size = sizes.get(self._calls[call], 0)
+            if group and total + size > _GROUP_BYTES:
+                yield group
+                group, total = [], 0
+            group.append(call)
+            total += size
+        if group:
+            yield group
+
+    def _state(self, call: int, ours: Sequence[torch.Tensor], theirs: Any) -> State:
+        wanted = [theirs] if isinstance(theirs, torch.Tensor) else theirs
+        if not isinstance(wanted, list | tuple) or len(wanted) != len(ours):
+            return "unknown"
+        worst = (0.0, "")
+        for a, b in zip(ours, wanted, strict=True):
+            if not isinstance(b, torch.Tensor) or a.shape != b.shape:
+                return "unknown"
+            near = a.to(b.dtype) if b.dtype in NARROW and a.dtype is torch.float32 else a
+            if near.dtype != b.dtype:
+                return "unknown"
+            found = gap(near, b)
+            worst = max(worst, (found.error, found.text))
+        self._gaps[call] = worst
+        return "wrong" if worst[0] > self._tolerance else "right"
+
+    def _first(self, states: Mapping[int, State]) -> Place | None:
+        """Rules 2 and 3."""
+        number = {node: index for index, node in enumerate(self._calls)}
+        arriving: set[int] = set()
+        waiting = [node for node in self._program.output_nodes if node in number]
+        while waiting:
+            call = number[waiting.pop()]
+            if call in arriving or states.get(call, "unknown") == "right":
+                continue
+            arriving.add(call)
+            waiting += [node for node in self._calls[call].all_input_nodes if node in number]
+        wrong = [call for call in sorted(arriving) if states.get(call) == "wrong"]
+        if not wrong:
+            return None
+        first = since = wrong[0]
+        before = [node for node in self._calls[first].all_input_nodes if node in number]
+        while before:  # the unknown calls that lead to it
+            call = number[before.pop()]
+            if call in arriving and states.get(call, "unknown") == "unknown":
+                since = min(since, call)
+                before += [node for node in self._calls[call].all_input_nodes if node in number]
+        error, text = self._gaps[first]
+        return Place(self._operator(first), self._operator(since), None if text else error, text)
+
+    def _operator(self, call: int) -> Operator:
+        whole = self._part.calls[call] if call < len(self._part.calls) else -1
+        nodes = tuple(node.name for node in self._nodes.get(call, ()))
+        if 0 <= whole < len(self._modules):
+            return Operator(self._modules[whole][0], self._modules[whole][1], nodes)
+        return Operator("", target_name(self._calls[call].target), nodes)
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a graph, and hands each call's value to `keep`."""
+
+    def __init__(self, program: Program, keep: Any) -> None:
+        super().__init__(program.exported.graph_module)
+        self._keep = keep
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.op == "call_function":
+            self._keep(n, value)
+        return value
+
+
+def _recorded(
+    program: Program, values: Sequence[torch.Tensor], wanted: Sequence[torch.fx.Node]
+) -> dict[torch.fx.Node, Any]:
+    """The values of some calls."""
+    found: dict[torch.fx.Node, Any] = {}
+    keep = set(wanted)
+
+    def take(node: torch.fx.Node, value: Any) -> None:
+        if node in keep:
+            found[node] = value
+
+    with torch.no_grad():
+        _Recorder(program, take).run(*values)
+    return found
+
+
+def _sizes(program: Program, values: Sequence[torch.Tensor]) -> dict[torch.fx.Node, int]:
+    """Bytes of each call's value."""
+    found: dict[torch.fx.Node, int] = {}
+
+    def measure(node: torch.fx.Node, value: Any) -> None:
+        tensors = value if isinstance(value, list | tuple) else [value]
+        found[node] = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+
+    with torch.no_grad():
+        _Recorder(program, measure).run(*values)
+    return found
+
+
+__all__ = ["Fails", "Operator", "Place", "Search", "Unchecked"]

@@ -1,0 +1,267 @@
+"""Comparing a model's partitions, and the model as a whole, with PyTorch.
+
+Rules
+1. Every point is run in PyTorch first, partition after partition, so that each is compared on values that really reach it;
+   then the partitions one after the other as they will run, against the traced program (which was compared with the
+   user's module when it was traced).
+2. What cannot be run here is said to be unchecked, with the reason; it counts as right nowhere.
+3. Of each partition, and of the whole, the worst point is reported. Its inputs are kept in a file.
+4. A partition that is wrong is looked into at the smallest point where it is (`locating`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trtbuild.core.partitions import Partition, Partitions
+from trtbuild.core.verification import Point
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.verify import inputs as inputs_of
+from trtbuild.stages.verify.comparing import Gap, gap
+from trtbuild.stages.verify.job import VerifyJob
+from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Unchecked, Values, Weights
+
+Report = dict[str, Any]
+
+
+@dataclass
+class _Found:
+    """What the points have shown of one partition, or of the whole."""
+
+    worst: Gap = field(default_factory=lambda: Gap(-1.0))
+    point: int | None = None
+    output: int = 0
+    #: The smallest point at which it is wrong.
+    smallest: int | None = None
+    unchecked: str | None = None
+    points: int = 0
+
+    def see(self, point: int, gaps: Sequence[Gap], is_wrong: Callable[[Gap], bool], size: Callable[[int], int]) -> None:
+        self.points += 1
+        for output, found in enumerate(gaps):
+            if found.error > self.worst.error:
+                self.worst, self.point, self.output = found, point, output
+        if any(map(is_wrong, gaps)) and (self.smallest is None or size(point) < size(self.smallest)):
+            self.smallest = point
+
+
+def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
+    """The report: `points`, `partitions`, `whole`, `lowered`, `worst_input`, `runner`, `versions`.
+
+    Raises SourceError where PyTorch itself cannot run the model at a point.
+    """
+    return _Verification(job, read, runner or _by_onnxruntime(read)).report()
+
+
+def _by_onnxruntime(read: Read) -> Callable[[VerifyJob, Weights], PartRunner]:
+    from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+
+    return lambda job, weights: OnnxRuntime(lambda graph: read(job.onnx[graph]), weights)
+
+
+class _Verification:
+    def __init__(self, job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner]) -> None:
+        self._job = job
+        self._read = read
+        self._weights = Weights(job.weights, read)
+        self._torch = Torch(job.programs, self._weights, read)
+        self._partitions = Partitions.from_bytes(read(job.partitions))
+        self._program = Program.from_bytes(read(job.program)) if job.program else None
+        self._runner = runner(job, self._weights)
+        self._ends = self._integer_ends()
+        self._replayed = inputs_of.read(Path(job.replay), job.inputs) if job.replay is not None else None
+        self._points = job.points
+        self._parts = {part.name: _Found() for part in self._partitions.partitions if part.kind == "tensorrt"}
+        self._whole, self._lowered = _Found(), _Found()
+
+    def report(self) -> Report:
+        for number, point in enumerate(self._points):
+            self._at(number, point)
+        worst = self._worst_input()
+        return {
+            "runner": self._runner.name,
+            "points": [point.to_json() for point in self._points],
+            "tolerance": self._job.tolerance,
+            "partitions": [self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
+            "whole": self._entry(self._whole),
+            "lowered": self._entry(self._lowered),
+            "worst_input": worst,
+            "versions": _versions(),
+        }
+
+    # -- the comparison
+
+    def _inputs(self, number: int) -> list[torch.Tensor]:
+        if self._replayed is not None:
+            return self._replayed
+        job = self._job
+        return inputs_of.random_inputs(job.inputs, job.shapes[number], self._points[number], self._ends)
+
+    def _at(self, number: int, point: Point) -> None:
+        inputs = self._inputs(number)
+        want = self._traced(inputs)
+        right, ours = (Values(self._partitions, self._weights, inputs) for _ in range(2))
+        for index, part in enumerate(self._partitions.partitions):
+            theirs_in, ours_in = right.of(part), ours.of(part)
+            theirs = self._torch.part(part, theirs_in)
+            same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
+            results = self._compared(part, theirs_in, theirs, number, point)
+            if results is None or not same:
+                results = self._run_ours(part, ours_in, point)
+            right.put(index, part, theirs)
+            ours.put(index, part, results)
+        traced = [(self._whole, ours)] if want is None else [(self._whole, ours), (self._lowered, right)]
+        want = [right[source] for source in self._partitions.outputs] if want is None else want
+        for found, values in traced:
+            gaps = [gap(values[source], b) for source, b in zip(self._partitions.outputs, want, strict=True)]
+            found.see(number, gaps, self._is_wrong, self._size)
+
+    def _traced(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The traced program's results, where it is known. Raises SourceError."""
+        if self._program is None:
+            return None
+        try:
+            return Torch.whole(self._program, [self._weights[k] for k in range(len(self._weights))], inputs)
+        except Exception as error:
+            raise SourceError(
+                f"the traced program itself fails at {self._shapes(inputs)}: {_first_line(error)}",
+                code="verify",
+                hint="give inputs that the model takes: trtbuild verify --replay FILE",
+            ) from error
+
+    def _integer_ends(self) -> list[int]:
+        """For each input one more than the largest integer that it may be given: as the programs say that take it."""
+        if self._program is not None:
+            return inputs_of.integer_ends(self._program)
+        ends = [0] * len(self._job.inputs)
+        for part in self._partitions.partitions:
+            taken = inputs_of.integer_ends(self._torch.program(part))
+            for (source, _), end in zip(part.inputs, taken, strict=True):
+                if source.startswith("input:") and end > 2:
+                    number = int(source.removeprefix("input:"))
+                    ends[number] = min(end, ends[number] or end)
+        return [max(2, end) for end in ends]
+
+    def _compared(
+        self,
+        part: Partition,
+        inputs: Sequence[torch.Tensor],
+        theirs: Sequence[torch.Tensor],
+        number: int,
+        point: Point,
+    ) -> Sequence[torch.Tensor] | None:
+        """Compare one partition on PyTorch's own values; its results, or None where there are none."""
+        if part.kind == "torch":
+            return theirs
+        found = self._parts[part.name]
+        if found.unchecked is not None:
+            return None
+        try:
+            results = self._runner(part, inputs, point)
+        except Unchecked as error:
+            found.unchecked = str(error)
+            return None
+        except Fails as error:
+            found.see(number, [Gap(math.inf, str(error))], self._is_wrong, self._size)
+            return None
+        found.see(number, [gap(a, b) for a, b in zip(results, theirs, strict=True)], self._is_wrong, self._size)
+        return results
+
+    def _run_ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+        if part.kind == "tensorrt" and self._parts[part.name].unchecked is None:
+            try:
+                return self._runner(part, inputs, point)
+            except Fails:  # said already, of this partition on its own
+                pass
+        return self._torch.part(part, inputs)
+
+    def _is_wrong(self, found: Gap) -> bool:
+        return not found.error <= self._job.tolerance
+
+    def _size(self, number: int) -> int:
+        return sum(math.prod(shape) for shape in self._job.shapes[number])
+
+    # -- the report
+
+    def _entry(self, found: _Found) -> Report:
+        if found.unchecked is not None:
+            status = "unchecked"
+        else:
+            status = "wrong" if found.smallest is not None else "right"
+        finite = found.point is not None and math.isfinite(found.worst.error)
+        return {
+            "status": status,
+            "error": found.worst.error if finite else None,
+            "text": found.unchecked or found.worst.text,
+            "output": found.output,
+            "worst": self._points[found.point].to_json() if found.point is not None else None,
+            "points": found.points,
+        }
+
+    def _partition(self, part: Partition) -> Report:
+        entry = {"partition": part.name, "onnx": self._job.onnx.get(part.graph), **self._entry(self._parts[part.name])}
+        smallest = self._parts[part.name].smallest
+        return {**entry, "place": None if smallest is None else self._place(part, smallest)}
+
+    def _place(self, part: Partition, number: int) -> Report | None:
+        """Where the partition goes wrong; None where that cannot be told."""
+        if part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
+            return None
+        from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+        from trtbuild.stages.verify.locating import Search
+
+        inputs = self._inputs(number)
+        values = Values(self._partitions, self._weights, inputs)
+        for index, each in enumerate(self._partitions.partitions):
+            if each.name == part.name:
+                break
+            values.put(index, each, self._torch.part(each, values.of(each)))
+        search = Search(
+            part,
+            self._torch.program(part),
+            self._read(self._job.onnx[part.graph]),
+            [(name, call) for name, call in json.loads(self._read(self._job.origins[part.graph]))],
+            json.loads(self._read(self._job.modules)),
+            self._job.tolerance,
+        )
+        onnx = OnnxRuntime(lambda graph: self._read(self._job.onnx[graph]), self._weights)
+        try:
+            place = search.place(onnx, self._torch.weights(part), values.of(part))
+        except (Unchecked, Fails):
+            return None
+        return None if place is None else place.to_json()
+
+    def _worst_input(self) -> str | None:
+        """Keep the inputs of the worst point of all; the file's path."""
+        found = [each for each in (*self._parts.values(), self._whole) if each.point is not None]
+        if self._job.worst is None or not found or self._replayed is not None:
+            return None
+        number = max(found, key=lambda each: each.worst.error).point or 0
+        named = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
+        about = {"trtbuild.point": json.dumps(self._points[number].to_json())}
+        inputs_of.write(Path(self._job.worst), named, about)
+        return self._job.worst
+
+    def _shapes(self, inputs: Sequence[torch.Tensor]) -> str:
+        named = zip(self._job.inputs, inputs, strict=True)
+        return ", ".join(f"{name} {list(value.shape)}" for (name, _), value in named)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def _versions() -> Mapping[str, str]:
+    found = {"torch": str(torch.__version__)}
+    onnxruntime = sys.modules.get("onnxruntime")
+    return found if onnxruntime is None else {**found, "onnxruntime": str(onnxruntime.__version__)}

@@ -1,0 +1,119 @@
+"""Running the partitions of a model, one after the other, in PyTorch or by something that should do the same.
+
+A value is dropped after its last use, so what is in memory is what one point needs, and the model's weights once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.partitions import Partition, Partitions
+from trtbuild.core.verification import Point
+from trtbuild.stages.program.functional import Program
+
+Read = Callable[[str], bytes]
+
+
+class Unchecked(Exception):
+    """A partition cannot be run here, and is not wrong for that. The text says why."""
+
+
+class Fails(Exception):
+    """A partition cannot be run, and should be. The text says why."""
+
+
+class PartRunner(Protocol):
+    """What is compared with PyTorch."""
+
+    name: str
+
+    def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+        """The results of a partition, on the CPU. Raises Unchecked, Fails."""
+
+
+class Weights:
+    """A model's weights by slot, each read when it is first needed, and equal ones once."""
+
+    def __init__(self, weights: Sequence[Weight], read: Read) -> None:
+        self._weights = weights
+        self._read = read
+        self._tensors: dict[Weight, torch.Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __getitem__(self, slot: int) -> torch.Tensor:
+        weight = self._weights[slot]
+        if weight not in self._tensors:
+            dtype: torch.dtype = getattr(torch, weight.dtype)
+            raw = bytearray(self._read(weight.sha256))
+            flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+            self._tensors[weight] = flat.reshape(weight.shape)
+        return self._tensors[weight]
+
+
+def arguments(program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What a program's graph module is called with, in the order of its placeholders."""
+    constants = program.constants
+    held = dict(zip(program.weight_nodes, weights, strict=True)) | dict(zip(program.input_nodes, inputs, strict=True))
+    return [held[node] if node in held else constants[node.name] for node in program.placeholders]
+
+
+class Torch:
+    """PyTorch's own run of a model's programs: what is right."""
+
+    def __init__(self, programs: Mapping[str, str], weights: Weights, read: Read) -> None:
+        self._programs = programs
+        self._weights = weights
+        self._read = read
+        self._loaded: dict[str, Program] = {}
+
+    def program(self, part: Partition) -> Program:
+        """The program of a partition; equal partitions share one."""
+        if part.graph not in self._loaded:
+            self._loaded[part.graph] = Program.from_bytes(self._read(self._programs[part.graph]))
+        return self._loaded[part.graph]
+
+    def weights(self, part: Partition) -> list[torch.Tensor]:
+        return [self._weights[slot] for slot in part.weights]
+
+    def part(self, part: Partition, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results of one partition."""
+        return self.whole(self.program(part), self.weights(part), inputs)
+
+    @staticmethod
+    def whole(program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results of any program."""
+        with torch.no_grad():
+            return list(program.exported.graph_module(*arguments(program, weights, inputs)))
+
+
+class Values:
+    """The values that flow between the partitions of a model, each for as long as something will read it."""
+
+    def __init__(self, partitions: Partitions, weights: Weights, inputs: Sequence[torch.Tensor]) -> None:
+        self._weights = weights
+        self._values = {f"input:{k}": value for k, value in enumerate(inputs)}
+        self._last: dict[str, int] = {}
+        for number, part in enumerate(partitions.partitions):
+            self._last.update(dict.fromkeys((source for source, _ in part.inputs), number))
+        self._last.update(dict.fromkeys(partitions.outputs, len(partitions.partitions)))
+
+    def __getitem__(self, source: str) -> torch.Tensor:
+        if source.startswith("weight:"):
+            return self._weights[int(source.removeprefix("weight:"))]
+        return self._values[source]
+
+    def of(self, part: Partition) -> list[torch.Tensor]:
+        """The inputs of a partition."""
+        return [self[source] for source, _ in part.inputs]
+
+    def put(self, number: int, part: Partition, results: Sequence[torch.Tensor]) -> None:
+        """Keep what partition `number` gave, and drop what was needed for the last time."""
+        self._values.update((f"{part.name}:{k}", value) for k, value in enumerate(results))
+        for name in [name for name in self._values if self._last.get(name, -1) <= number]:
+            del self._values[name]

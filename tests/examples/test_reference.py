@@ -14,10 +14,14 @@ from tests.conftest import BuiltExamples
 from tests.examples.conftest import Example, example_names, far
 from tests.examples.test_numbers import TOLERANCE
 from trtbuild.core.shapes import symbol_values
-from trtbuild.errors import CallRefused
+from trtbuild.errors import CallRefused, NoFittingTarget
 from trtbuild.runtime.output_tree import Fields
 
 Find = Callable[[str], Example]
+
+#: A function that fills a TensorRT network has no program that PyTorch could run.
+NO_REFERENCE = "network_detector"
+WITH_REFERENCE = [name for name in example_names() if name != NO_REFERENCE]
 
 
 def points(found: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -35,7 +39,7 @@ def points(found: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield f"{profile.name}-random-{number}", tuple(sizes)
 
 
-@pytest.mark.parametrize("name", example_names())
+@pytest.mark.parametrize("name", WITH_REFERENCE)
 def test_a_loaded_package_is_the_eager_model(name: str, example: Find, built_examples: BuiltExamples) -> None:
     found = example(name)
     loaded = trtbuild.load(built_examples.project / "dist" / name, device="cpu")
@@ -51,7 +55,7 @@ def test_a_loaded_package_is_the_eager_model(name: str, example: Find, built_exa
             assert far(one, other) <= TOLERANCE[found.model.precision], point
 
 
-@pytest.mark.parametrize("name", example_names())
+@pytest.mark.parametrize("name", WITH_REFERENCE)
 def test_beyond_every_profile_it_is_refused(name: str, example: Find, built_examples: BuiltExamples) -> None:
     found = example(name)
     module = trtbuild.load(built_examples.project / "dist" / name, device="cpu").module()
@@ -67,3 +71,8 @@ def test_beyond_every_profile_it_is_refused(name: str, example: Find, built_exam
             module(**inputs)
         text = str(raised.value)
         assert f"dim {symbol.name!r}" in text and f"is {sizes[number]}, and allowed is" in text
+
+
+def test_what_has_no_program_says_so(built_examples: BuiltExamples) -> None:
+    with pytest.raises(NoFittingTarget, match="has no reference program"):
+        trtbuild.load(built_examples.project / "dist" / NO_REFERENCE, device="cpu")

@@ -147,3 +147,13 @@ def test_which_symbols_and_whether_data() -> None:
     assert depends_on_data(size)
     assert not depends_on_data(["add", ["sym", 1], 2])
     assert (symbols_of(4), depends_on_data(4)) == (frozenset(), False)
+
+
+def test_powers_of_powers_are_refused_at_once() -> None:
+    """An index may say anything: this number would have 63^8 digits."""
+    tower: Any = 9
+    for _ in range(8):
+        tower = ["pow", tower, 63]
+    with pytest.raises(ValueError, match="is no size"):
+        evaluate(tower, [])
+    assert evaluate(["pow", 3, 4], []) == 81

@@ -19,14 +19,14 @@ from tests.driver.test_verification_engines import FakeMemory
 from trtbuild.core import provenance
 from trtbuild.core.partitions import Partition
 from trtbuild.core.record import Record
-from trtbuild.driver import verification, verification_package
+from trtbuild.driver import provenance_file, verification, verification_package
 from trtbuild.driver import verification_engines as engines_here
 from trtbuild.driver.verification_engines import Fit
 from trtbuild.driver.watcher import Watcher
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.runtime.package import Package
 from trtbuild.stages.verify import inputs
-from trtbuild.stages.verify.running import Torch, Weights
+from trtbuild.stages.verify.running import Torch, Unchecked, Weights
 from trtbuild.store.local import LocalStore
 
 MANIFEST = """\
@@ -393,6 +393,38 @@ def test_a_package_alone_is_verified_and_what_was_known_of_it_stays(
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value + 1))
     wrong = verification_package.verify_packages([alone], ["ada"], verification.Options(), Watcher())
     assert not wrong["ok"] and wrong["models"][0]["status"] == "wrong"
+    assert not (alone / provenance.NAME).exists()
+
+
+def test_what_was_not_compared_of_a_package_is_not_right(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unchecked(value: Any) -> Any:
+        raise Unchecked("no kernel")
+
+    monkeypatch.setattr(gpu, "spoil", staticmethod(unchecked))
+    document = verification_package.verify_packages(
+        [trtbuild.project / "dist" / "net"], [], verification.Options(), Watcher()
+    )
+    assert not document["ok"] and document["models"][0]["status"] == "unchecked"
+
+
+def test_a_package_is_not_in_place_once_its_engines_were_built_again(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is not the same bytes again, and a package that still has the one before."""
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
+    workspace = Workspace(Request(trtbuild.project, models=("net",)))
+    with workspace.store.session():
+        plan = workspace.plan_elsewhere("net")
+        assert provenance_file.package_in_place(trtbuild.project, plan) is not None
+        assert plan.contents is not None
+        first, *rest = plan.contents.engines
+        assert first.plan is not None
+        again = dataclasses.replace(first, plan=dataclasses.replace(first.plan, sha256="0" * 64))
+        plan.contents = dataclasses.replace(plan.contents, engines=[again, *rest])
+        assert provenance_file.package_in_place(trtbuild.project, plan) is None
+    workspace.store.close()
 
 
 def test_a_package_where_no_gpu_is(trtbuild: CommandLine) -> None:

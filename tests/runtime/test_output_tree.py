@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess  # noqa: F401 - the class that must not be called is loaded
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -53,7 +56,7 @@ def test_a_class_whose_module_is_loaded(kind: str, owner: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["no.such.module:Result", f"{__name__}:Gone", f"{__name__}:Strict", "builtins:len", "sys"]
+    "name", ["no.such.module:Result", f"{__name__}:Gone", f"{__name__}:Strict", "builtins:len", "builtins:dict", "sys"]
 )
 def test_a_class_that_is_not_there_or_another_has_a_stand_in(name: str) -> None:
     tree = {"kind": "dataclass", "type": name, "keys": ["logits", "hidden"], "items": [LEAF[1], LEAF[0]]}
@@ -67,3 +70,13 @@ def test_a_class_that_is_not_there_or_another_has_a_stand_in(name: str) -> None:
         found["loss"]
     with pytest.raises(AttributeError):
         found.loss  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_no_other_class_is_called(tmp_path: Path) -> None:
+    """Where a package comes from is not where its class comes from: this one would run a command."""
+    assert "subprocess" in sys.modules
+    command = ["touch", str(tmp_path / "ran")]
+    items = [{"kind": "list", "items": [{"kind": "constant", "value": to_json(word)} for word in command]}]
+    found = restorer({"kind": "dataclass", "type": "subprocess:Popen", "keys": ["args"], "items": items})([])
+    assert isinstance(found, Fields) and found["args"] == command
+    assert not (tmp_path / "ran").exists()

@@ -102,3 +102,11 @@ def test_weights_that_flow() -> None:
 def test_no_part_at_all() -> None:
     """A model that returns its inputs."""
     assert run(Partitions((), ("input:1", "input:0")), 2)[0] == ["input:1", "input:0"]
+
+
+def test_a_weight_that_is_an_output_is_copied() -> None:
+    """A caller may write into what it gets."""
+    cut = Partitions((partition("a", ["input:0"], 1),), ("weight:3", "a:0"))
+    parts = {"a": FakePart("a", 1, weakref.WeakSet())}
+    stitched = Stitched(cut, parts, {3: Value("weight")}, 1, lambda value, stream: Value(f"copy of {value.name}"))
+    assert [value.name for value in stitched([Value("input:0")], CALL)] == ["copy of weight", "a:0"]

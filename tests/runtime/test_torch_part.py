@@ -54,6 +54,40 @@ def test_it_computes_what_the_module_does(program: bytes) -> None:
             assert not ours.requires_grad
 
 
+def test_a_callers_autocast_does_not_count() -> None:
+    """An engine behind it takes the dtypes that the package says."""
+    whole = TorchPart(Graph(memoryview(_linear()), torch.device("cpu"), "a test"), [torch.eye(4)])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.nn.functional.linear(torch.ones(1, 4), torch.eye(4)).dtype is torch.bfloat16
+        (found,) = whole([torch.full((1, 4), 1.001)], CALL)
+    torch.testing.assert_close(found, torch.full((1, 4), 1.001))
+
+
+def test_what_is_returned_is_no_weight() -> None:
+    class Returns(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.arange(4.0))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x * self.weight, self.weight.view(2, 2).t(), self.weight.chunk(2)[1], x.view(4)
+
+    exported = torch.export.export(Returns(), (torch.ones(1, 4),))
+    graph = Graph(memoryview(functional(exported.run_decompositions({}))[0].to_bytes()), torch.device("cpu"), "a test")
+    weight = torch.arange(4.0)
+    whole = TorchPart(graph, [weight], returned=range(4))
+    x = torch.ones(1, 4)
+    for result in whole([x], CALL)[:3]:
+        result.add_(1)
+    assert weight.tolist() == [0, 1, 2, 3]
+    assert whole([x], CALL)[3].data_ptr() == x.data_ptr()  # what the caller has anyway is not copied
+
+
+def _linear() -> bytes:
+    exported = torch.export.export(torch.nn.Linear(4, 4, bias=False), (torch.zeros(1, 4),))
+    return functional(exported.run_decompositions({}))[0].to_bytes()
+
+
 def test_what_is_made_inside_is_made_on_the_device(program: bytes) -> None:
     """The meta device stands for a GPU: a tensor that stayed on the CPU would not mix with it."""
     first, second = part(program, "meta")([torch.randn(3, 4, device="meta")], CALL)

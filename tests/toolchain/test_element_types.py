@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper as h
 
 from trtbuild.toolchain.element_types import NAMES, foreign_nodes
@@ -135,6 +136,23 @@ def test_a_constant_that_32_bits_do_not_hold_is_foreign_but_where_a_slice_ends(m
         h.make_node("Cast", ["v1"], ["o0"], to=1),
     ]
     assert list(_narrow(make_model(filled, [("FLOAT", [9])], ["FLOAT"], [], {}))) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("attribute", ["value_int", "value_ints"])
+@pytest.mark.parametrize(("number", "refused"), [(1 << 40, True), (-(1 << 40), True), (-7, False)])
+def test_numbers_of_a_constant_count_however_they_are_written(
+    attribute: str, number: int, refused: bool, make_model: Any
+) -> None:
+    constant = {attribute: number if attribute == "value_int" else [number]}
+    nodes = [
+        h.make_node("Constant", [], ["v0"], **constant),
+        h.make_node("Shape", ["i0"], ["v1"]),
+        h.make_node("Add", ["v0", "v1"], ["v2"]),
+        h.make_node("Cast", ["v2"], ["o0"], to=1),
+    ]
+    model = make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], {})
+    assert list(_narrow(model)) == (["n0", "n2", "n3"] if refused else [])
+    assert foreign_nodes(outline(model), release("tensorrt-rtx", "1.7.1").dtypes) == {}
 
 
 def test_the_size_of_a_foreign_value_is_refused_when_nothing_else_is(make_model: Any) -> None:

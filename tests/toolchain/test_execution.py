@@ -23,6 +23,14 @@ def test_the_installed_library_is_loaded_once() -> None:
     assert library.captures_graphs
 
 
+def test_host_code_is_taken_for_plans_of_other_versions_alone() -> None:
+    """A version-compatible plan has the runtime that built it in it, and TensorRT takes it only when it is told to."""
+    execution._library.cache_clear()
+    library = load_library("tensorrt-rtx", tensorrt_rtx.__version__)
+    assert not library._runtime.engine_host_code_allowed
+    assert load_library("tensorrt-rtx") is library and library._runtime.engine_host_code_allowed
+
+
 def test_another_version_than_the_one_that_built_is_refused() -> None:
     with pytest.raises(ToolchainMissing, match=r"were built by tensorrt-rtx 1\.4\.0 and run with it alone; here is"):
         load_library("tensorrt-rtx", "1.4.0")

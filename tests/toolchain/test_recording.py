@@ -204,6 +204,12 @@ def test_inputs_are_in_the_manifests_order_whatever_order_they_are_added_in() ->
     assert document["calls"][0]["args"][:2] == [{"input": 0}, {"input": 1}]
 
 
+def other_format(network: Any, trt: Any) -> None:
+    image = network.add_input("image", trt.float32, (-1, 3, -1, -1))
+    image.allowed_formats = 1 << int(trt.TensorFormat.LINEAR)  # what arrays are
+    image.allowed_formats = 1 << int(trt.TensorFormat.HWC)
+
+
 def bad_axis(network: Any, trt: Any) -> None:
     layer = network.add_concatenation([network.add_input("image", trt.float32, (-1, 3, -1, -1))] * 2)
     layer.axis = 9
@@ -226,12 +232,28 @@ def bad_axis(network: Any, trt: Any) -> None:
         (lambda n, t: [convolution(n, t), convolution(n, t)], "input 'image' is added twice"),
         (lambda n, t: setattr(convolution(n, t).get_output(0), "location", 1), "cannot be recorded"),
         (bad_axis, "TensorRT says"),
+        (other_format, "other formats cannot be recorded"),
         (lambda n, t: n.builder, "builder gives a Builder, on which nothing could be recorded"),
     ],
 )
 def test_rejects_what_cannot_be_done_again(define: Define, words: str) -> None:
     with pytest.raises((NotRecorded, AttributeError), match=words):
         recorded(define)
+
+
+def test_what_was_refused_and_caught_is_not_done_again() -> None:
+    refused = []
+
+    def define(network: Any, trt: Any) -> None:
+        layer = convolution(network, trt)
+        for attempt in (lambda: network.add_activation(no_such=1), lambda: setattr(layer, "stride_nd", "wide")):
+            with pytest.raises(TypeError):
+                attempt()
+            refused.append(attempt)
+        network.mark_output(layer.get_output(0))
+
+    job, blobs = job_of(recorded(define), [ShapeRange((1, 3, 8, 8), (1, 3, 8, 8), (2, 3, 8, 8))])
+    assert len(refused) == 2 and compile_engine(job, blobs.__getitem__).plan.nbytes > 0
 
 
 def test_what_the_function_raises_comes_out() -> None:

@@ -104,7 +104,7 @@ def _point(operator: str, values: Sequence[int]) -> int:
     if operator == "mod":
         return left % right
     if operator == "pow":
-        if right < 0 or (right > _EXPONENT and abs(left) > 1):
+        if right < 0 or (right > _EXPONENT and abs(left) > 1) or (right > 1 and left.bit_length() > 64):
             raise ValueError(f"{left} to the power of {right} is no size")
         return int(left**right)
     raise ValueError(f"no operator {operator!r}")

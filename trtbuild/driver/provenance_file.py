@@ -16,15 +16,27 @@ _PASSING = ("verdict", "worst_input")
 
 
 def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
-    """The package of a model, where it is the planned one."""
-    folder, step = dict(plan.model.outputs).get("package"), plan.package
-    if folder is None or step is None or step.record is None:
+    """The package of a model, where it is the planned one: with the engines that are planned, if these are known."""
+    folder, step, contents = dict(plan.model.outputs).get("package"), plan.package, plan.contents
+    if folder is None or step is None or step.record is None or contents is None:
         return None
     try:
         package = open_package(project / folder)
     except PackageError:
         return None
-    return package if package.digest == step.record.outputs["index"].sha256 else None
+    if package.digest != step.record.outputs["index"].sha256:
+        return None
+    rebuilt = (
+        engine.plan is not None and plans_of(package, engine.target).get(engine.partition) != engine.plan.sha256
+        for engine in contents.engines
+    )
+    return None if any(rebuilt) else package
+
+
+def plans_of(package: Package, target: str) -> dict[str, str]:
+    """The digests of the engines that a package has for a target, by partition."""
+    index = package.index
+    return {part: index.files[path].sha256 for part, path in index.targets[target].engines.items()}
 
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[dict[str, Any]]) -> None:
@@ -35,6 +47,11 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[dict[str, Any]]) -> 
         _write(package, entries)
     elif folder is not None:
         (project / folder / provenance.NAME).unlink(missing_ok=True)
+
+
+def remove(package: Package) -> None:
+    """What is wrong has no provenance."""
+    (package.path / provenance.NAME).unlink(missing_ok=True)
 
 
 def add(package: Package, entries: Sequence[dict[str, Any]]) -> None:

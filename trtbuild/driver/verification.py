@@ -236,11 +236,13 @@ class _Model:
             if why_not is not None or isinstance(fit, str):
                 self._not_run.append({"target": name, "reason": why_not})
                 continue
-            job = self._with(replace(cut, targets=(name,)), "engine", number, self._points, name)
+            plans = provenance_file.plans_of(package, name)  # what is run: the plan may lack some
+            made = replace(cut, targets=(name,), plans={name: plans})
+            job = self._with(made, "engine", number, self._points, name)
             machine = engines_here.machine(fit, self._platform)
             target = package.index.targets[name]
             versions = {"torch": self._versions["torch"], target.toolchain: target.version}
-            recipe = self._recipe("engine", job, cut.plans[name], versions, machine)
+            recipe = self._recipe("engine", job, plans, versions, machine)
             yield _Work("engine", job, recipe, machine, partial(self._run_here, job, package, fit))
 
     def _run_here(self, cut: CutJob, package: Package, fit: engines_here.Fit) -> Document:

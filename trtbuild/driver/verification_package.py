@@ -27,6 +27,7 @@ from trtbuild.driver.verification_replay import point_of
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import NoFittingTarget, TrtbuildError
 from trtbuild.runtime.choice import no_reference_hint
+from trtbuild.runtime.onnx_part import is_onnx
 from trtbuild.runtime.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.toolchain import table
@@ -90,15 +91,17 @@ class _Packed:
         cuts: list[Document] = []
         not_run: list[Document] = []
         for name, fit in engines_here.fitting(self._package, targets or list(index.targets)):
-            why_not = fit if isinstance(fit, str) else engines_here.why_not_with_torch()
+            why_not = fit if isinstance(fit, str) else self._why_not(name) or engines_here.why_not_with_torch()
             if why_not is not None or isinstance(fit, str):
                 not_run.append({"target": name, "reason": why_not})
             else:
                 cuts.append(self._cut(index.targets[name], fit))
-        wrong = any(cut["status"] == "wrong" for cut in cuts)
-        if cuts and not wrong and self._replay is None:
+        found = {cut["status"] for cut in cuts}
+        status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
+        if status == "wrong" and self._replay is None:
+            provenance_file.remove(self._package)
+        elif cuts and self._replay is None:
             provenance_file.add(self._package, cuts)
-        status = "wrong" if wrong else "right" if cuts else "unchecked"
         return {
             "model": index.model,
             "ok": status == "right",
@@ -109,6 +112,12 @@ class _Packed:
             "not_run": not_run,
         }
 
+    def _why_not(self, target: str) -> str | None:
+        """Why a target's programs are nothing to compare with, where they are not."""
+        if any(is_onnx(path) for path in self._package.index.targets[target].programs.values()):
+            return "it comes from ONNX: there is no PyTorch model to compare with"
+        return None
+
     def _cut(self, target: PackedTarget, fit: engines_here.Fit) -> Document:
         from trtbuild.stages.verify.run import verify
 
@@ -116,7 +125,7 @@ class _Packed:
         with engines_here.OpenEngines(self._package, fit) as engines:
             runner = engines_here.EngineRunner(engines, self._shapes)
             found = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
-        plans = {part: self._package.index.files[path].sha256 for part, path in target.engines.items()}
+        plans = provenance_file.plans_of(self._package, target.name)
         toolchain = f"{target.toolchain} {target.version}"
         made = {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
         return {

@@ -45,6 +45,10 @@ class Arrays(Protocol):
         """`value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
         ...
 
+    def packed(self, array: Array, stream: int) -> Array:
+        """A new contiguous copy."""
+        ...
+
     def dtype(self, name: str) -> object:
         """Equal to the `dtype` of a tensor of this element type."""
         ...

@@ -157,7 +157,7 @@ class Loaded:
             for partition in cut.partitions.partitions:
                 if partition.name not in parts:
                     parts[partition.name] = self._engines.part(partition, cuda_graphs=cuda_graphs)
-        stitched = Stitched(cut.partitions, parts, flowing, len(self.inputs))
+        stitched = Stitched(cut.partitions, parts, flowing, len(self.inputs), arrays.packed)
         memory = self._engines.memory if self._engines is not None else None
         return Runner(self.package.index, stitched, arrays, memory, self.target.name if self.target else None)
 
@@ -214,7 +214,8 @@ class Loaded:
             if path not in graphs:
                 graphs[path] = Graph(files[path], device, f"partition {part.name!r} of {self.model!r}")
             packed = [k for k in range(len(part.outputs)) if arrays.contiguous and f"{part.name}:{k}" in taken]
-            parts[part.name] = TorchPart(graphs[path], [weights[slot] for slot in part.weights], packed)
+            returned = [k for k in range(len(part.outputs)) if f"{part.name}:{k}" in target.partitions.outputs]
+            parts[part.name] = TorchPart(graphs[path], [weights[slot] for slot in part.weights], packed, returned)
         return parts, {slot: weights[slot] for slot in flowing}
 
 

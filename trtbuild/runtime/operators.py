@@ -183,7 +183,8 @@ def _reference(
         what = f"the reference of engine {text.partition!r}"
         graph = _graphs[about] = Graph(data, torch.device("cpu"), what)
     given = [*inputs, *weights]
-    outputs = TorchPart(graph, weights)(inputs, Call(0, tuple(sizes), 0, "cpu"))
+    part = TorchPart(graph, weights, returned=range(len(text.outputs)))
+    outputs = part(inputs, Call(0, tuple(sizes), 0, "cpu"))
     return _of_their_own(list(outputs), given)
 
 

@@ -5,12 +5,14 @@ Rules
 2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) come back as their own class where its module is
    loaded in this process by then. Nothing is imported for it: a package needs none of the user's code, and runs none. Else
    a `Fields` stands in, which has the same fields as attributes, by name and by position.
+3. A package names the class, so nothing else is called for it: ``subprocess:Popen`` is a class, too.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 from trtbuild.core.encoding import from_json
@@ -87,9 +89,14 @@ def _of_class(name: str, keys: Sequence[str], items: Sequence[Restore]) -> Resto
 
 
 def _loaded(name: str) -> Any:
-    """The class ``module:qualname`` if its module is loaded."""
+    """The named tuple or dataclass ``module:qualname`` if its module is loaded."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+    return found if isinstance(found, type) and _has_fields(found) else None
+
+
+def _has_fields(kind: type) -> bool:
+    """Whether it is a named tuple or a dataclass (rule 3)."""
+    return is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))

@@ -4,11 +4,12 @@ Rules
 1. Values stay where they are, on the device, and are not copied. A part gets the values that its partition takes, in order.
 2. A value is dropped as soon as nothing needs it: the memory of inner values is free for later ones.
 3. Nothing is looked up by name in a call: the positions of values are worked out once.
+4. A weight that is an output is copied: a caller may write into it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,10 +45,16 @@ class _Step:
 
 
 class Stitched:
-    """All parts of a package. `weights` are those that flow between partitions, or to an output, by slot."""
+    """All parts of a package. `weights` are those that flow between partitions, or to an output, by slot; `copied` makes a
+    copy of an array, on a stream."""
 
     def __init__(
-        self, partitions: Partitions, parts: Mapping[str, Part], weights: Mapping[int, Array], inputs: int
+        self,
+        partitions: Partitions,
+        parts: Mapping[str, Part],
+        weights: Mapping[int, Array],
+        inputs: int,
+        copied: Callable[[Array, int], Array] | None = None,
     ) -> None:
         self.parts = parts
         places = {f"input:{number}": number for number in range(inputs)}
@@ -65,6 +72,8 @@ class Stitched:
             for number in range(len(partition.outputs)):
                 last.setdefault(places[f"{partition.name}:{number}"], position)  # nobody may take it
         self._outputs = tuple(places[source] for source in partitions.outputs)
+        self._weight_outputs = [k for k, source in enumerate(partitions.outputs) if source.startswith("weight:")]
+        self._copied = copied
         for place in self._outputs:
             last.pop(place, None)
         self._steps = []
@@ -96,7 +105,11 @@ class Stitched:
             values[step.gives] = step.part([values[place] for place in step.takes], call)
             for place in step.drops:
                 values[place] = None
-        return [values[place] for place in self._outputs]
+        outputs = [values[place] for place in self._outputs]
+        if self._copied is not None:
+            for number in self._weight_outputs:
+                outputs[number] = self._copied(outputs[number], call.stream)
+        return outputs
 
 
 def flowing_weights(partitions: Partitions) -> set[int]:

@@ -21,18 +21,28 @@ class HostArrays:
     def dtype(self, name: str) -> object:
         return getattr(self._torch, name)
 
+    def packed(self, array: Any, stream: int) -> Any:
+        return array.clone(memory_format=self._torch.contiguous_format)
+
     def adopt(self, value: object, name: str, stream: int) -> Any:
         torch = self._torch
         if isinstance(value, torch.Tensor):
             return value
         if hasattr(value, "__dlpack__"):
+            if hasattr(value, "mask"):
+                raise CallRefused(f"{name} is a masked array", hint="give an array without a mask")
             try:
                 return torch.from_dlpack(value)
-            except (BufferError, RuntimeError, TypeError, ValueError):
-                if hasattr(value, "__array__"):  # a NumPy array that is read-only, or of bytes in another order
-                    import numpy
-
-                    return torch.from_numpy(numpy.array(value, dtype=value.dtype.newbyteorder("=")))  # type: ignore[attr-defined]
-                raise
+            except (BufferError, RuntimeError, TypeError, ValueError) as error:
+                return self._copied(value, name, error)
         kind = "None" if value is None else f"a {type(value).__name__}"
         raise CallRefused(f"{name} is {kind}, and must be a tensor", hint="give a torch tensor or a NumPy array")
+
+    def _copied(self, value: Any, name: str, error: Exception) -> Any:
+        """A NumPy array that is read-only, or of bytes in another order."""
+        try:
+            import numpy
+
+            return self._torch.from_numpy(numpy.array(value, dtype=value.dtype.newbyteorder("=")))
+        except (ImportError, AttributeError, RuntimeError, TypeError, ValueError):
+            raise CallRefused(f"{name} cannot be taken by DLPack: {error}", hint="give a torch tensor") from error

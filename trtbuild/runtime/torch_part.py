@@ -4,15 +4,19 @@ Rules
 1. A program's graph is run as it is (`graph_module`), never through ``ExportedProgram.module()``: that one checks, copies
    and flattens what has been checked here already.
 2. A program holds no weights: its first inputs are weights, and they are bound here once. Equal structures share one graph.
-3. Nothing is recorded for a backward pass.
+3. Nothing is recorded for a backward pass, and a caller's autocast does not count: dtypes are the package's.
 4. What an engine takes is contiguous: an output that is not is copied, where an engine takes it.
+5. What the model returns is never a weight or constant that is bound here: a caller may write into it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.package_index import PackedWeight
@@ -33,6 +37,15 @@ def require_torch(why: str) -> Any:
     return torch
 
 
+def made_on_the_cpu() -> contextlib.AbstractContextManager[Any]:
+    """A block in which torch makes new tensors on the CPU, also where ``torch.set_default_device`` said another: models are
+    traced there, and ``torch.export.load`` fails elsewhere."""
+    import torch
+
+    cpu = torch.device("cpu")
+    return contextlib.nullcontext() if torch.get_default_device() == cpu else cpu
+
+
 class Graph:
     """A partition's graph on one device. Its call takes `pattern`: weights and inputs (None), and lifted constants."""
 
@@ -40,7 +53,7 @@ class Graph:
         torch = require_torch(f"{what} is a part that PyTorch computes")
         extra = {"trtbuild.weights": ""}
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), made_on_the_cpu():
                 warnings.simplefilter("ignore")  # of what the format will be in later versions
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)
             if device.type != "cpu":
@@ -64,17 +77,39 @@ class Graph:
         }
         names = [node.name for node in exported.graph.nodes if node.op == "placeholder"]
         self.weights = weights
+        self.device_type = device.type
         self.module = exported.graph_module
         self.pattern = [constants.get(name) for name in names]
+        #: Per output: the place of the argument that it may be a view of, None where it is memory of its own.
+        self.viewed = [_viewed(node, names) for node in exported.graph.output_node().args[0]]
+
+
+def _viewed(node: Any, names: Sequence[str]) -> int | None:
+    """The place among the arguments `names` of what a node's value is a view of, by the operators' schemas."""
+    while getattr(node, "op", None) == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        is_view = node.target is operator.getitem or any(value.alias_info for value in getattr(schema, "returns", ()))
+        node = node.args[0] if is_view and node.args else None
+    return names.index(node.name) if getattr(node, "op", None) == "placeholder" else None
 
 
 class TorchPart:
-    """A partition that PyTorch computes; `weights` are its own, in order. Engines take the outputs `contiguous`."""
+    """A partition that PyTorch computes; `weights` are its own, in order. Engines take the outputs `contiguous`, and the
+    model returns the outputs `returned`."""
 
-    def __init__(self, graph: Graph, weights: Sequence[torch.Tensor], contiguous: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Sequence[torch.Tensor],
+        contiguous: Sequence[int] = (),
+        returned: Sequence[int] = (),
+    ) -> None:
         import torch
 
+        kind = graph.device_type
         self._no_grad = torch.no_grad
+        self._under_autocast = partial(torch.is_autocast_enabled, kind) if kind in ("cpu", "cuda") else bool
+        self._no_autocast = partial(torch.autocast, kind, enabled=False)
         # fx's own __call__ rewrites tracebacks, which costs more than small graphs: its forward is what it calls
         self._run = graph.module.forward
         self._contiguous = tuple(contiguous)
@@ -92,6 +127,8 @@ class TorchPart:
                 fixed.append(None)
                 self._open.append(place)
         self._fixed = fixed
+        views = [(number, graph.viewed[number]) for number in returned]
+        self._copied = tuple(number for number, place in views if place is not None and fixed[place] is not None)
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
         """The outputs, on the current stream of PyTorch, which is the call's."""
@@ -100,9 +137,15 @@ class TorchPart:
             arguments[place] = value
         del values
         with self._no_grad():
-            results = list(self._run(*arguments))
+            if self._under_autocast():
+                with self._no_autocast():
+                    results = list(self._run(*arguments))
+            else:
+                results = list(self._run(*arguments))
         for number in self._contiguous:
             results[number] = results[number].contiguous()
+        for number in self._copied:
+            results[number] = results[number].clone()
         return results
 
 

@@ -39,8 +39,10 @@ _DTYPES = {
 def load_library(toolchain: ToolchainName, version: str | None = None) -> TensorRT:
     """The installed library of `toolchain`, ready to load engines; asked for again, the same.
 
-    `version` is the distribution's that built what is to run. Raises ToolchainMissing where it is not installed, is another
-    version, or is too old to run engines by tensor names.
+    `version` is the distribution's that built what is to run; None is any, and what runs is version-compatible: such a plan
+    brings the runtime that built it, as host code, which TensorRT runs where it is told to (developer guide, "Version
+    Compatibility"). Raises ToolchainMissing where it is not installed, is another version, or is too old to run engines by
+    tensor names.
     """
     flavour, trt = FLAVOURS[toolchain], load(toolchain)
     if version is not None and str(trt.__version__) not in (version, flavour.library_versions.get(version)):
@@ -48,7 +50,10 @@ def load_library(toolchain: ToolchainName, version: str | None = None) -> Tensor
             f"the engines were built by {toolchain} {version} and run with it alone; here is {trt.__version__}",
             hint=f"pip install '{flavour.distribution}=={version}', or build for {trt.__version__}",
         )
-    return _library(toolchain, trt)
+    found = _library(toolchain, trt)
+    if version is None:
+        found.allow_host_code()
+    return found
 
 
 @functools.lru_cache(maxsize=8)
@@ -75,6 +80,11 @@ class TensorRT:
             self._runtime = trt.Runtime(logger)
             if self._runtime is None:
                 raise EngineError(f"{name} has no runtime here: {_said(log.errors())}")
+
+    def allow_host_code(self) -> None:
+        """Take plans that bring code for the host, from now on. Versions before 8.6 have none."""
+        if hasattr(self._runtime, "engine_host_code_allowed"):
+            self._runtime.engine_host_code_allowed = True
 
     def load_engine(self, plan: bytes | memoryview) -> TensorRTEngine:
         with listening(self._trt) as (_, log):

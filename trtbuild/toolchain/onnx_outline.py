@@ -16,12 +16,14 @@ from dataclasses import dataclass
 _MODEL_GRAPH = 7
 _GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
 _NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 3, 4, 5
-_ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH = 1, 3, 5, 6
+_ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS = 1, 3, 5, 6, 8
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_INT64, _TENSOR_NAME, _TENSOR_RAW, _TENSOR_LOCATION, _EXTERNAL = 1, 2, 7, 8, 9, 14, 1
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
 _INT64 = 7
 #: Attributes of ONNX operators that are element types (Cast, CastLike's kin, EyeLike, RandomNormal, …).
 _TYPE_ATTRIBUTES = ("to", "dtype")
+#: Attributes of Constant that are int64 numbers.
+_INT64_ATTRIBUTES = ("value_int", "value_ints")
 
 #: TensorProto.DataType → bytes of one element, for the types that torch weights have.
 _ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2}
@@ -45,7 +47,7 @@ class Node:
     outputs: tuple[str, ...]
     #: Element types (TensorProto.DataType) that its attributes name.
     types: tuple[int, ...]
-    #: The smallest and largest int64 number in tensors that are attributes of it; None without such a tensor.
+    #: The smallest and largest int64 number of constants that are attributes of it; None without such a one.
     int64_range: tuple[int, int] | None = None
 
 
@@ -108,9 +110,13 @@ def _node(message: memoryview) -> Node:
 
 def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int]) -> None:
     name, number = "", 0
+    whole: list[int] = []
     for field, value in _fields(message):
-        if isinstance(value, int):
-            number = value if field == _ATTRIBUTE_INT else number
+        if field in (_ATTRIBUTE_INT, _ATTRIBUTE_INTS):
+            whole += [value] if isinstance(value, int) else list(_packed(value))
+            number = whole[-1] if field == _ATTRIBUTE_INT else number
+        elif isinstance(value, int):
+            continue
         elif field == _ATTRIBUTE_NAME:
             name = bytes(value).decode()
         elif field == _ATTRIBUTE_TENSOR:
@@ -127,6 +133,9 @@ def _attribute(message: memoryview, reads: list[str], types: list[int], numbers:
                     types.append(_tensor(inner)[1])
     if name in _TYPE_ATTRIBUTES and number:
         types.append(number)
+    if name in _INT64_ATTRIBUTES:
+        types.append(_INT64)
+        numbers += map(_signed, whole)
 
 
 def _value(message: memoryview) -> tuple[str, int]:
@@ -175,8 +184,12 @@ def _int64_range(tensor: memoryview) -> tuple[int, int]:
             numbers += [number for (number,) in struct.iter_unpack("<q", value)]
         elif field == _TENSOR_INT64:
             found = [value] if isinstance(value, int) else list(_packed(value))
-            numbers += [number - (1 << 64) if number >= 1 << 63 else number for number in found]
+            numbers += map(_signed, found)
     return (min(numbers), max(numbers)) if numbers else (0, 0)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:

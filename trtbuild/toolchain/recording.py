@@ -105,15 +105,15 @@ class _Recorder:
         entry: dict[str, Any] = {"on": on.number, "call": name, "args": [written for written, _ in given]}
         if named:
             entry["kwargs"] = {key: written for key, (written, _) in named.items()}
-        self._calls.append(entry)
         before = self.real.num_layers
         with self.heard(name):
             made = getattr(on.real, name)(
                 *(value for _, value in given), **{k: value for k, (_, value) in named.items()}
             )
+        if made is None and name.startswith("add_"):
+            raise NotRecorded(f"TensorRT did not make what {name} asks for")
+        self._calls.append(entry)  # not what was refused: the function may catch that, and do something else
         if made is None:
-            if name.startswith("add_"):
-                raise NotRecorded(f"TensorRT did not make what {name} asks for")
             return None
         if isinstance(made, self.trt.ILayer):
             entry["makes"] = "layer"
@@ -129,11 +129,15 @@ class _Recorder:
 
     def set(self, on: Proxy, name: str, value: Any) -> None:
         """An attribute that is set: written down, and done."""
+        if name == "allowed_formats" and value != 1 << int(self.trt.TensorFormat.LINEAR):
+            raise NotRecorded(
+                "inputs and outputs are row-major (LINEAR), as arrays are: other formats cannot be recorded"
+            )
         where = {"on": on.number} if not isinstance(on, Tensor) else {"tensor": on.written}
         written, real = self._value(value)
-        self._calls.append({**where, "set": name, "value": written})
         with self.heard(name):
             setattr(on.real, name, real)
+        self._calls.append({**where, "set": name, "value": written})
 
     def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor:
         """Inputs are the manifest's, in its order, whatever the order in which the function adds them."""

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import trtbuild
 from tests.conftest import CommandLine, ran
 from trtbuild import Input
-from trtbuild.errors import ConversionRefused, SourceError, TargetUnsupported, UsageError
+from trtbuild.errors import CallRefused, ConversionRefused, SourceError, TargetUnsupported, UsageError
 
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
 Compiled = Callable[..., Any]
@@ -125,6 +126,52 @@ def test_the_module_and_the_program_stay_as_they_are(compiled: Compiled, net: to
     assert torch.is_grad_enabled() == enabled
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_the_programs_default_device_does_not_count(compiled: Compiled, tmp_path: Path) -> None:
+    """The meta device stands for a GPU. Models are traced, and programs read, on the CPU."""
+
+    class Shifts(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.tensor([1.0, 2.0], device=x.device)
+
+    with torch.device("meta"):
+        made = compiled(Shifts().eval(), [Input((2, 2))])
+        assert made(torch.zeros(2, 2, device="cpu")).tolist() == [[1, 2], [1, 2]]
+        made.save(tmp_path / "shifts.pt2")
+    exported = torch.export.load(tmp_path / "shifts.pt2")
+    assert exported.module()(torch.zeros(2, 2)).tolist() == [[1, 2], [1, 2]]
+
+
+def test_what_is_written_into_an_output_does_not_change_the_model(compiled: Compiled) -> None:
+    class Anchors(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("anchors", torch.arange(4.0))
+            self.other = torch.nn.Parameter(torch.arange(4.0))  # the same bytes are one file
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x * self.other, self.anchors, self.anchors.view(2, 2)
+
+    made, x = compiled(Anchors().eval(), [Input((4,))]), torch.ones(4)
+    for result in made(x):
+        result.mul_(10)
+    for ours, theirs in zip(made(x), Anchors()(x), strict=True):
+        torch.testing.assert_close(ours, theirs.detach())
+
+
+def test_inputs_have_one_name(compiled: Compiled, net: torch.nn.Module) -> None:
+    with pytest.raises(UsageError, match="both are given"):
+        compiled(net, [ROWS], arg_inputs=[ROWS])
+
+
+def test_host_arrays_that_are_no_tensors_are_refused(compiled: Compiled) -> None:
+    made = compiled(torch.nn.ReLU().eval(), [Input((2,))])
+    assert made(np.array([-1, 1], dtype=">f4")).tolist() == [0, 1]
+    arrays: list[Any] = [np.ma.masked_array(np.ones(2, np.float32), mask=True), np.array([{}, {}], dtype=object)]
+    for array in arrays:
+        with pytest.raises(CallRefused):
+            made(array)
 
 
 def test_other_weights_are_another_engine_and_no_other_conversion(compiled: Compiled, net: torch.nn.Module) -> None:

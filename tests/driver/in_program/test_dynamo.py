@@ -130,6 +130,9 @@ def test_weights_that_change_are_noticed(compile_: Any, odd: Any, built: list[An
     odd.linear.weight.mul_(2)
     same(model(x), odd(x))
     assert len(built) == 2
+    odd.linear.weight.data = torch.randn_like(odd.linear.weight)  # the same parameter, and not written to
+    same(model(x), odd(x))
+    assert len(built) == 3
 
 
 @torch.no_grad()
@@ -177,7 +180,14 @@ def test_works_in_inference_mode_too(compile_: Any, odd: Any) -> None:
         same(compile_(odd)(x), odd(x))
 
 
-@pytest.mark.parametrize(("options", "says"), [({"target": "x"}, "is no target"), ({"speed": 3}, "no setting 'speed'")])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"target": "x"}, "is no target"),
+        ({"speed": 3}, "no setting 'speed'"),
+        ({"max_specializations": "x"}, "max_specializations is 'x'"),
+    ],
+)
 def test_rejects_wrong_options(odd: Any, options: dict[str, Any], says: str) -> None:
     model = torch.compile(odd, backend="trtbuild", options={"target": 89, **options})
     with pytest.raises(Exception, match=says) as caught:

@@ -136,7 +136,9 @@ def test_the_index_waits_for_all_files(tmp_path: Path) -> None:
     assert not (tmp_path / "dist/m/index.json").exists()
 
 
-@pytest.mark.parametrize("name", ["../../stolen", "/etc/stolen", "engines/../../stolen", "engines/\0"])
+@pytest.mark.parametrize(
+    "name", ["../../stolen", "/etc/stolen", "engines/../../stolen", "engines/\0", "engines//etc/stolen.plan", ""]
+)
 def test_no_index_names_a_file_outside_of_its_package(name: str) -> None:
     index, record = a_package(MemoryStore(), a=b"one")
     digest = record.outputs["index"].sha256

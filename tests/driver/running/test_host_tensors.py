@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -73,6 +74,32 @@ def test_pickled_files_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "x.npy")
 
 
+def _npz() -> bytearray:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, x=np.arange(1000.0))
+    return bytearray(stream.getvalue())
+
+
+def _with_header(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("cut.npz", bytes(_npz()[:400])),
+        ("altered.npz", bytes(_npz()[:80] + b"\xff" * 40 + _npz()[120:])),
+        ("huge.npy", _with_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976,)}\n")),
+        ("header.npy", _with_header("{'descr': '<f4', 'fortran_order'\n")),
+    ],
+)
+def test_damaged_numpy_files_are_refused(name: str, data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=rf"is no whole \{path.suffix} file"):
+        read(path)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -86,6 +113,7 @@ def test_pickled_files_are_refused(tmp_path: Path) -> None:
                 json.dumps({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode(),
                 json.dumps({"x": {"dtype": "F99", "shape": [], "data_offsets": [0, 0]}}).encode(),
                 json.dumps({"x": {"dtype": "F32"}}).encode(),
+                json.dumps({"x": {"dtype": "U8", "shape": [4], "data_offsets": [-4, 0]}}).encode(),
             ]
         ),
     ],

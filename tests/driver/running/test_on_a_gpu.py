@@ -61,7 +61,7 @@ def test_bench_waits_for_the_gpu_after_every_call(project: Path, rig: Rig) -> No
 def test_device_memory_is_what_the_engines_say(project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     from trtbuild.toolchain import devices, execution
 
-    monkeypatch.setattr(execution, "load_library", lambda name: rig.library)
+    monkeypatch.setattr(execution, "load_library", lambda name, version: rig.library)
     monkeypatch.setattr(devices, "use_device", lambda sm: devices.Device(0, sm, "H200", 1, "580"))
     memory = inspect(Request(project), "rows", memory=True)["memory"]
     assert (memory["device"], memory["target"], memory["because"]) == ("H200", "hopper", None)

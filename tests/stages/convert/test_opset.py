@@ -39,6 +39,7 @@ def _run(model: onnx.ModelProto) -> list[np.ndarray]:
         _model(h.make_node("ReduceMean", ["x", "axes"], ["y0"], keepdims=0), axes=np.array([1])),
         _model(h.make_node("ReduceMax", ["x"], ["y0"])),
         _model(h.make_node("ReduceL2", ["x", ""], ["y0"])),
+        _model(h.make_node("ReduceMin", ["x"], ["y0"], noop_with_empty_axes=0)),
         _model(h.make_node("ReduceSum", ["x", "axes"], ["y0"]), axes=np.array([0])),
         _model(h.make_node("Split", ["x"], ["y0", "y1", "y2"], axis=1, num_outputs=3), outputs=3),
         _model(h.make_node("Pad", ["x", "pads"], ["y0"]), pads=np.array([0, 1, 1, 0])),
@@ -71,6 +72,10 @@ def test_equals_opset_18(model: onnx.ModelProto) -> None:
         _model(h.make_node("Mish", ["x"], ["y0"])),
         _model(h.make_node("ReduceMean", ["x", "x"], ["y0"])),
         _model(h.make_node("ReduceMean", ["x", "axes"], ["y0"], noop_with_empty_axes=1), axes=np.array([], np.int64)),
+        _model(h.make_node("ReduceMean", ["x"], ["y0"], noop_with_empty_axes=1)),
+        _model(h.make_node("ReduceMax", ["x", ""], ["y0"], noop_with_empty_axes=1, keepdims=1)),
+        _model(h.make_node("Split", ["x"], ["y0", "y1"], num_outputs=2, axis=-3), outputs=2),
+        _model(h.make_node("Split", ["x"], [f"y{k}" for k in range(5)], axis=1, num_outputs=5), outputs=5),
         _model(h.make_node("Pad", ["x", "pads", "", "axes"], ["y0"]), pads=np.array([1, 1]), axes=np.array([1])),
         _model(h.make_node("Resize", ["x", "", "s"], ["y0"], antialias=1), s=np.array([1, 2], np.float32)),
         _model(h.make_node("ScatterElements", ["x", "i", "x"], ["y0"], reduction="max"), i=np.zeros((2, 12), np.int64)),
@@ -98,3 +103,11 @@ def test_a_part_of_a_shape_is_taken_by_a_slice_that_comes_from_the_same_call() -
     assert [node.op_type for node in lowered.graph.node] == ["Shape", "Slice", "Cast"]
     assert not lowered.graph.node[0].attribute
     assert [node.metadata_props[0].value for node in lowered.graph.node] == ["3", "3", "4"]
+
+
+def test_a_split_of_a_size_that_is_not_known_is_refused() -> None:
+    # opset 17 splits into equal parts, and 18 makes the last one smaller
+    model = _model(h.make_node("Split", ["x"], ["y0", "y1"], axis=1, num_outputs=2), outputs=2)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
+    with pytest.raises(ConversionRefused, match="Split has no form in ONNX opset 17: that its parts are equal"):
+        lower_opset(model, 17)

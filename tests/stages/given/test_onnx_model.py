@@ -75,6 +75,38 @@ def test_what_has_no_older_form_is_refused_with_the_way_out() -> None:
     assert caught.value.hint == "export it with opset_version=17"
 
 
+@pytest.mark.parametrize("opset", [15, 17, 18, 20])
+def test_a_part_of_a_shape_is_taken_by_a_slice_in_whatever_opset_it_comes(opset: int) -> None:
+    # the parser of TensorRT 8.6.0 ignores `start` and `end` in silence
+    nodes = [
+        h.make_node("Shape", ["x"], ["rows"], start=0, end=1),
+        h.make_node("Cast", ["rows"], ["r"], to=T.FLOAT),
+        h.make_node("Mul", ["x", "r"], ["p"]),
+        h.make_node("MatMul", ["p", "w"], ["y"]),
+    ]
+    made, calls = onnx_model.for_opset(blob(nodes, opset), 17)
+    proto = onnx.ModelProto.FromString(made)
+    assert [node.op_type for node in proto.graph.node] == ["Shape", "Slice", "Cast", "Mul", "MatMul"]
+    assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)
+    x = np.ones((3, 4), np.float32)
+    assert np.array_equal(run(made, x), (x * 3) @ WEIGHT)
+    newer, _ = onnx_model.for_opset(blob(nodes, opset), 20)
+    assert len(onnx.ModelProto.FromString(newer).graph.node) == 4  # its parser knows them
+
+
+def test_a_reduction_that_no_old_parser_knows_is_refused_in_its_own_opset() -> None:
+    nodes = [
+        h.make_node("Cast", ["axes"], ["i"], to=T.INT64),
+        h.make_node("Unsqueeze", ["i", "axes"], ["at"]),
+        h.make_node("Gather", ["x", "axes"], ["row"]),
+        h.make_node("ScatterND", ["x", "at", "row"], ["r"], reduction="add"),
+        h.make_node("MatMul", ["r", "w"], ["y"]),
+    ]
+    with pytest.raises(ConversionRefused, match="takes ONNX opset 17, and the model has no form there: ScatterND"):
+        onnx_model.for_opset(blob(nodes, 17), 17)
+    onnx_model.for_opset(blob(nodes, 17), 20)
+
+
 def test_a_conversion_that_changes_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     convert, bent = onnx.version_converter.convert_version, []
 

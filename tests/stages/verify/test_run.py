@@ -133,3 +133,34 @@ def test_an_operator_that_onnxruntime_lacks_is_a_failure_of_the_conversion(mlp: 
     altered = mlp.altered(rename)
     report = verify(altered.job, altered.read)
     assert "NoSuchOperator" in report["partitions"][0]["text"]
+
+
+def test_what_is_nan_everywhere_was_not_compared() -> None:
+    def several(_: Any, x: torch.Tensor) -> Any:
+        return x + 1, torch.log(-1 - x.abs())
+
+    cut = cut_of(Calls(several), [(("b", 8), "float32")])
+    report = verify(cut.job, cut.read)
+    for entry in (*report["partitions"], report["whole"]):
+        assert (entry["status"], entry["text"]) == ("unchecked", "output 1 is NaN everywhere at every point")
+    wrong = verify(cut.job, cut.read, lambda *_: FromTorch(cut, lambda value: value * 2))
+    assert wrong["partitions"][0]["status"] == "wrong" and wrong["partitions"][0]["text"] == ""
+
+
+def test_what_was_wrong_once_is_wrong_though_it_cannot_be_run_later(mlp: Cut) -> None:
+    calls = []
+
+    def spoil(value: torch.Tensor) -> torch.Tensor:
+        calls.append(value)
+        if len(calls) > 1:
+            raise Unchecked("no room")
+        return value * 2
+
+    (part,) = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, spoil))["partitions"]
+    assert len(calls) > 1 and part["status"] == "wrong" and part["error"] == pytest.approx(1.0)
+
+
+def test_without_points_nothing_is_right(mlp: Cut) -> None:
+    none = replace_job(mlp, points=(), shapes=())
+    report = verify(none.job, none.read)
+    assert {entry["status"] for entry in (*report["partitions"], report["whole"])} == {"unchecked"}

@@ -73,6 +73,8 @@ def compile(
     Raises UsageError (wrong arguments, or a machine that cannot build), SourceError (what the module does),
     ConversionRefused and ToolchainError (what TensorRT refuses); each says what to do.
     """
+    if inputs is not None and arg_inputs is not None:
+        raise UsageError("inputs and arg_inputs are two names of one thing, and both are given", hint="leave one out")
     given = arg_inputs if inputs is None else inputs
     found = _inputs_of(module, given, kwarg_inputs, dims, dynamic_shapes)
     chosen = name if name is not None else type(module).__name__
@@ -148,6 +150,7 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     from trtbuild.driver.in_program.saving import save
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
     from trtbuild.driver.loading import load_package
+    from trtbuild.runtime.torch_part import made_on_the_cpu
 
     started = time.monotonic()
     shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
@@ -167,7 +170,8 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
         builder=options.builder,
         places={"source": origin},
     )
-    traced = _traced(module, model, shapes)
+    with made_on_the_cpu():
+        traced = _traced(module, model, shapes)
     space = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
     with space.store.session():
         outputs = _put(traced, space.store.put_bytes)

@@ -10,7 +10,7 @@ Rules
 4. What no engine can be built for runs in PyTorch, with a warning (an error with `pass_through_build_failures`). Wrong
    options, and a machine that cannot build, are errors always.
 5. Weights are in the engines. A parameter that is replaced or written to afterwards is noticed at the next call, and the
-   graph is built again with what it is now.
+   graph is built again with what it is now. (Writes into ``parameter.data`` are not: torch does not count them.)
 6. There are no gradients: where one is asked for (an input that requires it), or under autocast, PyTorch runs the graph.
 """
 
@@ -36,7 +36,9 @@ def backend(graph: Any, example_inputs: Sequence[Any], **given: Any) -> Callable
 
     options = dict(given.get("options") or {})
     strict = bool(options.pop("pass_through_build_failures", False))
-    most = int(options.pop("max_specializations", SPECIALIZATIONS))
+    most = options.pop("max_specializations", SPECIALIZATIONS)
+    if type(most) is not int:
+        raise UsageError(f"max_specializations is {most!r}", hint="write a number of sets of engines, such as 8")
     options.setdefault("device", _device(graph, example_inputs))
     resolved = options_of(**options)
     strict = strict or resolved.partition.require_full_compilation
@@ -62,7 +64,8 @@ class _Graph:
         self._eager: Callable[..., Any] = captured.module.forward
         #: Values of the open symbols → what runs then; None is PyTorch.
         self._built: dict[tuple[int, ...], Any] = {}
-        self._weights: list[tuple[int, Any, int]] | None = None
+        #: Position, the weight, what it was, and its memory, which nothing else has as long as it is kept here.
+        self._weights: list[tuple[int, Any, tuple[int, int], Any]] | None = None
         self._positions = tuple(entry.position for entry in captured.tensors)
         self._open = tuple(captured.open)
 
@@ -72,9 +75,8 @@ class _Graph:
             return self._eager(*arguments)
         if self._weights is None or self._have_changed(arguments):
             self._built.clear()
-            self._weights = [
-                (w.position, arguments[w.position], _version(arguments[w.position])) for w in self._captured.weights
-            ]
+            weights = [(w.position, arguments[w.position]) for w in self._captured.weights]
+            self._weights = [(position, value, _state(value), value.detach()) for position, value in weights]
         sizes = self._captured.sizes(arguments)
         key = tuple(sizes.get(symbol, 0) for symbol in self._open)
         if key not in self._built:
@@ -86,8 +88,8 @@ class _Graph:
 
     def _have_changed(self, arguments: Sequence[Any]) -> bool:
         return any(
-            arguments[position] is not value or _version(value) != version
-            for position, value, version in self._weights or ()
+            arguments[position] is not value or _state(value) != state
+            for position, value, state, _ in self._weights or ()
         )
 
     def _wants_gradient(self, arguments: Sequence[Any]) -> bool:
@@ -165,9 +167,14 @@ class _Graph:
         return Described(tuple(inputs), (Profile("0", tuple(shapes)),), tuple(named))
 
 
-def _version(value: Any) -> int:
-    """Counts the writes to a tensor; tensors of inference mode count none."""
-    return 0 if value.is_inference() else int(value._version)
+def _state(value: Any) -> tuple[int, int]:
+    """How often a tensor was written to (tensors of inference mode do not count), and where it lies: ``parameter.data = …``
+    is no write."""
+    try:
+        place = int(value.data_ptr())
+    except RuntimeError:  # a tensor of other tensors, which has no memory of its own
+        place = 0
+    return 0 if value.is_inference() else int(value._version), place
 
 
 def _device(graph: Any, example_inputs: Sequence[Any]) -> str | None:

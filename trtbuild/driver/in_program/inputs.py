@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any
 
 from trtbuild.core import spec
@@ -153,8 +154,8 @@ def _of(name: str) -> str:
 
 def _sizes(shape: Shape, name: str) -> tuple[int, ...]:
     try:
-        sizes = tuple(int(size) for size in shape)
-    except (TypeError, ValueError):
+        sizes = tuple(index(size) for size in shape)
+    except TypeError:
         raise UsageError(f"{shape!r} is no shape of Input{_of(name)}", hint="write a sequence of sizes") from None
     if any(size < 0 for size in sizes):
         raise UsageError(
@@ -219,8 +220,13 @@ def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[
     order = {entry.name: number for number, entry in enumerate(inputs)}
     found = []
     for name, said in dims.items():
-        at = said["at"] if isinstance(said, Mapping) else said
-        unit = int(said.get("multiple_of", 1)) if isinstance(said, Mapping) else 1
+        at = said.get("at") if isinstance(said, Mapping) else said
+        unit = said.get("multiple_of", 1) if isinstance(said, Mapping) else 1
+        if not at or not isinstance(at, str | list | tuple) or type(unit) is not int:
+            raise UsageError(
+                f"dim {name!r} is {said!r}, which names no axes",
+                hint='write ["x.0", "mask.0"], or {"at": ["x.0"], "multiple_of": 32}',
+            )
         places = []
         for place in [at] if isinstance(at, str) else at:
             owner, _, axis = str(place).rpartition(".")
@@ -256,6 +262,11 @@ def _with_dims(described: Described, dynamic_shapes: Any) -> Described:
     units: dict[str, int] = {}
     for name, axes in per_input.items():
         for axis, dim in _axes(axes):
+            if not 0 <= axis < len(shapes[name].opt):
+                raise UsageError(
+                    f"dynamic_shapes has axis {axis} of {name!r}, which has {len(shapes[name].opt)} axes",
+                    hint="axes are counted from 0",
+                )
             root, unit = _root(dim, f"{name}.{axis}")
             if not isinstance(root.max, int) or root.max * unit >= 2**31 - 1:
                 raise UsageError(

@@ -49,11 +49,13 @@ def save(
 def pt2_bytes(package: Package, target: str) -> bytes:
     """The bytes of the ``.pt2`` file for one target of a package."""
     from trtbuild.driver.engine_operator import register
+    from trtbuild.runtime.torch_part import made_on_the_cpu
     from trtbuild.stages.pt2.writing import about, write_pt2
 
     register()
     index = package.index
-    return write_pt2(index, target, lambda name: package.read([name])[name], about(index, target, package.digest))
+    with made_on_the_cpu():
+        return write_pt2(index, target, lambda name: package.read([name])[name], about(index, target, package.digest))
 
 
 def _target(package: Package, target: str | None) -> str:

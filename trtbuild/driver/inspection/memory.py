@@ -32,7 +32,8 @@ def device_memory(path: Path) -> Document:
         if device is None:
             return {**nothing, "because": "the GPU cannot be used"}
         files = package.read(target.engines.values())
-        library = load_library(target.toolchain)  # type: ignore[arg-type]  # one of them, or it would not fit
+        version = None if target.version_compatible else target.version
+        library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # one of them, or it would not fit
         contexts = {}
         for partition, plan in target.engines.items():
             engine = library.load_engine(files[plan])

@@ -22,7 +22,8 @@ def check_names(index: Index) -> None:
     """That an index names files inside of its package, by digests. Raises ValueError, KeyError, TypeError or
     AttributeError."""
     for name, entry in index["files"].items():
-        if name.startswith("/") or ".." in name.split("/") or "\0" in name or not is_digest(entry["sha256"]):
+        parts = name.split("/")
+        if ".." in parts or "" in parts or "\0" in name or not is_digest(entry["sha256"]):
             raise ValueError(f"no file of a package: {name!r:.80}")
 
 

@@ -106,7 +106,9 @@ def read(path: Path) -> dict[str, HostTensor]:
         return {name: _of_numpy(array, path) for name, array in arrays.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # numpy, zipfile, zlib and tokenize raise anything for what is cut off or altered
         raise UsageError(f"{path} is no whole {path.suffix} file: {error}") from None
 
 
@@ -133,7 +135,7 @@ def _read_safetensors(path: Path, numpy: Any) -> dict[str, HostTensor]:
         dtype, shape, (begin, end) = names[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
         raw = data[8 + length + begin : 8 + length + end]
         stored = numpy.dtype("uint16" if dtype == "bfloat16" else dtype)
-        if len(raw) != math.prod(shape) * stored.itemsize:
+        if begin < 0 or len(raw) != math.prod(shape) * stored.itemsize:
             raise ValueError(f"{name} is cut off")
         found[name] = HostTensor(dtype, numpy.frombuffer(raw, stored).reshape(shape))
     return found

@@ -4,21 +4,26 @@ Up: onnxscript's converter. Down: from 18 to 17, which TensorRT 8.6 wants; writt
 way back for Pad, and what 18 changed is little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
 
 1. Operators that are new in 18 have no older form.
-2. Reductions take their axes as an input since 18, and took them as an attribute before (ReduceSum since 13).
+2. Reductions take their axes as an input since 18, and took them as an attribute before (ReduceSum since 13). Before, none
+   meant all: what 18 leaves alone there (``noop_with_empty_axes``) has no older form.
 3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got attributes or inputs; without them they are what they were.
+   Parts of a Split are equal in 17; 18 makes the last one smaller where they cannot be, so the size has to be known.
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them in silence (measured: a Reshape got 9
    sizes for 4), so the part of a shape is taken by a Slice.
 5. The reductions of ScatterElements and ScatterND are in 16, and in NVIDIA's parser since TensorRT 10.0 (onnx-tensorrt,
    docs/Changelog.md), which wants a newer opset. What an older one makes of them is not known: they are refused.
+
+Rules 4 and 5 are about parsers, so they hold for models too that come in an old opset (`for_old_parser`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnx.shape_inference
 import onnx_ir
 from onnxscript import version_converter
 
@@ -57,31 +62,94 @@ def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         raise ConversionRefused(f"trtbuild writes ONNX opset {OLDEST} and later, not {opset}")
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    _lower(lowered.graph, {tensor.name: tensor for tensor in lowered.graph.initializer})
+    _lower(lowered.graph, {tensor.name: tensor for tensor in lowered.graph.initializer}, _sizes(model))
     for entry in lowered.opset_import:
         if not entry.domain:
             entry.version = opset
     return lowered
 
 
-def _lower(graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) -> None:
+def for_old_parser(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model`, of an opset up to `OLDEST`, as a parser takes it that wants no newer one (rules 4 and 5). Raises
+    ConversionRefused."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    _for_old_parser(changed.graph)
+    return changed
+
+
+def _for_old_parser(graph: onnx.GraphProto) -> None:
+    _slice_shapes(graph)
+    for node in graph.node:
+        _refuse_reduction(node)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _for_old_parser(attribute.g)
+
+
+def _refuse_reduction(node: onnx.NodeProto) -> None:
+    reduction = next(
+        (a.s for a in node.attribute if a.name == "reduction" and node.op_type.startswith("Scatter")), b"none"
+    )
+    if reduction in (b"max", b"min"):
+        raise _refused(node, "the reductions max and min are new in opset 18")
+    if reduction != b"none":
+        raise _refused(node, "no parser that wants this opset knows reductions")
+
+
+def _sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
+    """The sizes of the model's values, where numbers, as far as shape inference tells them. Only Splits ask."""
+    if not any(_equal_parts(node) for node in _nodes(model.graph)):
+        return {}
+    try:
+        known = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except onnx.shape_inference.InferenceError:
+        return {}
+    found: dict[str, list[int | None]] = {}
+    for graph in _graphs(known):
+        for value in [*graph.input, *graph.value_info, *graph.output]:
+            tensor = value.type.tensor_type
+            if tensor.HasField("shape"):
+                sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+                if found.setdefault(value.name, sizes) != sizes:  # two nested graphs may use one name
+                    found[value.name] = []
+        found.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
+    return found
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    return (node for each in _graphs(graph) for node in each.node)
+
+
+def _equal_parts(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Split" and any(attribute.name == "num_outputs" for attribute in node.attribute)
+
+
+def _lower(
+    graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto], sizes: Mapping[str, list[int | None]]
+) -> None:
     constants = {**constants, **{tensor.name: tensor for tensor in graph.initializer}}
     _slice_shapes(graph)
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _lower(attribute.g, constants)
+                _lower(attribute.g, constants, sizes)
         given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         if node.op_type in _NEW:
             raise _refused(node, "it is new in opset 18")
-        if node.op_type in _REDUCTIONS and len(node.input) > 1:
+        _refuse_reduction(node)
+        if node.op_type in _REDUCTIONS:
             _axes_to_attribute(node, constants)
-        elif node.op_type == "Split" and "num_outputs" in given:
-            _drop_attribute(node, "num_outputs")  # as many equal parts as outputs: what 13 does without a split
-        elif node.op_type.startswith("Scatter") and given.get("reduction") in (b"max", b"min"):
-            raise _refused(node, "the reductions max and min are new in opset 18")
-        elif node.op_type.startswith("Scatter") and given.get("reduction", b"none") != b"none":
-            raise _refused(node, "no parser that wants this opset knows reductions")
+        elif _equal_parts(node):
+            _split_equally(node, sizes.get(node.input[0], []), given.get("axis", 0))
         elif node.op_type in _WIDENED:
             attributes, position = _WIDENED[node.op_type]
             for name in attributes:
@@ -114,19 +182,25 @@ def _slice_shapes(graph: onnx.GraphProto) -> None:
     graph.node.extend(nodes)
 
 
+def _split_equally(node: onnx.NodeProto, sizes: list[int | None], axis: int) -> None:
+    """Rule 3: as many equal parts as outputs are what 13 makes without a split."""
+    size = sizes[axis] if -len(sizes) <= axis < len(sizes) else None
+    if size is None or size % len(node.output):
+        raise _refused(node, "that its parts are equal is not known")
+    _drop_attribute(node, "num_outputs")
+
+
 def _axes_to_attribute(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> None:
-    name = node.input[1]
+    name = node.input[1] if len(node.input) > 1 else ""
     del node.input[1:]
-    if not name:
-        return
-    if name not in constants:
+    if name and name not in constants:
         raise _refused(node, "its axes are computed")
-    axes = np.atleast_1d(onnx.numpy_helper.to_array(constants[name])).tolist()
+    axes = np.atleast_1d(onnx.numpy_helper.to_array(constants[name])).tolist() if name else []
     if axes:
         node.attribute.append(onnx.helper.make_attribute("axes", axes))
-        _drop_attribute(node, "noop_with_empty_axes")
     elif any(a.name == "noop_with_empty_axes" and a.i for a in node.attribute):
         raise _refused(node, "a reduction over no axes is new in opset 18")
+    _drop_attribute(node, "noop_with_empty_axes")
 
 
 def _drop_attribute(node: onnx.NodeProto, name: str) -> None:

@@ -5,7 +5,8 @@ Rules
    node's name in the user's file (`NAME`), the model's types (`TYPES`), and example shapes of its inputs (`EXAMPLE`).
 2. Its graph text stands for everything but those names and examples: a node that is renamed is the same graph.
 3. It goes to the toolchain's opset only where it is in a newer one. A node without an older form is refused by name, and
-   what onnx's converter makes is computed and compared with what it was (`trtbuild.stages.given.proving`).
+   what onnx's converter makes is computed and compared with what it was (`trtbuild.stages.given.proving`). What a parser
+   that wants an old opset ignores in silence is written otherwise, or refused, in whatever opset the model comes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import onnx
 import onnx.version_converter
 
 from trtbuild.core.expressions import Expression
+from trtbuild.core.keys import LOWERED_OPSET
 from trtbuild.core.partitions import TensorType
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import canonical
@@ -122,6 +124,16 @@ def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
     if own > wanted:
         model = _in_older_opset(model, own, wanted, json.loads(_property(source, EXAMPLE)))
         own = wanted
+    if wanted <= LOWERED_OPSET:
+        from trtbuild.stages.convert.opset import for_old_parser  # it loads onnxscript
+
+        try:
+            model = for_old_parser(model)
+        except ConversionRefused as error:
+            raise ConversionRefused(
+                f"the toolchain takes ONNX opset {wanted}, and the model has no form there: {error.text}",
+                hint="a newer toolchain takes it; or export the model without this operator",
+            ) from error
     made, _ = canonical(model, known.weights, own)
     return made.SerializeToString(deterministic=True), tuple(
         numbers.get(node.name, -1) for node in model.graph.node

@@ -20,6 +20,8 @@ from trtbuild.stages.trace.job import TraceJob
 
 #: Initializers of so many bytes are weights.
 WEIGHT_BYTES = 1024
+#: Types of which several elements share a byte, and their bits. No weight has one: torch cannot hold their values.
+_SHARED_BYTES = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
 def lift_constants(graph: onnx.GraphProto) -> None:
@@ -98,7 +100,18 @@ def _value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tenso
     kind = getattr(torch, dtype_name(tensor.data_type), None)
     if not isinstance(kind, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
         return None
+    if _type_name(tensor) in _SHARED_BYTES:
+        return None
     raw = _raw(tensor, folder, job)
+    if not len(raw):
+        return torch.empty(list(tensor.dims), dtype=kind)
+    return torch.frombuffer(bytearray(raw), dtype=kind).reshape(list(tensor.dims))
+
+
+def _raw(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
+    """The row-major little-endian bytes of a tensor, from wherever they are. Raises SourceError where they are not as many
+    as its type and shape need."""
+    raw = _bytes_of(tensor, folder)
     if len(raw) != _bytes(tensor):
         raise SourceError(
             f"initializer {tensor.name!r} of {job.source.target} has {len(raw)} bytes; its type and shape need "
@@ -106,13 +119,10 @@ def _value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tenso
             code="source",
             **job.place("source"),
         )
-    if not len(raw):
-        return torch.empty(list(tensor.dims), dtype=kind)
-    return torch.frombuffer(bytearray(raw), dtype=kind).reshape(list(tensor.dims))
+    return raw
 
 
-def _raw(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
-    """The row-major little-endian bytes of a tensor, from wherever they are."""
+def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> bytes:
     location = location_of(tensor)
     if location is not None:
         info = onnx.external_data_helper.ExternalDataInfo(tensor)
@@ -121,7 +131,7 @@ def _raw(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
             return file.read(_bytes(tensor) if info.length is None else info.length)
     if tensor.HasField("raw_data"):
         return bytes(tensor.raw_data)
-    return np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).tobytes()
+    return bytes(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data)
 
 
 def _inline(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onnx.TensorProto:
@@ -137,4 +147,10 @@ def _bytes(tensor: onnx.TensorProto) -> int:
     if tensor.data_type == onnx.TensorProto.STRING:
         return 0
     count = int(np.prod(list(tensor.dims), dtype=np.int64))
+    if _type_name(tensor) in _SHARED_BYTES:
+        return (count * _SHARED_BYTES[_type_name(tensor)] + 7) // 8
     return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _type_name(tensor: onnx.TensorProto) -> str:
+    return str(onnx.TensorProto.DataType.Name(tensor.data_type))

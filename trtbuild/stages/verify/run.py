@@ -45,9 +45,13 @@ class _Found:
     smallest: int | None = None
     unchecked: str | None = None
     points: int = 0
+    #: Outputs of which no point has shown anything but NaN.
+    unseen: set[int] | None = None
 
     def see(self, point: int, gaps: Sequence[Gap], is_wrong: Callable[[Gap], bool], size: Callable[[int], int]) -> None:
         self.points += 1
+        nothing = {output for output, found in enumerate(gaps) if not found.compared}
+        self.unseen = nothing if self.unseen is None else self.unseen & nothing
         for output, found in enumerate(gaps):
             if found.error > self.worst.error:
                 self.worst, self.point, self.output = found, point, output
@@ -194,15 +198,20 @@ class _Verification:
     # -- the report
 
     def _entry(self, found: _Found) -> Report:
-        if found.unchecked is not None:
-            status = "unchecked"
+        unchecked = found.unchecked
+        if unchecked is None and found.unseen != set():
+            unchecked = (
+                f"output {min(found.unseen)} is NaN everywhere at every point" if found.unseen else "no point was run"
+            )
+        if found.smallest is not None:
+            status, text = "wrong", found.worst.text
         else:
-            status = "wrong" if found.smallest is not None else "right"
+            status, text = ("right", found.worst.text) if unchecked is None else ("unchecked", unchecked)
         finite = found.point is not None and math.isfinite(found.worst.error)
         return {
             "status": status,
             "error": found.worst.error if finite else None,
-            "text": found.unchecked or found.worst.text,
+            "text": text,
             "output": found.output,
             "worst": self._points[found.point].to_json() if found.point is not None else None,
             "points": found.points,

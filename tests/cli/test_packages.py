@@ -11,7 +11,11 @@ from trtbuild.cli.packages import inspected
 INDEX: dict[str, Any] = {
     "model": "det",
     "precision": "float16",
-    "inputs": [{"name": "image", "dtype": "float32", "shape": [["sym", 0], 3, ["mul", 32, ["sym", 1]]]}],
+    "reference": True,
+    "inputs": [
+        {"name": "image", "dtype": "float32", "shape": [["sym", 0], 3, ["mul", 32, ["sym", 1]]], "keyword": False},
+        {"name": "scale", "dtype": "float16", "shape": [["sym", 0]], "keyword": True},
+    ],
     "outputs": [{"name": "boxes", "dtype": "float32", "shape": [["sym", 0], ["add", ["sym", 1], 1]]}],
     "dims": [
         {"name": "batch", "min": 1, "max": 8, "multiple_of": 1},
@@ -43,9 +47,10 @@ INDEX: dict[str, Any] = {
 def test_everything_that_is_in_a_package() -> None:
     lines = [click.unstyle(line) for line in inspected()({"path": "dist/det", "index": INDEX})]
     assert lines == [
-        "dist/det: model det, float16",
+        "dist/det: model det, float16, with its reference program",
         "inputs",
         "  image  float32  [batch, 3, height]",
+        "  scale  float16  [batch]             keyword",
         "outputs",
         "  boxes  float32  [batch, add(height, 1)]",
         "dims",

@@ -13,6 +13,7 @@ RAN: dict[str, Any] = {
     "model": "det",
     "device": "cpu",
     "reference": True,
+    "computed_by": "PyTorch",
     "target": None,
     "profile": "photo",
     "dims": {"batch": 4, "height": 320},
@@ -56,7 +57,7 @@ def test_what_went_in_and_what_came_out() -> None:
 
 
 def test_on_a_gpu_it_says_whose_engines_ran() -> None:
-    on_gpu = {**RAN, "reference": False, "device": "cuda:0", "target": "ada"}
+    on_gpu = {**RAN, "reference": False, "computed_by": None, "device": "cuda:0", "target": "ada"}
     assert lines(ran(on_gpu))[0].startswith("det on cuda:0: engines of target ada, ")
 
 

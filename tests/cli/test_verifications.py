@@ -106,6 +106,11 @@ def test_errors_go_to_standard_error_with_what_to_do() -> None:
     assert shown(found)[0].split() == ["net", "failed"]
 
 
+def test_a_package_that_cannot_be_verified_is_not_ok() -> None:
+    found = {**document(), "ok": False, "models": [], "errors": [{"text": "it has no reference", "hint": None}]}
+    assert shown(found)[-1].startswith("failed: 1 of 1 model")
+
+
 def test_a_build_that_verifies_says_so_in_a_line() -> None:
     build = {"ok": True, "outputs": [], "steps": [], "remotes": [], "warnings": [], "duration_s": 1.0}
     lines = [click.unstyle(line) for line in builds.built({**build, "verification": document(cut())})]

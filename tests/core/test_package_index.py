@@ -32,6 +32,14 @@ def read(changed: Any) -> PackageIndex:
     return PackageIndex.from_bytes(json.dumps(changed).encode())
 
 
+def test_it_says_what_computes_the_reference_program() -> None:
+    made = document()
+    assert read(made).computed_by == "PyTorch"
+    target = next(iter(read(made).targets.values()))
+    onnx = {"ada": replace(target, programs={A: f"torch/{B[:32]}.onnx"})}
+    assert replace(read(made), targets=onnx).computed_by == "onnxruntime"
+
+
 def test_what_was_packed_is_read() -> None:
     index = read(document())
     assert (index.model, index.precision, index.reference) == ("vit", "float16", True)

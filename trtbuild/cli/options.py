@@ -122,7 +122,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.Choice(STAGES),
             "commands": (*_RUNS, "plan", "push", "export"),
-            "help": "Only the steps up to this stage, and no outputs: `convert` is all that needs no GPU.",
+            "help": "Only the steps up to this stage, and no outputs: `convert` is all that never needs a GPU.",
         },
     ),
     (

@@ -34,11 +34,9 @@ def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Docum
 def _index(found: Document) -> list[str]:
     index = found["index"]
     dims = [dim["name"] for dim in index["dims"]]
-    lines = [f"{terminal.bold(found['path'])}: model {index['model']}, {index['precision']}"]
+    lines = [f"{terminal.bold(found['path'])}: model {index['model']}, {index['precision']}{_reference(index)}"]
     for kind in ("inputs", "outputs"):
-        lines += _section(
-            kind, [(entry["name"], entry["dtype"], _shape(entry["shape"], dims)) for entry in index[kind]]
-        )
+        lines += _section(kind, [_tensor(entry, dims) for entry in index[kind]])
     lines += _section("dims", [(dim["name"], _range(dim)) for dim in index["dims"]])
     shapes = [
         (profile["name"], name, *(f"{word} {_shape(shape[word], dims)}" for word in ("min", "opt", "max")))
@@ -50,6 +48,15 @@ def _index(found: Document) -> list[str]:
         lines += _target(name, target, index["files"])
     lines += _memory(found.get("memory"), [profile["name"] for profile in index["profiles"]])
     return [*lines, *_provenance(found.get("provenance"))]
+
+
+def _reference(index: Document) -> str:
+    return ", with its reference program" if index.get("reference") else ""
+
+
+def _tensor(entry: Document, dims: Sequence[str]) -> tuple[str, ...]:
+    by_name = ("keyword",) if entry.get("keyword") else ()
+    return (entry["name"], entry["dtype"], _shape(entry["shape"], dims), *by_name)
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> list[str]:

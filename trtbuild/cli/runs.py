@@ -32,7 +32,7 @@ def ran(found: Document) -> list[str]:
 def _head(found: Document) -> str:
     name = terminal.bold(found["model"])
     if found["reference"]:
-        return f"{name} on the CPU: the reference program in PyTorch, no engine"
+        return f"{name} on the CPU: the reference program in {found['computed_by']}, no engine"
     return f"{name} on {found['device']}: engines of target {found['target']}"
 
 

@@ -99,8 +99,11 @@ _WHOLE = {
 
 
 def _summary(found: Document) -> str:
-    wrong = sum(not model["ok"] for model in found["models"])
-    total = count(len(found["models"]), "model")
+    alone = len(found["errors"]) - sum(
+        model["status"] == "failed" for model in found["models"]
+    )  # errors of no model above
+    wrong = sum(not model["ok"] for model in found["models"]) + alone
+    total = count(len(found["models"]) + alone, "model")
     if wrong:
         return f"{terminal.red('failed')}: {wrong:,} of {total} in {duration(found['duration_s'])}"
     return f"{terminal.green('ok')}: {total} in {duration(found['duration_s'])} (--seed {found['seed']})"

@@ -101,6 +101,12 @@ class PackageIndex:
     weights: Mapping[int, PackedWeight]
     files: Mapping[str, Output]
 
+    @property
+    def computed_by(self) -> str:
+        """What computes the reference program, for a person: onnxruntime of a model that came as ONNX, else PyTorch."""
+        programs = [path for target in self.targets.values() for path in target.programs.values()]
+        return "onnxruntime" if any(path.endswith(".onnx") for path in programs) else "PyTorch"
+
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "index.json") -> PackageIndex:
         """The index that `data` is. `where` names it in errors. Raises PackageDamaged and PackageTooNew."""

@@ -111,7 +111,7 @@ class SourceFields(Fields):
     )
 
     python: kinds.Callable_ | None = Field(
-        None, description="A callable that returns an `nn.Module`, as `module.path:callable`."
+        None, description="A callable that returns an `nn.Module` in evaluation mode, as `module.path:callable`."
     )
     exported_program: PathText | None = Field(
         None, description="A `.pt2` file of `torch.export.save`.", examples=["vit.pt2"]

@@ -102,7 +102,8 @@ def _said(targets: Iterable[PackedTarget]) -> str:
 
 def _on_the_cpu(index: PackageIndex) -> str:
     if index.reference:
-        return 'pass device="cpu" to run the reference program, which PyTorch computes without any engine'
+        by = index.computed_by
+        return f'pass device="cpu" to run the reference program, which {by} computes without any engine'
     return no_reference_hint()
 
 

@@ -140,7 +140,8 @@ class Loaded:
 
     def __repr__(self) -> str:
         if self.target is None:
-            return f"<trtbuild package {self.model!r} on the CPU: the reference program in PyTorch, no engine>"
+            by = self.package.index.computed_by
+            return f"<trtbuild package {self.model!r} on the CPU: the reference program in {by}, no engine>"
         return f"<trtbuild package {self.model!r} on {self.device}: engines of target {self.target.name!r}>"
 
     # -- making it ready

@@ -40,7 +40,7 @@ class Runner:
 
     @property
     def is_reference(self) -> bool:
-        """Whether PyTorch computes all of it, and no engine runs."""
+        """Whether the reference program computes all of it, and no engine runs."""
         return self.target is None
 
     @property
@@ -96,7 +96,7 @@ class Runner:
         """What runs where, for a person."""
         name = repr(self.index.model)
         if self.is_reference:
-            return f"{name} on the CPU: the reference program in PyTorch, no engine"
+            return f"{name} on the CPU: the reference program in {self.index.computed_by}, no engine"
         return f"{name} on {self.device}: engines of target {self.target!r}"
 
 

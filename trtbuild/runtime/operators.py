@@ -172,7 +172,7 @@ def _reference(
         raise NoFittingTarget(
             f"engine {text.partition!r} of {text.model!r} runs on a GPU (SM {', '.join(map(str, text.sms))}), and its "
             "inputs are on the CPU",
-            hint="move the module and its inputs to the GPU; a file written with `reference: true` runs here too",
+            hint="move the module and its inputs to the GPU; a PyTorch model's file runs here too with `reference: true`",
         )
     profiles, shapes = _profiles(text), [tuple(value.shape) for value in inputs]
     if choose_profile(profiles, shapes) is None:

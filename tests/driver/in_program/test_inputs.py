@@ -89,7 +89,7 @@ def test_dtypes_of_torch_and_names_mean_the_same(dtype: Any) -> None:
         (lambda: Input((2.5, 3)), "is no shape"),
         (lambda: Input((1,), dtype="float8"), "is no dtype"),
         (lambda: Input((1,), format=torch.channels_last), "engines take contiguous tensors"),
-        (lambda: describe([3]), "is a int, neither an Input nor a tensor"),
+        (lambda: describe([3]), "is 3, neither an Input nor a tensor"),
         (lambda: describe(None), "there are no inputs"),
         (lambda: describe([Input((1,), name="x"), Input((1,), name="x")]), "two inputs are called 'x'"),
         (lambda: describe([[ROWS], [Input((1, 8), dtype="float16")]]), "profile 1 has other inputs"),

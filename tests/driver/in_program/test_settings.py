@@ -93,3 +93,9 @@ def test_the_target_is_the_gpu_that_was_found(monkeypatch: pytest.MonkeyPatch) -
     assert options_of(device="cuda:1").target.sm == 120
     with pytest.raises(UsageError, match="there is no device cuda:2"):
         options_of(device="cuda:2")
+
+
+def test_a_mistyped_option_is_told_the_option_that_it_is_like() -> None:
+    with pytest.raises(UsageError) as caught:
+        options_of(target=89, precison="float16")
+    assert (caught.value.hint or "").startswith("did you mean 'precision'?")

@@ -137,11 +137,15 @@ def options_of(
         device=device,
         precision=precision_of(precision, enabled_precisions),
         partition=partition_of(torch_executed_ops, min_block_size, require_full_compilation, granularity),
-        builder=builder_of({**(builder or {}), **settings}),
+        builder=builder_of({**(builder or {}), **settings}, _OPTIONS),
         reference=on_cpu if reference is None else reference,
         cache_dir=cache_dir,
         jobs=jobs,
     )
+
+
+#: The names of its own, for who mistypes one: it then counts as a builder setting.
+_OPTIONS = [option for option in inspect.signature(options_of).parameters if option != "settings"]
 
 
 def build_module(module: Any, inputs: Described, options: Options, name: str, origin: Origin) -> Any:

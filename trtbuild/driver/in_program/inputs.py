@@ -175,8 +175,8 @@ def _input(value: Any, where: str) -> Input:
     if is_tensor(value):
         return Input.from_tensor(value)
     raise UsageError(
-        f"{where} is a {type(value).__name__}, neither an Input nor a tensor",
-        hint="fix other arguments in the module: engines take tensors",
+        f"{where} is {value!r:.40}, neither an Input nor a tensor",
+        hint="a shape is trtbuild.Input((1, 3, 224, 224)); other arguments are fixed in the module: engines take tensors",
     )
 
 

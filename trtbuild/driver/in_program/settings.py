@@ -62,8 +62,9 @@ def partition_of(
     return _settings(PartitionSettings(), PartitionFields, given)  # type: ignore[no-any-return]
 
 
-def builder_of(given: Mapping[str, Any]) -> BuilderSettings:
-    """TensorRT's builder settings, by the manifest's names or Torch-TensorRT's. Raises UsageError."""
+def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderSettings:
+    """TensorRT's builder settings, by the manifest's names or Torch-TensorRT's. `others` are what else might be meant by a
+    name that is none of these. Raises UsageError."""
     from trtbuild.manifest.fields import BuilderFields
 
     named: dict[str, Any] = {}
@@ -75,7 +76,8 @@ def builder_of(given: Mapping[str, Any]) -> BuilderSettings:
                 continue
             name = own
         if name not in _BUILDER:
-            raise UsageError(f"there is no setting {name!r}", hint=suggestion(name, [*_BUILDER, *ALIASES], "settings"))
+            hint = suggestion(name, [*others, *_BUILDER, *ALIASES], "settings")
+            raise UsageError(f"there is no setting {name!r}", hint=hint)
         if name == "optimization_level" and value is None:
             continue
         named[name] = value

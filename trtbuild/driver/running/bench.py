@@ -63,7 +63,7 @@ def bench(
     with OnDevice(package, device=device, target=one_target(request)) as on_device:
         loaded = on_device.loaded
         if loaded.is_reference:
-            warnings.append("on the CPU PyTorch computes the reference program: no engine is timed")
+            warnings.append(f"on the CPU {index.computed_by} computes the reference program: no engine is timed")
         runs = [_run(on_device, index, number, point, budget) for number, point in enumerate(points)]
     reply: Document = {}
     if job is not None:
@@ -81,6 +81,7 @@ def bench(
         "device": loaded.device,
         "device_name": reply.get("device_name") or (processor() if loaded.device == "cpu" else None),
         "reference": loaded.is_reference,
+        "computed_by": index.computed_by if loaded.is_reference else None,
         "target": loaded.target.name if loaded.target is not None else None,
         "budget": asdict(budget),
         "duration_s": round(time.perf_counter() - started, 3),

@@ -58,6 +58,7 @@ def run(
         "model": index.model,
         "device": loaded.device,
         "reference": loaded.is_reference,
+        "computed_by": index.computed_by if loaded.is_reference else None,
         "target": loaded.target.name if loaded.target is not None else None,
         "profile": index.profiles[number].name if number is not None else None,
         "dims": described(index, {name: found.tensor.shape for name, found in given.items()}),

@@ -4,8 +4,8 @@ Rules
 1. Only engines of this project that are hits, whose toolchain gives equal bytes for equal jobs, and is installed here in
    the version that their recipe names. What cannot be checked is told, with the reason.
 2. Each is built in a worker of its own, into a store of its own that is removed afterwards. Nothing that is built here
-   gets into the cache. One that comes out otherwise is built up to `TRIES` times: TensorRT-RTX 1.7.1 on a loaded machine
-   gave one model's plan in other bytes once in twenty builds. To come out the same once is proof.
+   gets into the cache. One that comes out otherwise is built up to `TRIES` times: TensorRT-RTX 1.7.1 on a
+   loaded machine seldom gives a plan in other bytes (toolchain/table.py). To come out the same once is proof.
 3. Where the two differ, the cache lies, or a machine does: the local record is put aside, and the next build plans anew,
    and makes the engine, whatever outputs are in place; the record of a remote is named, for who runs it to remove.
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -82,15 +82,26 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
     finally:
         pool.close(kill=True)
         workspace.store.close()
+    return document(options, started, models, errors, workspace.store.warnings())
+
+
+def document(
+    options: Options,
+    started: float,
+    models: Sequence[Document],
+    errors: Sequence[TrtbuildError],
+    warnings: Sequence[str] = (),
+) -> Document:
+    """``trtbuild.verify/1`` of what was found, in models of a project or in packages; `started` is by `time.monotonic`."""
     return {
         "schema": "trtbuild.verify/1",
         "ok": all(model["ok"] for model in models) and not errors,
         "duration_s": round(time.monotonic() - started, 3),
         "seed": options.seed,
         "random_points": options.points,
-        "models": models,
+        "models": list(models),
         "errors": [report.describe(error) for error in errors],
-        "warnings": workspace.store.warnings(),
+        "warnings": list(warnings),
     }
 
 

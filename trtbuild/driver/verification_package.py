@@ -18,11 +18,11 @@ from trtbuild.core.package_index import PackedTarget
 from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.spec import Input, Model, Origin, Profile, Source
 from trtbuild.core.verification import Point
-from trtbuild.driver import provenance_file, report
+from trtbuild.driver import provenance_file
 from trtbuild.driver import verification_engines as engines_here
 from trtbuild.driver import verification_records as records
 from trtbuild.driver.builder import builder
-from trtbuild.driver.verification import Options
+from trtbuild.driver.verification import Options, document
 from trtbuild.driver.verification_replay import point_of
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import NoFittingTarget, TrtbuildError
@@ -48,16 +48,7 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
                 if error.exit_code != 1:
                     raise
                 errors.append(error)
-    return {
-        "schema": "trtbuild.verify/1",
-        "ok": all(model["ok"] for model in models) and not errors,
-        "duration_s": round(time.monotonic() - started, 3),
-        "seed": options.seed,
-        "random_points": options.points,
-        "models": models,
-        "errors": [report.describe(error) for error in errors],
-        "warnings": [],
-    }
+    return document(options, started, models, errors)
 
 
 class _Packed:

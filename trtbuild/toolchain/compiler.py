@@ -2,7 +2,8 @@
 
 Rules
 1. The job's toolchain version must be the loaded library's: what the key says is what compiles.
-2. Equal jobs give equal bytes with TensorRT-RTX, in one process after another and one after another in one process.
+2. Equal jobs give equal bytes with TensorRT-RTX, in one process after another and one after another in one process; no
+   key rests on it, because the library was seen to differ once on a loaded machine (`Flavour.reproducible`).
 3. What the library says is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are
    in the statistics.
 """

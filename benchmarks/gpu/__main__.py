@@ -25,6 +25,7 @@ SUBJECTS = {
     "bare": "without_torch",
     "overhead": "overhead",
     "ways": "ways",
+    "forms": "forms",
     "latency": "latency",
     "granularity": "granularity",
     "load": "loading",

@@ -1,4 +1,7 @@
-"""``trtbuild verify`` on the GPU: every engine of the examples, and a package with an engine that is wrong on purpose.
+"""``trtbuild verify`` on the GPU: the engines of every package, one model by its project, and a package with an engine
+that is wrong on purpose.
+
+The project's trace was made on another machine, by another torch: ``trtbuild lock`` is what lets this one go by it.
 
 The wrong one is another model's, with the same inputs and outputs, put in its place in a copy of the package whose index
 says so: digests are right, and only running it tells. `verify` must fail and name the partition.
@@ -18,19 +21,31 @@ from benchmarks.gpu.host import Host
 
 #: Model and partition whose engine is replaced, and by whose: both take and give (batch, 64).
 _WRONG, _PART, _BY = "three_parts", "p0", "chosen"
+_BY_PROJECT = "attention"
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """A row for each model, then the wrong one."""
-    done = host.trtbuild(host.examples, "verify", "--json")
+    """A row for each package, then the project's, then the wrong one."""
+    packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
+    yield from _verified(host, "its engines", packages)
+    locked = host.trtbuild(host.examples, "lock", _BY_PROJECT, bare=True)
+    if locked.returncode:
+        yield Check(f"{_BY_PROJECT}: lock", False, locked.stderr.strip()[-300:])
+    yield from _verified(host, "its project", [_BY_PROJECT])
+    yield _wrong_on_purpose(host)
+
+
+def _verified(host: Host, by: str, what: list[str]) -> Iterator[Row]:
+    done = host.trtbuild(host.examples, "verify", "--json", *what)
     (host.work / "verify.json").write_text(done.stdout)
     (host.work / "verify.stderr").write_text(done.stderr)
     for report in json.loads(done.stdout)["models"]:
         cuts = [cut for cut in report["cuts"] if cut["by"] != "onnxruntime"]
         missed = [entry["reason"] for entry in report["not_run"]]
         found = "; ".join([*(_said(cut) for cut in cuts), *missed]) or report["status"]
-        yield Check(f"{report['model']}: verify by its engines", bool(cuts) and report["ok"], found)
-    yield _wrong_on_purpose(host)
+        yield Check(f"{report['model']}: verify by {by}", bool(cuts) and report["ok"], found)
+    for error in json.loads(done.stdout)["errors"]:
+        print(f"    {error['text']}")
 
 
 def _said(cut: Mapping[str, Any]) -> str:

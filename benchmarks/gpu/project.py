@@ -35,6 +35,22 @@ models:
       width: {{at: [image.3], multiple_of: 32}}
     profiles: [half_square, half_wide]
 """
+#: An example without TF32: what is left is the error of float32.
+_EXACT = """\
+version: 1
+include: [targets.yaml]
+defaults: {{targets: [gpu]}}
+profiles:
+  exact_features:
+    x: {{min: [1, 32], opt: [16, 32], max: [64, 32]}}
+models:
+  mlp_exact:
+    source: {{exported_program: programs/mlp.pt2}}
+    inputs: {{x: {{}}}}
+    dims: {{batch: {{at: [x.0]}}}}
+    {builder}
+    profiles: [exact_features]
+"""
 _HALF_PROFILES = """\
 version: 1
 profiles:
@@ -74,11 +90,15 @@ class Hardware:
     #: Empty where the host has neither cuBLAS nor cuDNN, which TensorRT 8.6 otherwise takes kernels of; None: as it likes.
     tactic_sources: tuple[str, ...] | None = None
 
+    def builder(self, *settings: str) -> str:
+        """A `builder` mapping of `settings` and the tactic sources; empty where it would say nothing."""
+        if self.tactic_sources is not None:
+            settings = (*settings, f"tactic_sources: [{', '.join(self.tactic_sources)}]")
+        return f"builder: {{{', '.join(settings)}}}" if settings else ""
+
     def defaults(self) -> str:
-        """What stands in every manifest's `defaults`, after the targets."""
-        if self.tactic_sources is None:
-            return "targets: [gpu]"
-        return f"targets: [gpu], builder: {{tactic_sources: [{', '.join(self.tactic_sources)}]}}"
+        """What stands in every manifest's `defaults`."""
+        return ", ".join(filter(None, ("targets: [gpu]", self.builder())))
 
     def manifest(self) -> str:
         """targets.yaml."""
@@ -99,6 +119,7 @@ def write_examples(folder: Path, hardware: Hardware) -> Path:
             copy.write_bytes(data)
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())
     _write(folder / "manifests" / "half.yaml", _HALF.format(defaults=hardware.defaults()))
+    _write(folder / "manifests" / "exact.yaml", _EXACT.format(builder=hardware.builder("tf32: false")))
     _write(folder / "manifests" / "vision.profiles.yaml", _HALF_PROFILES)
     return folder
 

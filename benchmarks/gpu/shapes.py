@@ -1,8 +1,8 @@
 """Every package at min, opt, max and random shapes of every profile against eager PyTorch on the same GPU.
 
-Eager computes in float32 without TF32. The error is max|a-b| / max|b|, the worst over outputs and points: at most
-1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and bools are equal. Output structure and dtypes
-are eager's.
+Eager computes in float32 without TF32; what TF32 alone makes of eager stands beside. The error is max|a-b| / max|b|,
+the worst over outputs and points: at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and
+bools are equal. Output structure and dtypes are eager's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from benchmarks.gpu.host import Host, tolerance
 
 def rows(host: Host) -> Iterator[Row]:
     """One row for each model of the examples."""
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    _allow_tf32(False)
     for case in cases(host.examples):
         try:
             yield _swept(case, host)
@@ -40,18 +37,30 @@ def _swept(case: Case, host: Host) -> Row:
     loaded = trtbuild.load(case.package, device=host.device)
     module = loaded.module()
     found: list[tuple[float, str]] = []
+    by_tf32 = 0.0
     with torch.no_grad():
         for point in case.points(host.points):
             args, kwargs = case.inputs(point, host.device)
             wanted, got = eager(*args, **kwargs), module(*args, **kwargs)
             host.synchronize()
             found.append((error_of(got, wanted), case.describe(point)))
+            if case.model.precision == "float32" and case.model.source.kind != "onnx":
+                _allow_tf32(True)
+                by_tf32 = max(by_tf32, error_of(eager(*args, **kwargs), wanted))
+                _allow_tf32(False)
     worst, where = max(found)
     profiles = len(case.model.profiles)
     parts = {part.kind for part in loaded.target.partitions.partitions} if loaded.target else set()
     said = f"worst {worst:.1e} at {where}; {len(found)} points, {profiles} profile{'s' * (profiles > 1)}"
     said += f", {case.model.precision}" + (", with a Torch partition" if "torch" in parts else "")
+    said += f"; eager's own error with TF32 {by_tf32:.1e}" if by_tf32 else ""
     return Check(f"{case.name}: equal to eager at every shape", worst <= tolerance(case.model.precision), said)
+
+
+def _allow_tf32(allowed: bool) -> None:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def error_of(got: Any, wanted: Any) -> float:

@@ -22,7 +22,7 @@ from trtbuild.core.spec import BuilderSettings
 _BATCHES = (1, 2, 5, 8, 17, 32)
 
 
-def _settings(case: Case, device: str) -> dict[str, Any]:
+def settings(case: Case, device: str) -> dict[str, Any]:
     """The example's target, its builder settings that are not at their defaults, and where it runs."""
     default = BuilderSettings()
     return {
@@ -43,11 +43,11 @@ def rows(host: Host) -> Iterator[Row]:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     (case,) = [case for case in cases(host.examples) if case.name == "class_token"]
     model = case.eager(host.device)
-    cache, settings = host.work / "ways-cache", _settings(case, host.device)
+    cache, given = host.work / "ways-cache", settings(case, host.device)
     made: dict[str, Any] = {}
-    for name, way in (("torch.compile", _by_backend), ("trtbuild.compile", _by_inputs), ("torch.export", _by_export)):
+    for name, way in (("torch.compile", _by_backend), ("trtbuild.compile", by_inputs), ("torch.export", _by_export)):
         try:
-            made[name] = way(model, settings, host.device, str(cache))
+            made[name] = way(model, given, host.device, str(cache))
             worst = max(_compared(model, made[name], host.device))
             found = f"worst {worst:.1e} at batches {', '.join(map(str, _BATCHES))}"
             yield Check(f"class token by {name}: equal to eager", worst <= tolerance("float32"), found)
@@ -70,11 +70,11 @@ def _compared(model: Any, way: Any, device: str) -> Iterator[float]:
             yield error_of(way(x), model(x))
 
 
-def _by_backend(model: Any, settings: dict[str, Any], device: str, cache: str) -> Any:
+def _by_backend(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
     import torch
 
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="trtbuild", options={**settings, "cache_dir": cache})
+    compiled = torch.compile(model, backend="trtbuild", options={**given, "cache_dir": cache})
     x = torch.randn(8, 196, 768, device=device)
     torch._dynamo.mark_dynamic(x, 0, min=1, max=32)
     with torch.no_grad():
@@ -82,14 +82,15 @@ def _by_backend(model: Any, settings: dict[str, Any], device: str, cache: str) -
     return compiled
 
 
-def _by_inputs(model: Any, settings: dict[str, Any], device: str, cache: str) -> Any:
+def by_inputs(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
+    """The second way."""
     import trtbuild
 
-    given = trtbuild.Input(min_shape=(1, 196, 768), opt_shape=(8, 196, 768), max_shape=(32, 196, 768))
-    return trtbuild.compile(model, inputs=[given], **settings, cache_dir=cache)
+    ranges = trtbuild.Input(min_shape=(1, 196, 768), opt_shape=(8, 196, 768), max_shape=(32, 196, 768))
+    return trtbuild.compile(model, inputs=[ranges], **given, cache_dir=cache)
 
 
-def _by_export(model: Any, settings: dict[str, Any], device: str, cache: str) -> Any:
+def _by_export(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
     import torch
 
     import trtbuild
@@ -97,4 +98,4 @@ def _by_export(model: Any, settings: dict[str, Any], device: str, cache: str) ->
     example = torch.randn(8, 196, 768, device=device)
     batch = torch.export.Dim("batch", min=1, max=32)
     program = torch.export.export(model, (example,), dynamic_shapes={"x": {0: batch}})
-    return trtbuild.compile(program, **settings, cache_dir=cache)
+    return trtbuild.compile(program, **given, cache_dir=cache)

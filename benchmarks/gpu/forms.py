@@ -1,0 +1,142 @@
+"""The other ways in which a package is run: CUDA graphs, several threads with streams of their own, a `.pt2` file in
+another process, and the commands ``run``, ``bench`` and ``inspect --memory``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Check, Limit, Row, Value
+from benchmarks.gpu.cases import Case, cases
+from benchmarks.gpu.host import Host, tolerance
+from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.timing import latency
+from benchmarks.gpu.ways import by_inputs, settings
+
+#: One model for everything but CUDA graphs of several engines.
+_MODEL = "class_token"
+_THREADS, _CALLS = 8, 25
+
+_LOAD = """\
+import sys, torch, trtbuild
+given = torch.load(sys.argv[2])
+model = torch.export.load(sys.argv[1]).module()
+torch.save([model(x.cuda()).cpu() for x in given], sys.argv[3])
+assert not any(name.startswith("models") for name in sys.modules)
+"""
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Every form; one that fails does not keep the others from being measured."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    found = {case.name: case for case in cases(host.examples)}
+    forms: list[tuple[str, Callable[[], Iterator[Row]]]] = [
+        ("threads", partial(_threads, found[_MODEL], host)),
+        ("a pt2 file", partial(_pt2, found[_MODEL], host)),
+        ("commands", partial(_commands, host)),
+    ]
+    for name in (_MODEL, "attention", "three_parts"):
+        if found[name].package.exists():
+            forms.append((f"{name}: CUDA graphs", partial(_graphs, found[name], host)))
+    for name, form in forms:
+        try:
+            yield from form()
+        except Exception as error:  # the others are measured all the same
+            yield Check(f"{name}: runs", False, f"{type(error).__name__}: {error}"[:800])
+
+
+def _graphs(case: Case, host: Host) -> Iterator[Row]:
+    import torch
+
+    import trtbuild
+
+    loaded = trtbuild.load(case.package, device=host.device)
+    plain, graphed = loaded.module(), loaded.module(cuda_graphs=True)
+    eager = case.eager(host.device)
+    worst = 0.0
+    with torch.inference_mode():
+        for _ in range(2):  # recorded, and replayed
+            for point in case.points(host.points):
+                args, kwargs = case.inputs(point, host.device)
+                got = graphed(*args, **kwargs)
+                host.synchronize()
+                worst = max(worst, error_of(got, eager(*args, **kwargs)))
+        args, kwargs = case.inputs(case.points(0)[0], host.device)
+        calls = {"plain": partial(plain, *args, **kwargs), "graph": partial(graphed, *args, **kwargs)}
+        times = latency(calls, host.synchronize, host.repeats)
+    yield Check(f"{case.name}: CUDA graphs, equal to eager", worst <= tolerance(case.model.precision), f"{worst:.1e}")
+    for name, time in times.items():
+        yield Limit(f"{case.name} at min, {name}", Value("call", round(time.p50_us, 1), "µs"))
+
+
+def _threads(case: Case, host: Host) -> Iterator[Row]:
+    """Each thread has a stream, and other shapes than its neighbours."""
+    import torch
+
+    import trtbuild
+
+    module = trtbuild.load(case.package, device=host.device).module()
+    eager = case.eager(host.device)
+    points = case.points(host.points)
+    worst: list[float] = []
+
+    def work(number: int) -> None:
+        far = 0.0
+        with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
+            for turn in range(_CALLS):
+                args, kwargs = case.inputs(points[(number + turn) % len(points)], host.device)
+                got = module(*args, **kwargs)
+                far = max(far, error_of(got, eager(*args, **kwargs)))
+        worst.append(far)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ok = len(worst) == _THREADS and max(worst) <= tolerance(case.model.precision)
+    said = f"{len(worst)} of {_THREADS} threads done, {_CALLS} calls each, worst {max(worst, default=0):.1e}"
+    yield Check(f"{case.name}: threads with streams of their own", ok, said)
+
+
+def _pt2(case: Case, host: Host) -> Iterator[Row]:
+    import torch
+
+    model = case.eager(host.device)
+    fast = by_inputs(model, settings(case, host.device), host.device, str(host.work / "ways-cache"))
+    file, given, taken = (host.work / name for name in (f"{case.name}.pt2", "given.pt", "taken.pt"))
+    fast.save(file)
+    inputs = [torch.randn(batch, 196, 768) for batch in (1, 3, 32)]
+    torch.save(inputs, given)
+    done = host.python(host.work, ["-c", _LOAD, str(file), str(given), str(taken)])
+    if done.returncode:
+        raise RuntimeError(done.stderr[-1500:])
+    with torch.inference_mode():
+        wanted = [model(x.to(host.device)).cpu() for x in inputs]
+    worst = max(error_of(got, eager) for got, eager in zip(torch.load(taken), wanted, strict=True))
+    yield Check(f"{case.name}.pt2 in another process", worst <= tolerance("float32"), f"worst {worst:.1e} at 3 batches")
+
+
+def _commands(host: Host) -> Iterator[Row]:
+    dist = Path("dist") / _MODEL
+    for arguments in (
+        ["run", str(dist), "--at", "max"],
+        ["bench", str(dist), "--eager", "--duration", "0.2", "--warmup", "0.2"],
+        ["inspect", str(dist), "--memory"],
+    ):
+        done = host.trtbuild(host.examples, *arguments, "--json")
+        (host.work / f"{arguments[0]}.json").write_text(done.stdout)
+        said = done.stderr.strip().splitlines()[-1:] or [_short(arguments[0], done.stdout)]
+        yield Check(f"trtbuild {' '.join(arguments)}", done.returncode == 0, said[0][:300])
+
+
+def _short(command: str, text: str) -> str:
+    document: dict[str, Any] = json.loads(text)
+    return f"{command}: {', '.join(document)}"

@@ -123,6 +123,8 @@ def _device(job: EngineJob) -> Device | None:
 def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> Path | None:
     if device is None or folder is None or not FLAVOURS[job.target.toolchain].timing_cache:
         return None
+    if not release(job.target.toolchain, job.toolchain_version).keeps_timings:
+        return None
     return timing_cache.path_of(folder, job.target.toolchain, job.toolchain_version, device.name, device.driver)
 
 

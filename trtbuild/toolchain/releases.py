@@ -32,6 +32,8 @@ class Release:
     #: Whether the types of a network are those of its graph. Else precision is asked for, layer by layer
     #: (`trtbuild.toolchain.precision`).
     strongly_typed: bool = True
+    #: Whether timings of kernels are kept for later builds (`trtbuild.toolchain.timing_cache`).
+    keeps_timings: bool = True
     #: Whether int64 values are computed in 32 bits inside; they are no inputs and outputs then (`element_types`).
     narrows_int64: bool = False
     #: Compatibility policy → `HardwareCompatibilityLevel`; None where the library has none, and needs none.
@@ -91,6 +93,7 @@ _TENSORRT_8 = Release(
     network_flags=("EXPLICIT_BATCH",),
     strongly_typed=False,
     narrows_int64=True,
+    keeps_timings=False,
     compatibilities={"exact": "NONE", "ampere_plus": "AMPERE_PLUS"},
     lacks={**dict.fromkeys(_SINCE_10_8, "10.8"), **dict.fromkeys(_SINCE_10, "10.0")},
     tactic_sources=_TENSORRT_10.tactic_sources,

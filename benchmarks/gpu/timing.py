@@ -3,7 +3,8 @@
 Rules
 1. `latency`: one call and a wait for the GPU, by the host's clock. That is what a caller sees. Percentiles over all calls.
 2. `issue`: how long a call keeps the host busy. Calls are made in bursts short enough that no queue fills up (the GPU
-   would slow the host down), and only the calls are timed. The number is the median over bursts of the mean in a burst.
+   would slow the host down), and only the calls are timed. Before each burst one call is not timed: what ran before it may
+   have had other shapes. The number is the median over bursts of the mean in a burst.
 3. What is compared runs in turns, after everything has been warmed up.
 """
 
@@ -60,6 +61,7 @@ def issue(
         synchronize()
     for _ in range(max(5, repeats // BURST)):
         for name, call in contenders.items():
+            call()
             synchronize()
             started = time.perf_counter()
             for _ in range(BURST):

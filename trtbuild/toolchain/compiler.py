@@ -26,7 +26,7 @@ from trtbuild.toolchain import timing_cache
 from trtbuild.toolchain.configuration import configure
 from trtbuild.toolchain.devices import Device, use_device
 from trtbuild.toolchain.element_types import foreign_nodes
-from trtbuild.toolchain.library import Log, listening, load
+from trtbuild.toolchain.library import Log, listening, load, stay_loaded
 from trtbuild.toolchain.network import Bytes, NodeError, Parsed, create_network
 from trtbuild.toolchain.onnx_outline import outline
 from trtbuild.toolchain.precision import constrain
@@ -72,6 +72,8 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     own = release(job.target.toolchain, job.toolchain_version)
     timing = _timing_path(job, device, timings)
     with listening(trt) as (logger, log):
+        if device is not None:
+            stay_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
         with (
             Replayed(create_network(trt, builder, own), log) if recorded else Parsed(trt, builder, logger, log, own)

@@ -19,8 +19,8 @@ def test_contenders_are_called_in_turns_and_waited_for() -> None:
     assert timed == "a.b." + 2 * ("a." * BURST + "b." * BURST)
 
 
-def test_issue_waits_before_and_after_each_burst_alone() -> None:
+def test_issue_waits_before_and_after_each_burst_alone_and_the_first_call_is_not_timed() -> None:
     calls: list[str] = []
     issue({"a": lambda: calls.append("a")}, lambda: calls.append("wait"), 5 * BURST, warm_up=1)
     timed = "".join("." if call == "wait" else call for call in calls)
-    assert timed == "a." + 5 * ("." + "a" * BURST + ".")
+    assert timed == "a." + 5 * ("a." + "a" * BURST + ".")

@@ -1,0 +1,79 @@
+"""What TF32 alone makes of a model, computed on a CPU: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
+
+Tensor cores take float32 factors with 10 of their 23 bits. Rounded to them is what cuBLAS does for eager PyTorch; kernels
+that cut the others off lose up to twice as much in a product. Both are computed here, factor by factor, and compared
+with float32 as `shapes` compares engines: an engine that lies between the two is as near as TF32 is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.gpu.cases import Case, NoEager, cases
+from benchmarks.gpu.shapes import error_of
+
+#: Operator → which of its arguments are the factors.
+_FACTORS = {"addmm": (1, 2), "baddbmm": (1, 2), "mm": (0, 1), "bmm": (0, 1), "convolution": (0, 1), "linear": (0, 1)}
+_BELOW = (1 << 13) - 1
+
+
+class _TF32(TorchDispatchMode):  # type: ignore[misc]
+    def __init__(self, *, rounded: bool) -> None:
+        super().__init__()
+        self._rounded = rounded
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        taken = list(args)
+        for index in _FACTORS.get(operator.overloadpacket.__name__, ()):
+            taken[index] = self._shortened(taken[index])
+        return operator(*taken, **(kwargs or {}))
+
+    def _shortened(self, value: Any) -> Any:
+        if value.dtype != torch.float32:
+            return value
+        bits = value.contiguous().view(torch.int32)
+        if self._rounded:  # to nearest, ties to even
+            bits = bits + (_BELOW >> 1) + ((bits >> 13) & 1)
+        return (bits & ~_BELOW).view(torch.float32)
+
+
+def errors(case: Case, points: int) -> Iterator[tuple[str, float]]:
+    """How factors were shortened → the worst error over min, opt, max and random points."""
+    eager = case.eager("cpu")
+    for name, rounded in (("rounded", True), ("cut off", False)):
+        worst = 0.0
+        for point in case.points(points):
+            args, kwargs = case.inputs(point, "cpu")
+            with torch.no_grad():
+                wanted = eager(*args, **kwargs)
+                with _TF32(rounded=rounded):
+                    worst = max(worst, error_of(eager(*args, **kwargs), wanted))
+        yield name, worst
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.tf32", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what `python -m benchmarks.gpu write DIR` wrote")
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    given = parser.parse_args()
+    for case in cases(given.folder / "examples"):
+        if case.model.precision != "float32" or case.model.source.kind == "onnx":
+            continue
+        if given.models and case.name not in given.models:
+            continue
+        try:
+            said = ", ".join(f"{name} {error:.1e}" for name, error in errors(case, 6))
+        except NoEager:
+            continue
+        print(f"{case.name}: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -35,7 +35,7 @@ models:
       width: {{at: [image.3], multiple_of: 32}}
     profiles: [half_square, half_wide]
 """
-#: An example without TF32: what is left is the error of float32.
+#: An example without TF32, where what is left is the error of float32; and BERT in float32.
 _EXACT = """\
 version: 1
 include: [targets.yaml]
@@ -43,6 +43,9 @@ defaults: {{targets: [gpu]}}
 profiles:
   exact_features:
     x: {{min: [1, 32], opt: [16, 32], max: [64, 32]}}
+  exact_text:
+    input_ids: {{min: [1, 4], opt: [4, 32], max: [8, 128]}}
+    attention_mask: {{min: [1, 4], opt: [4, 32], max: [8, 128]}}
 models:
   mlp_exact:
     source: {{exported_program: programs/mlp.pt2}}
@@ -50,6 +53,17 @@ models:
     dims: {{batch: {{at: [x.0]}}}}
     {builder}
     profiles: [exact_features]
+  bert_float32:
+    source: {{python: "models.bert:build", kwargs: {{layers: 2}}}}
+    inputs:
+      input_ids: {{dtype: int64}}
+      attention_mask: {{dtype: int64, keyword: true}}
+    dims:
+      batch: {{at: [input_ids.0, attention_mask.0]}}
+      sequence: {{at: [input_ids.1, attention_mask.1]}}
+    reference: true
+    {plain}
+    profiles: [exact_text]
 """
 _HALF_PROFILES = """\
 version: 1
@@ -119,7 +133,10 @@ def write_examples(folder: Path, hardware: Hardware) -> Path:
             copy.write_bytes(data)
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())
     _write(folder / "manifests" / "half.yaml", _HALF.format(defaults=hardware.defaults()))
-    _write(folder / "manifests" / "exact.yaml", _EXACT.format(builder=hardware.builder("tf32: false")))
+    _write(
+        folder / "manifests" / "exact.yaml",
+        _EXACT.format(builder=hardware.builder("tf32: false"), plain=hardware.builder()),
+    )
     _write(folder / "manifests" / "vision.profiles.yaml", _HALF_PROFILES)
     return folder
 

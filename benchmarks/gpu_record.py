@@ -5,17 +5,20 @@
     python -m benchmarks.gpu_record --fake …        # the same, of the fake; needs no GPU
 
 It needs a GPU, its driver, `tensorrt` 8.6 and NumPy; neither torch nor cuda-python. The engines and questions are in
-tests/runtime/fake_tensorrt, and the answers that the fake is held to stand beside them as answers.json.
+tests/runtime/fake_tensorrt, and the answers that the fake is held to stand beside them as recording.json.
 
 The library is asked in a process of its own, and each answer is written at once: a question that it does not survive is
-recorded as that, and the next one goes to another process.
+recorded as that, with the call that it was, and the next one goes to another process. Questions that may leave the GPU or
+the library in any state have a process each.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -81,13 +84,11 @@ class Driver:
         return f"CUDA error {error}" if error else ""
 
 
-def build(trt: Any, logger: Any, sample: Sample) -> bytes:
-    """The plan of a sample, by TensorRT 8.6's network API."""
-    builder = trt.Builder(logger)
+def build(trt: Any, builder: Any, sample: Sample) -> bytes:
+    """The plan of a sample, by TensorRT 8.6's network API. A `builder` for all: making one takes seconds."""
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH))
     config = builder.create_builder_config()
     config.set_tactic_sources(0)
-    config.builder_optimization_level = 0  # quick: it is about answers, not speed
     config.clear_flag(trt.BuilderFlag.TF32)
     config.builder_optimization_level = 0  # no answer depends on how fast a sample is
     if any(dtype == "float16" for dtype, _ in sample.inputs):
@@ -106,7 +107,8 @@ def build(trt: Any, logger: Any, sample: Sample) -> bytes:
     for ranges in sample.profiles:
         profile = builder.create_optimization_profile()
         for index, (low, middle, high) in enumerate(ranges):
-            profile.set_shape(f"i{index}", low, middle, high)
+            set_range = profile.set_shape_input if index in sample.on_host else profile.set_shape
+            set_range(f"i{index}", low, middle, high)
         config.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
@@ -115,7 +117,7 @@ def build(trt: Any, logger: Any, sample: Sample) -> bytes:
 
 
 def work(folder: Path, names: list[str]) -> None:
-    """Answer the probes `names` into `folder`; what is being done stands in its file ``now``."""
+    """Answer the probes `names` into `folder`; what is being done stands in its file ``now.json``."""
     import tensorrt as trt
 
     gpu = Driver()
@@ -123,60 +125,85 @@ def work(folder: Path, names: list[str]) -> None:
     logger = bench.logger()
     about = {"library": "tensorrt", "version": str(trt.__version__), "gpu": gpu.name, "driver": gpu.version}
     (folder / "by.json").write_text(json.dumps(about))
+    builder = None
     for name, sample in SAMPLES.items():
         plan = folder / f"{name}.plan"
         if not plan.exists():
-            (folder / "now").write_text(f"build {name}")
+            _now(folder, f"build {name}")
             plan.write_bytes(b"")  # should the build not be survived
             started = time.perf_counter()
-            plan.write_bytes(build(trt, logger, sample))
+            try:
+                builder = builder or trt.Builder(logger)
+                plan.write_bytes(build(trt, builder, sample))
+            except Exception as error:  # the other samples are asked about all the same
+                print(f"{name} does not build: {error}; {bench.said[-2:]}", flush=True)
             print(f"built {name} in {time.perf_counter() - started:.1f} s", flush=True)
         bench.plans[name] = plan.read_bytes()
+    del builder
     bench.runtime = trt.Runtime(logger)
     for name in names:
-        (folder / "now").write_text(name)
+        bench.note = functools.partial(_now, folder, name)
         answer = probes.ask(bench, name)
         (folder / f"{name}.json").write_text(json.dumps(answer))
         print(f"{name}: {'raised ' + answer['text'] if 'raises' in answer else 'answered'}", flush=True)
 
 
-def record(timeout_s: float) -> dict[str, Any]:
-    """All answers, and by whom."""
+def _now(folder: Path, name: str, call: str = "", before: dict[str, Any] | None = None) -> None:
+    """Write down which call of which question is made next, after which answers."""
+    (folder / "now.json").write_text(json.dumps([name, call, before or {}]))
+
+
+def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
+    """All answers, and by whom. `worker` is the Python program that is given a folder and names (`work`)."""
     answers: dict[str, Any] = {}
+    quick = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for _ in range(len(probes.PROBES) + len(SAMPLES)):  # each process gets one step further at least
+        for _ in range(2 * len(probes.PROBES) + len(SAMPLES)):  # each process gets one step further at least
             left = [name for name in probes.PROBES if name not in answers]
             if not left:
                 break
-            command = [sys.executable, "-m", "benchmarks.gpu_record", "--worker", str(folder), *left]
+            together = [name for name in left if name not in probes.ALONE] or left[:1]
+            command = [sys.executable, *worker, "--worker", str(folder), *together]
             try:
-                ended = subprocess.run(command, timeout=timeout_s, check=False).returncode
+                ended = subprocess.run(command, timeout=timeout_s, check=False, env=quick).returncode
             except subprocess.TimeoutExpired:
                 ended = 124
-            for name in left:
+            for name in together:
                 if (folder / f"{name}.json").exists():
                     answers[name] = json.loads((folder / f"{name}.json").read_text())
-            now = (folder / "now").read_text() if (folder / "now").exists() else ""
-            if ended and now in left and now not in answers:
-                answers[now] = {"died": ended}
-                print(f"{now}: the process ended with {ended}", flush=True)
+            now, call, before = (
+                json.loads((folder / "now.json").read_text()) if (folder / "now.json").exists() else _NONE
+            )
+            if ended and now in together and now not in answers:
+                answers[now] = probes.died(ended, call, before)
+                print(f"{now}: the process ended with {ended} in {call or 'it'}", flush=True)
         by = json.loads((folder / "by.json").read_text()) if (folder / "by.json").exists() else {}
     return {"schema": SCHEMA, "by": by, "answers": answers}
 
 
-def of_fake() -> dict[str, Any]:
-    """The fake's answers to the same questions."""
-    from tests.runtime.fake_gpu import FakeGpu
-    from tests.runtime.fake_tensorrt import FakeTensorRT
+_NONE: tuple[str, str, dict[str, Any]] = "", "", {}
 
-    gpu = FakeGpu()
-    trt = FakeTensorRT(gpu)
-    bench = probes.Bench(trt, {name: trt.plan(name) for name in SAMPLES}, gpu)
-    bench.start()
-    answers = {name: probes.ask(bench, name) for name in probes.PROBES}
-    gpu.synchronize_all()
-    return {"schema": SCHEMA, "by": {"library": "the fake: assumed, not recorded"}, "answers": answers}
+
+def of_fake() -> dict[str, Any]:
+    """The fake's answers to the same questions. Where the real one ends the process, the fake says so (`ProcessEnded`)."""
+    from tests.runtime.fake_gpu import FakeGpu
+    from tests.runtime.fake_tensorrt import FakeTensorRT, ProcessEnded
+
+    answers = {}
+    for name in probes.PROBES:
+        gpu = FakeGpu()
+        trt = FakeTensorRT(gpu)
+        noted: list[tuple[str, dict[str, Any]]] = []
+        note = lambda call, before, noted=noted: noted.append((call, before))  # noqa: E731
+        bench = probes.Bench(trt, {sample: trt.plan(sample) for sample in SAMPLES}, gpu, note=note)
+        bench.start()
+        try:
+            answers[name] = probes.ask(bench, name)
+        except ProcessEnded as end:
+            answers[name] = probes.died(end.status, *noted[-1])
+        gpu.synchronize_all()
+    return {"schema": SCHEMA, "by": {"library": "the fake"}, "answers": answers}
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
@@ -199,7 +226,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the answers here")
     parser.add_argument("--check", type=Path, help="compare the answers with these")
     parser.add_argument("--fake", action="store_true", help="ask the fake")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for one process")
+    parser.add_argument("--timeout", type=float, default=400, help="seconds for one process")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -61,6 +61,22 @@ def a_size_that_the_package_does_not_say(rig: Rig, _: Patch) -> Any:  # noqa: F8
 
 
 @asked
+def a_shape_beyond_the_profile(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return _run(rig, "affine", rig.values(9, 4, stream=0)[0], sizes=(9,))
+
+
+@asked
+def shapes_that_do_not_go_together(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    values = rig.values(2, 3, stream=0)[0], rig.values(3, 2, stream=0)[0]
+    return _run(rig, "pair", *values, sizes=(2, 3))
+
+
+@asked
+def an_input_whose_values_are_shapes(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return rig.part("shaped")
+
+
+@asked
 def an_engine_of_another_partition(rig: Rig, _: Patch) -> Any:  # noqa: F811
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("kinds"))

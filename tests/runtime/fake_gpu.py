@@ -71,7 +71,8 @@ class FakeGpu:
     # -- memory
 
     def allocate(self, size_bytes: int, stream: int | None = None) -> int:
-        """A block of its own, aligned to 256 bytes. As in a pool, the last one of its size that was freed on `stream`."""
+        """A block of its own, aligned to 256 bytes and no more. As in a pool, the last one of its size that was freed on
+        `stream`."""
         with self.lock:
             idle = self._idle.get((max(size_bytes, 1), stream))
             if idle:
@@ -79,8 +80,8 @@ class FakeGpu:
                 self.blocks[address] = self._freed.pop(address)[0]
                 return address
             self.allocations += 1
-            raw = np.full(size_bytes + 256, _POISON, np.uint8)
-            offset = -raw.ctypes.data % 256
+            raw = np.full(size_bytes + 1024, _POISON, np.uint8)
+            offset = -raw.ctypes.data % 512 + 256
             block = raw[offset : offset + max(size_bytes, 1)]
             self.blocks[block.ctypes.data] = block
             return int(block.ctypes.data)

@@ -31,6 +31,8 @@ _SIZES: dict[str, list[tuple[Any, ...]]] = {
     "empty": [(["sym", 0], 4)],
     "pair": [(["sym", 0], ["sym", 1])] * 2,
     "half": [(2, 3)],
+    "unshared_static": [(2, 3)],
+    "shaped": [(["data", 0], ["data", 1])],
     "scalar": [()],
     "kinds": [(["sym", 0],)] * 2,
     "nonzero": [(1, ["data", 0])],

@@ -228,11 +228,17 @@ def test_calls_on_the_default_stream_are_ordered_with_it(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), (data + 5) * 2 + 1)
 
 
-def test_a_shape_outside_of_the_profile_is_refused_with_tensorrts_words(rig: Rig) -> None:
+@pytest.mark.parametrize(("rows", "profile"), [(9, 0), (7, 1), (33, 1)])
+def test_a_shape_outside_of_the_profile_is_refused_before_tensorrt_hears_of_it(
+    rig: Rig, rows: int, profile: int
+) -> None:
     part, stream = rig.part("affine"), rig.stream()
-    value, _ = rig.values(9, 4, stream=stream)
-    with pytest.raises(CallRefused, match=r"input 0 of affine \(input:0\) has shape \[9, 4\], which profile 0"):
-        part([value], rig.call(9, stream=stream))
+    value, _ = rig.values(rows, 4, stream=stream)
+    with pytest.raises(
+        CallRefused, match=rf"input 0 of affine \(input:0\) has shape \[{rows}, 4\], and profile {profile}"
+    ):
+        part([value], rig.call(rows, stream=stream, profile=profile))
+    assert "set_input_shape" not in rig.trt.calls
     value, data = rig.values(3, 4, stream=stream)
     np.testing.assert_array_equal(part([value], rig.call(3, stream=stream))[0].numpy(), data * 2 + 1)
 
@@ -247,8 +253,9 @@ def test_shapes_that_do_not_go_together_are_refused(rig: Rig) -> None:
     part, stream = rig.part("pair"), rig.stream()
     first, _ = rig.values(2, 3, stream=stream)
     second, _ = rig.values(3, 2, stream=stream)
-    with pytest.raises(EngineError, match="no shapes follow"):
+    with pytest.raises(EngineError, match=r"gives o0 the shape .*, and the package says \[2, 3\]"):
         part([first, second], rig.call(2, 3, stream=stream))
+    assert "execute_async_v3" not in rig.trt.calls
 
 
 def test_sizes_that_the_package_does_not_say_are_an_error(rig: Rig) -> None:
@@ -314,6 +321,9 @@ def test_an_engine_without_shared_profiles_says_what_it_cannot(rig: Rig) -> None
     with pytest.raises(EngineError, match="profile 0 cannot be used") as caught:
         part([value], rig.call(2, stream=other))
     assert "profile sharing" in str(caught.value)
+    value, data = rig.values(9, 4, stream=other)
+    (output,) = part([value], rig.call(9, stream=other, profile=1))
+    np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
 def test_an_engine_of_another_partition_is_refused(rig: Rig) -> None:
@@ -347,4 +357,4 @@ def test_layers_are_timed(rig: Rig) -> None:
 
 
 def test_memory_of_a_context_is_known_by_profile(rig: Rig) -> None:
-    assert rig.part("wide").memory_bytes() == [fake_tensorrt.said.MEMORY_BYTES["wide"]] * 2
+    assert rig.part("wide").memory_bytes() == [SAMPLES["wide"].memory_bytes] * 2

@@ -38,10 +38,10 @@ def test_a_difference_is_found_and_said() -> None:
     assert line.startswith("/addresses/returns/null input/returns: True was recorded")
 
 
-def _ready(trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int) -> Any:
+def _ready(trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int, *, memory: bool = True) -> Any:
     bench = probes.Bench(trt, {sample: trt.plan(sample)}, gpu)
     bench.start()
-    context = bench.context(bench.engine(sample))
+    context = (bench.context if memory else bench.bare_context)(bench.engine(sample))
     context.set_input_shape("i0", (rows, width))
     for name in ("i0", "o0"):
         context.set_tensor_address(name, gpu.allocate(rows * width * 4))
@@ -65,9 +65,8 @@ def test_memory_that_is_missing_or_shared_at_once_is_a_misuse() -> None:
     trt = FakeTensorRT(gpu)
     first, second = _ready(trt, gpu, "wide", 2, 256), _ready(trt, gpu, "wide", 2, 256)
     one, other = gpu.new_stream(blocking=False), gpu.new_stream(blocking=False)
-    first.device_memory = 0
     with pytest.raises(Misuse, match="the context's memory"):
-        first.execute_async_v3(one)
+        _ready(trt, gpu, "wide", 2, 256, memory=False).execute_async_v3(one)
     first.device_memory = second._memory
     assert first.execute_async_v3(one)
     with pytest.raises(Misuse, match="in one workspace"):

@@ -86,13 +86,14 @@ def test_every_name_that_is_used_of_tensorrt_rtx_exists() -> None:
             "get_tensor_name",
             "get_tensor_profile_shape",
             "get_tensor_shape",
+            "is_shape_inference_io",
             "num_io_tensors",
             "num_optimization_profiles",
         ),
         tensorrt_rtx.IExecutionContext: (
             "execute_async_v3",
             "get_tensor_shape",
-            "infer_shapes",
+            "active_optimization_profile",
             "profiler",
             "set_device_memory",
             "set_input_shape",
@@ -174,6 +175,7 @@ class FakeRtxEngine:
 
         class Context:
             set_input_shape = set_tensor_address = execute_async_v3 = None
+            active_optimization_profile = 0
 
             def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
                 outer.profiles.append((profile, stream))

@@ -6,14 +6,15 @@ Rules
 1. One context is used by one thread at a time, and its work is enqueued on one stream. Engines may be shared by threads:
    creating a context is safe at any time (TensorRT developer guide, "Threading").
 2. All calls are made while the engine's device is the current one of the calling thread.
-3. Shapes are set before addresses are used: `Context.set_shape` for every input, then `unspecified()` is empty.
+3. Shapes are set before addresses are used: `Context.set_shape` for every input. Each is within the profile's range
+   (`Engine.profile_shapes`): TensorRT takes others, too, and only running them fails.
 4. What `use_memory` was given, and every address, stays valid until the stream has passed the work that was enqueued.
 5. `False` from a call is a refusal, and `Library.words` has TensorRT's reason. Nothing is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -30,7 +31,8 @@ class Binding:
     is_input: bool
     dtype: str
     shape: tuple[int, ...]
-    #: Whether TensorRT reads or writes it in host memory (``TensorLocation.HOST``: values that decide shapes).
+    #: Whether TensorRT reads or writes it in host memory (``TensorLocation.HOST``), or needs the values of the input to
+    #: know shapes (``is_shape_inference_io``).
     on_host: bool = False
 
 
@@ -64,16 +66,16 @@ class Context(Protocol):
     #: (stream) → whether the work was enqueued.
     enqueue: Callable[[int], bool]
 
-    def unspecified(self) -> Sequence[str]:
-        """Names of what is still to be set before shapes follow (``infer_shapes``). Raises EngineError."""
-        ...
-
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of `name` under the input shapes; -1 where only running tells it."""
+        """The shape of `name` under the input shapes; -1 where only running tells it, or none follows from them.
+
+        Raises EngineError where there is none."""
         ...
 
     def use_memory(self, address: int, size_bytes: int) -> None:
-        """The device memory for activations, aligned to 256 bytes, as large as `Engine.memory_bytes` says."""
+        """The device memory for activations, aligned to 512 bytes, as large as `Engine.memory_bytes` says; never null.
+
+        Raises EngineError where TensorRT does not take it."""
         ...
 
     def send_output(self, name: str, memory: OutputMemory) -> None:
@@ -102,7 +104,9 @@ class Engine(Protocol):
         ...
 
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> Context:
-        """A new context that has `profile` and no memory yet. Raises EngineError."""
+        """A new context that has `profile` and no memory yet.
+
+        Raises EngineError, also where another context has the profile and the engine was not built to share it."""
         ...
 
     def create_kernel_cache(self) -> KernelCache | None:

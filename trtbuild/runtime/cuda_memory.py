@@ -151,8 +151,8 @@ class CudaMemory:
             self.call(self.driver.cuMemsetD8Async, array.address, 0, array.nbytes, stream)
         return array
 
-    def view(self, array: DeviceArray, shape: tuple[int, ...], dtype: str) -> DeviceArray:
-        return DeviceArray(self, array.address, shape, dtype, owner=array.owner, stream=array.stream)
+    def view(self, array: DeviceArray, shape: tuple[int, ...], dtype: str, offset_bytes: int = 0) -> DeviceArray:
+        return DeviceArray(self, array.address + offset_bytes, shape, dtype, owner=array.owner, stream=array.stream)
 
     def adopt(self, value: object, name: str, stream: int) -> DeviceArray:
         if isinstance(value, DeviceArray):

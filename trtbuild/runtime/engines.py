@@ -64,6 +64,8 @@ class EnginePart:
         self.outputs = _fitting(by_name, "o", [type_.dtype for type_ in partition.outputs], partition.name, False)
         if len(by_name) != len(self.inputs) + len(self.outputs):
             raise PackageDamaged(f"the engine of {partition.name} has inputs or outputs that its partition has not")
+        #: The smallest and largest shape of each input, by profile.
+        self.ranges = [[_range(engine, binding, k) for binding in self.inputs] for k in range(engine.profile_count)]
         self._local = threading.local()
         self._all: weakref.WeakSet[_Thread] = weakref.WeakSet()
         #: Runs of threads that have ended, by stream and profile. Appending and popping are atomic.
@@ -154,3 +156,11 @@ def _fitting(
             )
         found.append(binding)
     return tuple(found)
+
+
+def _range(engine: Engine, binding: Binding, profile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Min and max of an input in a profile."""
+    if -1 not in binding.shape:
+        return binding.shape, binding.shape
+    low, _, high = engine.profile_shapes(binding.name, profile)
+    return low, high

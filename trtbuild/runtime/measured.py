@@ -6,7 +6,7 @@ from typing import Any
 
 from trtbuild.errors import EngineError
 from trtbuild.runtime.memory import Array, Memory
-from trtbuild.runtime.workspaces import ALIGNMENT
+from trtbuild.runtime.workspaces import ALIGNMENT, aligned
 
 
 class Measured:
@@ -16,6 +16,7 @@ class Measured:
         self._memory = memory
         self._stream = stream
         self._buffer: Array | None = None
+        self._offset_bytes = 0
         self._shape: tuple[int, ...] | None = None
         self._error: Exception | None = None
 
@@ -25,9 +26,9 @@ class Measured:
 
     def allocate(self, name: str, size_bytes: int, alignment: int) -> int:
         try:
-            memory = self._memory
-            self._buffer = memory.empty((max(size_bytes, ALIGNMENT),), memory.dtype("uint8"), self._stream)
-            return self._buffer.data_ptr()
+            self._buffer, address = aligned(self._memory, max(size_bytes, ALIGNMENT), alignment, self._stream)
+            self._offset_bytes = address - self._buffer.data_ptr()
+            return address
         except Exception as error:  # TensorRT is between us and whoever is to see it
             self._error = error
             return 0
@@ -45,4 +46,4 @@ class Measured:
         if self._buffer is None or self._shape is None:
             raise EngineError("TensorRT did not say the shape of an output that it computed")
         buffer, self._buffer = self._buffer, None
-        return self._memory.view(buffer, self._shape, dtype)
+        return self._memory.view(buffer, self._shape, dtype, self._offset_bytes)

@@ -79,8 +79,8 @@ class Memory(Protocol):
         """A new array of zeros."""
         ...
 
-    def view(self, array: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The first bytes of a contiguous `array` as another array, which keeps the memory."""
+    def view(self, array: Any, shape: tuple[int, ...], dtype: Any, offset_bytes: int = 0) -> Array:
+        """The bytes of a contiguous `array` from `offset_bytes` on as another array, which keeps the memory."""
         ...
 
     def adopt(self, value: object, name: str, stream: int) -> Array:

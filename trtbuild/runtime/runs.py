@@ -3,10 +3,12 @@
 Rules
 1. A run sets shapes and asks for output shapes only when they changed, and addresses only when they changed. Outputs are
    new tensors; nothing else is allocated.
-2. TensorRT is never given what it does not check: dtype and shape of every value are compared with the engine's, an address
-   that is not aligned to 256 bytes is copied to one that is, an empty tensor has some address.
+2. TensorRT is never given what it does not check: the dtype of every value is compared with the engine's, and its shape
+   with the ranges of the profile (whoever calls: a module, an operator, a warm-up); an address that is not aligned to 256
+   bytes is copied to one that is, an empty tensor has some address.
 3. The shapes of outputs are TensorRT's (from the context, or from its output allocator), and must be those that the
-   package says.
+   package says. A size of -1 is taken only where the package says that it depends on data: from input shapes that do not go
+   together TensorRT infers none either.
 4. No engine runs on the legacy default stream, where TensorRT waits for the whole device. A call on it is enqueued on a
    stream that CUDA orders with it (`Memory.working_stream`).
 5. A context goes only after its stream is done (`Run.__del__`).
@@ -58,6 +60,8 @@ class Run:
         #: Each output's name, what makes a new tensor for it (None where only running tells the size), and dtype.
         self._made: list[tuple[str, Callable[[], Array] | None, Any]] = []
         self._measured: dict[str, Measured] = {}
+        #: Those outputs' sizes as the package says them; None where they depend on data.
+        self._said_sizes: dict[str, list[int | None]] = {}
         self._memory_bytes = part.engine.memory_bytes(call.profile)
         self._workspace_address = 0
         self._nowhere: Array | None = None
@@ -159,32 +163,29 @@ class Run:
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
         context = self.context
+        self.part.library.words()  # what was said before is not the reason of what comes
+        ranges = self.part.ranges[call.profile]
         for index, (name, value) in enumerate(zip(self._input_names, values, strict=True)):
-            shape = tuple(value.shape)
-            if not context.set_shape(name, shape):
+            shape, (low, high) = tuple(value.shape), ranges[index]
+            if not _within(shape, low, high):
                 raise CallRefused(
-                    f"{self._said(index)} has shape {list(shape)}, which profile {call.profile} does not take: "
-                    f"{self.part.library.words() or 'TensorRT gives no reason'}"
+                    f"{self._said(index)} has shape {list(shape)}, and profile {call.profile} of its engine takes "
+                    f"{list(low)} to {list(high)}"
                 )
-        missing = context.unspecified()
-        if missing:
-            raise EngineError(f"the engine of {self.part.name} wants values of {', '.join(missing)} to know its shapes")
+            if not context.set_shape(name, shape):
+                raise self._refused(f"shape {list(shape)} of {self._said(index)}")
         self._made = []
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
         ):
             shape = context.shape(name)
             said = [None if depends_on_data(size) else evaluate(size, call.sizes) for size in type_.shape]
-            if len(shape) != len(said) or any(
-                size not in (-1, wanted) for size, wanted in zip(shape, said, strict=True) if wanted is not None
-            ):
-                raise EngineError(
-                    f"the engine of {self.part.name} gives {name} the shape {list(shape)}, and the package says {said}",
-                    hint="the engine is not the one that the package was made with: build the package again",
-                )
-            if -1 in shape and name not in self._measured:
-                self._measured[name] = Measured(self.part.memory, self._stream)
-                context.send_output(name, self._measured[name])
+            self._compare(name, shape, said)
+            if -1 in shape:
+                if name not in self._measured:
+                    self._measured[name] = Measured(self.part.memory, self._stream)
+                    context.send_output(name, self._measured[name])
+                self._said_sizes[name] = said
             make = None if -1 in shape else self.part.memory.maker(shape, dtype, self._stream)
             self._made.append((name, make, dtype))
         self._sizes = call.sizes
@@ -193,8 +194,22 @@ class Run:
     def _settled(self, outputs: list[Array]) -> list[Array]:
         for index, (name, make, dtype) in enumerate(self._made):
             if make is None:
-                outputs[index] = self._measured[name].result(dtype)
+                outputs[index] = array = self._measured[name].result(dtype)
+                self._compare(name, tuple(array.shape), self._said_sizes[name])
         return outputs
+
+    def _compare(self, name: str, shape: tuple[int, ...], said: list[int | None]) -> None:
+        """Raise EngineError unless `shape` is the package's, whose None is any size."""
+        if len(shape) == len(said) and all(
+            wanted is None or size == wanted for size, wanted in zip(shape, said, strict=True)
+        ):
+            return
+        words = self.part.library.words()
+        raise EngineError(
+            f"the engine of {self.part.name} gives {name} the shape {list(shape)}, and the package says {said}"
+            + (f": {words}" if words else ""),
+            hint="the engine is not the one that the package was made with: build the package again",
+        )
 
     def refused_dtype(self, index: int, value: Array) -> CallRefused:
         """The error for a value of another element type."""
@@ -210,3 +225,9 @@ class Run:
     def _refused(self, what: str) -> EngineError:
         words = self.part.library.words() or "no reason was given"
         return EngineError(f"{self.part.library.name} refuses {what} ({self.part.name}): {words}")
+
+
+def _within(shape: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...]) -> bool:
+    return len(shape) == len(low) and all(
+        smallest <= size <= largest for smallest, size, largest in zip(low, shape, high, strict=True)
+    )

@@ -110,9 +110,9 @@ class TorchMemory:
     def filled(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Any:
         return self._torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def view(self, array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        size = self._torch.Size(shape).numel() * dtype.itemsize
-        return array.view(-1).view(self._torch.uint8)[:size].view(dtype).view(shape)
+    def view(self, array: Any, shape: tuple[int, ...], dtype: Any, offset_bytes: int = 0) -> Any:
+        end = offset_bytes + self._torch.Size(shape).numel() * dtype.itemsize
+        return array.view(-1).view(self._torch.uint8)[offset_bytes:end].view(dtype).view(shape)
 
     def adopt(self, value: Any, name: str, stream: int) -> Any:
         torch = self._torch

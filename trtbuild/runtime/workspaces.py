@@ -10,11 +10,24 @@ import threading
 
 from trtbuild.runtime.memory import Array, Memory
 
-#: What TensorRT asks of activation memory (IExecutionContext.device_memory), and cudaMalloc gives.
+#: What kernels may rely on in the address of a tensor, and cudaMalloc gives (in bytes).
 ALIGNMENT = 256
+
+#: What TensorRT asks of the address of activation memory: 8.6 takes no other, whatever its documentation says (256 bytes).
+MEMORY_ALIGNMENT = 512
 
 #: Streams of one thread that have a workspace. Beyond them all are made anew: memory stays bounded.
 _STREAMS = 32
+
+
+def aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tuple[Array, int]:
+    """New memory, and an address in it that is a multiple of `alignment` and has `size_bytes` after it.
+
+    Allocators promise less than TensorRT asks (cudaMalloc 256 bytes).
+    """
+    array = memory.empty((size_bytes + alignment - 1,), memory.dtype("uint8"), stream)
+    address = array.data_ptr()
+    return array, address + -address % alignment
 
 
 class Workspace:
@@ -32,9 +45,9 @@ class Workspace:
     def reserve(self, size_bytes: int) -> None:
         """At least `size_bytes`. What was there before goes back behind the work that uses it."""
         if size_bytes > self.size_bytes or not self.address:
-            size_bytes = max(size_bytes, ALIGNMENT)
-            self.array = self._memory.empty((size_bytes,), self._memory.dtype("uint8"), self._stream)
-            self.size_bytes, self.address = size_bytes, self.array.data_ptr()
+            size_bytes = max(size_bytes, MEMORY_ALIGNMENT)  # also for those that need none: null is refused
+            self.array, self.address = aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
+            self.size_bytes = size_bytes
 
 
 class Workspaces:

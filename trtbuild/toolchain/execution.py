@@ -7,11 +7,16 @@ Rules
 3. TensorRT's objects point to one another without owning: an `Engine` keeps its runtime, a context its engine.
 4. A refusal is an EngineError with what TensorRT said. The calls of every run return what the library returns, so that they
    cost nothing more; whoever makes them asks for the `words` when they refuse.
+5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL: where
+   one of these calls fails the process ends by SIGSEGV (seen with 8.6; releases from 8.5 on are alike). So the first is
+   never called (shapes come from ``get_tensor_shape``), and the second only where it cannot be refused (`_Profiles`).
 """
 
 from __future__ import annotations
 
 import functools
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,6 +118,7 @@ class TensorRTEngine:
         self._trt = trt
         self._calls = calls
         self._engine = engine
+        self._profiles = _Profiles(calls, self.profile_count)
         self.bindings = tuple(self._binding(engine.get_tensor_name(k)) for k in range(engine.num_io_tensors))
 
     def _binding(self, name: str) -> Binding:
@@ -120,12 +126,14 @@ class TensorRTEngine:
         member = engine.get_tensor_dtype(name).name
         if member not in _DTYPES:
             raise EngineError(f"{name} of the engine is {member}, which arrays do not have")
+        is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+        on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
         return Binding(
             name=name,
-            is_input=engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT,
+            is_input=is_input,
             dtype=_DTYPES[member],
             shape=tuple(engine.get_tensor_shape(name)),
-            on_host=engine.get_tensor_location(name) == trt.TensorLocation.HOST,
+            on_host=on_host or (is_input and engine.is_shape_inference_io(name)),
         )
 
     def profile_shapes(self, name: str, profile: int) -> tuple[tuple[int, ...], ...]:
@@ -137,22 +145,24 @@ class TensorRTEngine:
         return int(getattr(self._engine, self._calls.memory_size))
 
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> TensorRTContext:
-        with listening(self._trt) as (_, log):
-            context = self._new_context(options)
-            if context is None:
-                raise EngineError(f"no context for the engine: {_said(log.errors())}")
-            try:
-                taken = context.set_optimization_profile_async(profile, stream)
-            except RuntimeError:  # the bindings raise where the library says no
-                taken = False
-            if not taken:
-                hint = None
-                if not self._calls.shared_profiles:
-                    hint = (
-                        f"{self._library} lets only engines that were built with profile sharing run in several threads "
-                        "or on several streams at once"
-                    )
-                raise EngineError(f"optimization profile {profile} cannot be used: {_said(log.errors())}", hint=hint)
+        with listening(self._trt) as (_, log), self._profiles.lock:
+
+            def make() -> Any:
+                context = self._new_context(options)
+                if context is None:
+                    raise EngineError(f"no context for the engine: {_said(log.errors())}")
+                return context
+
+            context = make()
+            if not self._profiles.can_take(context, profile, make):
+                raise EngineError(
+                    f"optimization profile {profile} cannot be used: another context has it",
+                    hint=f"{self._library} lets only engines that were built with profile sharing run in several threads "
+                    "or on several streams at once",
+                )
+            if context.active_optimization_profile != profile:
+                context.set_optimization_profile_async(profile, stream)
+            self._profiles.contexts.add(context)
         return TensorRTContext(self._library, self._trt, self._calls, self._engine, context)
 
     def _new_context(self, options: ContextOptions) -> Any:
@@ -179,6 +189,36 @@ class TensorRTEngine:
         with listening(self._trt):
             config = self._engine.create_runtime_config()
             return RuntimeCache(self._trt, (self._engine, config), config.create_runtime_cache())
+
+
+class _Profiles:
+    """Which optimization profiles of an engine its contexts have, and whether a new one can have some profile (rule 5).
+
+    Without profile sharing a profile is for one context at a time, and the engine says so in one way: a new context has
+    profile 0, or -1 where another context has that (``IExecutionContext::getOptimizationProfile``).
+    """
+
+    def __init__(self, calls: Calls, count: int) -> None:
+        self.lock = threading.Lock()
+        #: The library's contexts that there are.
+        self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._count = count
+        self._shared: bool | None = True if calls.shared_profiles else None
+
+    def can_take(self, context: Any, profile: int, make: Callable[[], Any]) -> bool:
+        """Whether `context`, a new one, has `profile` or can have it. `make` makes one more. Raises EngineError."""
+        if not 0 <= profile < self._count:
+            raise EngineError(f"the engine has {self._count} optimization profiles, and none is number {profile}")
+        active = context.active_optimization_profile
+        if active == -1 and self._shared is None:
+            self._shared = False
+        if active == profile or self._shared:
+            return True
+        if all(other.active_optimization_profile != profile for other in self.contexts):
+            return True
+        if self._shared is None:  # this one has profile 0: what the next one has tells
+            self._shared = make().active_optimization_profile == active
+        return self._shared
 
 
 class RuntimeCache:
@@ -213,20 +253,20 @@ class TensorRTContext:
         self._allocators: list[Any] = []  # TensorRT keeps pointers to them
         self._profiler: Any = None
 
-    def unspecified(self) -> Sequence[str]:
-        try:
-            return list(self._context.infer_shapes())
-        except RuntimeError as error:
-            raise EngineError(f"no shapes follow from the inputs' shapes: {_said(last_errors()) or error}") from error
-
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._context.get_tensor_shape(name))
+        try:
+            return tuple(self._context.get_tensor_shape(name))
+        except ValueError as error:  # a rank of -1, which Python has no sequence for
+            raise EngineError(f"{name} has no shape: {_said(last_errors())}") from error
 
     def use_memory(self, address: int, size_bytes: int) -> None:
-        if self._calls.memory == "sized":
-            self._context.set_device_memory(address, size_bytes)
-        else:
-            self._context.device_memory = address
+        with listening(self._trt) as (_, log):  # it returns nothing, and keeps what it has
+            if self._calls.memory == "sized":
+                self._context.set_device_memory(address, size_bytes)
+            else:
+                self._context.device_memory = address
+            if log.errors():
+                raise EngineError(f"{self._library} does not take its memory: {_said(log.errors())}")
 
     def send_output(self, name: str, memory: OutputMemory) -> None:
         allocator = _output_allocator(self._trt)(memory)

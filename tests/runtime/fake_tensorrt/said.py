@@ -1,67 +1,72 @@
-"""What TensorRT 8.6 says and requires where it refuses, as (severity, text).
-
-Assumed: no recording of a real one was made yet (answers.json says by whom its answers are). `python -m
-benchmarks.gpu_record --check tests/runtime/fake_tensorrt/answers.json` on a GPU host says what differs.
-"""
+"""What TensorRT 8.6 says where it refuses, as (severity, text): as recording.json has it."""
 
 from __future__ import annotations
 
-Shape = tuple[int, ...]
 Said = list[tuple[str, str]]
 
-#: Activation memory of the samples, in bytes.
-MEMORY_BYTES: dict[str, int] = {"wide": 1 << 20}
-NULL_OUTPUT_REFUSED = False
-NO_SHAPE: Shape = (-1,)
-MAX_OUTPUT_BYTES = 64
-PROFILE_REFUSED = "Error in set optimization profile async."
-INFERENCE_FAILED = "Shape inference failed"
+_API = (
+    "3: [executionContext.cpp::{where}] Error Code 3: API Usage Error (Parameter check failed at: "
+    "runtime/api/executionContext.cpp::{where}, condition: {condition} )"
+)
 
-EMPTY_PLAN: Said = [("ERROR", "empty")]
-CUT_PLAN: Said = [("ERROR", "cut")]
-NO_PLAN: Said = [("ERROR", "no plan")]
+
+def _internal(text: str) -> Said:
+    return [("ERROR", f"3: [{text}")]
+
+
+def _check(where: str, condition: str) -> Said:
+    return [("ERROR", _API.format(where=where, condition=condition))]
+
+
+EMPTY_PLAN = _internal(
+    "runtime.cpp::deserializeCudaEngineEx::96] Error Code 3: Internal Error "
+    "(Cannot deserialize with an empty memory buffer.)"
+)
+NO_PLAN: Said = [
+    (
+        "ERROR",
+        "1: [runtime.cpp::parsePlan::314] Error Code 1: Serialization "
+        "(Serialization assertion plan->header.magicTag == rt::kPLAN_MAGIC_TAG failed.)",
+    )
+]
+CUT_PLAN: Said = [
+    (
+        "ERROR",
+        "1: [runtime.cpp::parsePlan::315] Error Code 1: Serialization "
+        "(Serialization assertion plan->header.size == blobSize failed.)",
+    )
+]
+NULL_MEMORY = _internal(
+    "executionContext.cpp::setDeviceMemory::1182] Error Code 3: Internal Error "
+    "(setDeviceMemory: Cannot set memory to nullptr.)"
+)
+MEMORY_NOT_ALIGNED = _internal(
+    "executionContext.cpp::setDeviceMemory::1186] Error Code 3: Internal Error "
+    "(setDeviceMemory: memory must be aligned on 512 byte boundary.)"
+)
+NOT_AN_INPUT = _check(
+    "setInputShape::2189", "mEngine.getTensorIOMode(profileObliviousBindingIndex) == TensorIOMode::kINPUT"
+)
+WRONG_RANK = _check("setInputShape::2193", "engineDims.nbDims == dims.nbDims")
+WRONG_SIZE = _check(
+    "setInputShape::2198",
+    "engineDims.d[i] == dims.d[i]. Static dimension mismatch while setting input shape.",
+)
+SHAPE_MISSING = _check("resolveSlots::2725", "allInputDimensionsSpecified(routine)") * 2
+INPUT_MISSING = _check("enqueueV3::2594", "(mContext.profileObliviousBindings.at(profileObliviousIndex)) != nullptr")
+OUTPUT_MISSING = _check(
+    "enqueueV3::2600",
+    "mContext.profileObliviousBindings.at(profileObliviousIndex) || "
+    "getPtrOrNull(mOutputAllocators, profileObliviousIndex)",
+)
+#: Assumed.
 SHAPES_DO_NOT_GO: Said = [("ERROR", "shapes do not go together")]
+OUT_OF_RANGE: Said = [("ERROR", "a shape is out of the range of the profile")]
 
 
-def no_such_profile(profile: int, count: int) -> Said:
-    return [("ERROR", f"no profile {profile} of {count}")]
-
-
-def profile_in_use(profile: int) -> Said:
-    return [("ERROR", f"profile {profile} is in use")]
-
-
-def not_an_input(name: str, exists: bool) -> Said:
-    return [("ERROR", f"{name} is not an input")]
-
-
-def wrong_rank(name: str, shape: Shape, declared: Shape) -> Said:
-    return [("ERROR", f"{name} has another rank")]
-
-
-def wrong_size(name: str, axis: int, shape: Shape, declared: Shape) -> Said:
-    return [("ERROR", f"axis {axis} of {name}")]
-
-
-def out_of_range(name: str, axis: int, shape: Shape, low: Shape, high: Shape, profile: int) -> Said:
-    return [("ERROR", f"{name} is out of range of profile {profile}")]
-
-
-def no_tensor(name: str) -> Said:
-    return [("ERROR", f"no tensor {name}")]
-
-
-def no_tensor_address(name: str) -> Said:
-    return [("ERROR", f"no tensor {name}")]
-
-
-def null_address(name: str) -> Said:
-    return [("ERROR", f"{name} is null")]
-
-
-def shape_missing(name: str) -> Said:
-    return [("ERROR", f"no shape of {name}")]
-
-
-def address_missing(name: str) -> Said:
-    return [("ERROR", f"no address of {name}")]
+def no_tensor(call: str, name: str) -> Said:
+    """`call` names a tensor that is not there."""
+    return _internal(
+        "engine.cpp::getProfileObliviousBindingIndex::1316] Error Code 3: Internal Error "
+        f"({call} given invalid tensor name: {name})"
+    )

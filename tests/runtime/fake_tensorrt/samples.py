@@ -27,8 +27,12 @@ class Sample:
     network: Callable[[Any, Any, list[Any]], list[Any]]
     #: Whether contexts may share a profile (PreviewFeature.PROFILE_SHARING_0806; always from TensorRT 9 on).
     shared: bool = True
-    #: The fake's activation memory, where none was recorded.
+    #: Activation memory, in bytes, as it was recorded.
     memory_bytes: int = 0
+    #: Inputs that TensorRT reads in host memory: their values are shapes, and the profiles hold values.
+    on_host: tuple[int, ...] = ()
+    #: The tensors in the order in which the engine has them, where it is not that of the network.
+    order: tuple[str, ...] = ()
 
     def shapes(self, shapes: list[Shape]) -> list[Shape]:
         """The outputs' shapes for inputs of `shapes`; -1 where only running tells. Raises ValueError where none follow."""
@@ -93,6 +97,12 @@ def _wide(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
     return [value]
 
 
+def _reshaped(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
+    shuffle = network.add_shuffle(inputs[0])
+    shuffle.set_input(1, inputs[1])
+    return [shuffle.get_output(0)]
+
+
 def _kinds(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
     zero = _constant(network, np.zeros((1,), np.int32))
     greater = network.add_elementwise(inputs[0], zero, trt.ElementWiseOperation.GREATER).get_output(0)
@@ -126,20 +136,52 @@ SAMPLES: dict[str, Sample] = {
         ((_ranges((1, 1), (2, 3), (8, 8)),) * 2,),
         lambda a, b: [a + b, np.maximum(a, 0)],
         _pair,
+        memory_bytes=512,
     ),
     "half": Sample(
-        (("float16", (2, 3)),), (("float16", (2, 3)),), ((_ranges((2, 3), (2, 3), (2, 3)),),), lambda x: [x + x], _twice
+        (("float16", (2, 3)),),
+        (("float16", (2, 3)),),
+        ((_ranges((2, 3), (2, 3), (2, 3)),),),
+        lambda x: [x + x],
+        _twice,
+        memory_bytes=1536,
     ),
-    "scalar": Sample((("float32", ()),), (("float32", ()),), ((_ranges((), (), ()),),), lambda x: [x + x], _twice),
+    "scalar": Sample(
+        (("float32", ()),), (("float32", ()),), ((_ranges((), (), ()),),), lambda x: [x + x], _twice, memory_bytes=512
+    ),
+    "unshared_static": Sample(
+        (("float32", (2, 3)),),
+        (("float32", (2, 3)),),
+        ((_ranges((2, 3), (2, 3), (2, 3)),),),
+        lambda x: [x + x],
+        _twice,
+        shared=False,
+        memory_bytes=512,
+    ),
     "kinds": Sample(
         (("int32", (-1,)),),
         (("int32", (-1,)), ("bool", (-1,))),
         ((_ranges((1,), (4,), (16,)),),),
         lambda x: [x + x, x > 0],
         _kinds,
+        memory_bytes=512,
+        order=("i0", "o1", "o0"),
     ),
     "nonzero": Sample(
-        (("float32", (-1,)),), (("int32", (1, -1)),), ((_ranges((1,), (4,), (16,)),),), nonzero, _nonzero
+        (("float32", (-1,)),),
+        (("int32", (1, -1)),),
+        ((_ranges((1,), (4,), (16,)),),),
+        nonzero,
+        _nonzero,
+        memory_bytes=1536,
+    ),
+    "shaped": Sample(
+        (("float32", (-1,)), ("int32", (2,))),
+        (("float32", (-1, -1)),),
+        ((_ranges((1,), (4,), (16,)), _ranges((1, 1), (2, 2), (4, 4))),),
+        lambda x, shape: [x.reshape(shape)],
+        _reshaped,
+        on_host=(1,),
     ),
     "wide": Sample(
         (("float32", (-1, WIDTH)),),
@@ -147,6 +189,7 @@ SAMPLES: dict[str, Sample] = {
         (_row(1, 8, 64, WIDTH), _row(64, 128, 512, WIDTH)),
         lambda x: [np.maximum(x * np.float32(0.125), 0)],
         _wide,
+        memory_bytes=1 << 20,
     ),
 }
 

@@ -1,0 +1,47 @@
+"""The recorder asks in processes of their own: one that a question ends is an answer, and the other questions are asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_record import of_fake, record
+from tests.runtime.fake_tensorrt import probes
+
+#: The recorder's worker, over the fake; where the fake says that a process ends, this one does.
+WORKER = """
+import os, signal, sys
+from pathlib import Path
+from benchmarks import gpu_record
+from tests.runtime.fake_gpu import FakeGpu
+from tests.runtime.fake_tensorrt import FakeTensorRT, ProcessEnded
+
+gpu = FakeGpu()
+gpu.name, gpu.version = "a fake", 0
+sys.modules["tensorrt"] = trt = FakeTensorRT(gpu)
+trt.Builder = lambda logger: None
+gpu_record.Driver = lambda: gpu
+gpu_record.build = lambda _, builder, sample: trt.plan(next(k for k, v in trt.samples.items() if v is sample))
+with open(sys.argv[2] + "/processes", "a") as log:
+    print(os.getpid(), *sys.argv[3:], file=log)
+try:
+    gpu_record.work(Path(sys.argv[2]), sys.argv[3:])
+except ProcessEnded:
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_a_question_that_ends_its_process_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["addresses", "empty_tensors", "runs_that_are_not_ready", "ends_the_process_by_a_profile_in_use"]
+    monkeypatch.setattr(probes, "PROBES", {name: probes.PROBES[name] for name in names})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    (tmp_path / "worker.py").write_text(WORKER)
+    found: dict[str, Any] = record(60, (str(tmp_path / "worker.py"),))
+    assert found["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
+    assert found["answers"] == of_fake()["answers"]
+    assert found["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -11
+    assert found["answers"]["ends_the_process_by_a_profile_in_use"]["in"] == "the same"

@@ -1,0 +1,170 @@
+"""What asks a TensorRT library its questions: a probe gets a `Bench`, and its answer is plain JSON.
+
+An answer is what calls returned or raised, and what the library said meanwhile (errors and warnings). A call that ends the
+process is an answer, too: `Bench.note` hears of every call before it is made, so that whoever asks knows which it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
+
+
+class Gpu(Protocol):
+    """Memory and a stream."""
+
+    def allocate(self, size_bytes: int) -> int: ...
+    def write(self, address: int, data: Any) -> None: ...
+    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> Any: ...
+    def stream(self) -> int: ...
+    def synchronize(self, stream: int) -> str: ...
+
+
+@dataclass
+class Bench:
+    """The library's module, a plan of each sample, memory and a stream of the GPU (or the fake's)."""
+
+    trt: Any
+    plans: dict[str, bytes]
+    gpu: Gpu
+    said: list[tuple[str, str]] = field(default_factory=list)
+    #: Hears, before a call of `each` is made, its name and the answers until then.
+    note: Callable[[str, dict[str, Any]], None] = lambda name, found: None
+
+    def engine(self, sample: str) -> Any:
+        """A new engine."""
+        return self.runtime.deserialize_cuda_engine(self.plans[sample])
+
+    def bare_context(self, engine: Any) -> Any:
+        """A context as it is made: no memory, and whatever profile it has."""
+        return engine.create_execution_context_without_device_memory()
+
+    def memory(self, engine: Any) -> int:
+        """Activation memory for a context, aligned to 512 bytes and no more."""
+        address = self.gpu.allocate(engine.device_memory_size + 2048)
+        return address + -address % 1024 + 512
+
+    def context(self, engine: Any, profile: int = 0) -> Any:
+        """A context with memory, and a profile. It is told only a profile that it has not: the call may end the process."""
+        context = self.bare_context(engine)
+        context.device_memory = self.memory(engine)
+        if context.active_optimization_profile != profile:
+            assert context.set_optimization_profile_async(profile, self.gpu.stream())
+        return context
+
+    def logger(self) -> Any:
+        trt, said = self.trt, self.said
+
+        class Listener(trt.ILogger):  # type: ignore[misc]
+            def __init__(self) -> None:
+                trt.ILogger.__init__(self)
+
+            def log(self, severity: Any, text: str) -> None:
+                if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR, trt.ILogger.WARNING):
+                    said.append((str(severity).rpartition(".")[2], text))
+
+        return Listener()
+
+    def start(self) -> None:
+        self.runtime = self.trt.Runtime(self.logger())
+
+    def fill(self, dtype: str, shape: tuple[int, ...]) -> tuple[int, Any]:
+        """The address of new values: 0, 1, 2… less one."""
+        count = int(np.prod(shape))
+        data = (np.arange(count) - 1).reshape(shape).astype(numpy_type(dtype))
+        address = self.gpu.allocate(max(data.nbytes, 256))
+        self.gpu.write(address, data)
+        return address, data
+
+    def run(self, context: Any, sample: str, shapes: list[tuple[int, ...]]) -> dict[str, Any]:
+        """Set everything, run, and compare with NumPy."""
+        spec = SAMPLES[sample]
+        inputs = []
+        for index, (shape, (dtype, _)) in enumerate(zip(shapes, spec.inputs, strict=True)):
+            address, data = self.fill(dtype, shape)
+            assert context.set_input_shape(f"i{index}", shape)
+            assert context.set_tensor_address(f"i{index}", address)
+            inputs.append(data)
+        wanted = spec.compute(*inputs)
+        outputs = []
+        for index, (array, (dtype, _)) in enumerate(zip(wanted, spec.outputs, strict=True)):
+            address = self.gpu.allocate(max(array.nbytes, 256))
+            assert context.set_tensor_address(f"o{index}", address)
+            outputs.append((address, tuple(context.get_tensor_shape(f"o{index}")), dtype))
+        ran = context.execute_async_v3(self.gpu.stream())
+        failed = self.gpu.synchronize(self.gpu.stream())
+        right = [
+            bool(np.array_equal(self.gpu.read(address, shape, numpy_type(dtype)), array))
+            for (address, shape, dtype), array in zip(outputs, wanted, strict=True)
+        ]
+        return {"ran": ran, "failed": failed, "shapes": [list(shape) for _, shape, _ in outputs], "right": right}
+
+    def each(self, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Several calls in order, each with what it returns or raises and what was said."""
+        found: dict[str, Any] = {}
+        for name, call in calls.items():
+            self.note(name, found)
+            mark = len(self.said)
+            answer = outcome(call)
+            found[name] = {**answer, "said": [[severity, normal(text)] for severity, text in self.said[mark:]]}
+        return found
+
+
+PROBES: dict[str, Callable[[Bench], Any]] = {}
+#: Those that are asked in a process of their own: nobody knows in which state the library is after them.
+ALONE: set[str] = set()
+
+
+def probe(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
+    """Make `function` one of the questions."""
+    PROBES[function.__name__] = function
+    return function
+
+
+def probe_alone(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
+    """Make `function` a question for a process of its own."""
+    ALONE.add(function.__name__)
+    return probe(function)
+
+
+def ask(bench: Bench, name: str) -> dict[str, Any]:
+    """The answer of one probe."""
+    bench.said.clear()
+    bench.note("", {})
+    answer = outcome(lambda: PROBES[name](bench))
+    return {**answer, "said": [[severity, normal(text)] for severity, text in bench.said]}
+
+
+def died(status: int, call: str, before: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a probe that ended the process with `status` in `call`, after the answers `before` it."""
+    return {"died": status, "in": call, "before": before} if call else {"died": status}
+
+
+def normal(text: str) -> str:
+    """A message without what differs from run to run."""
+    text = re.sub(r"0x[0-9a-f]+", "0x…", text)
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def outcome(call: Callable[[], Any]) -> dict[str, Any]:
+    """What `call` returns, in plain values, or what it raises."""
+    try:
+        return {"returns": _plain(call())}
+    except Exception as error:
+        return {"raises": type(error).__name__, "text": normal(str(error)).partition(" Invoked with")[0]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, str | int | float | bool | type(None)):
+        return value
+    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):  # TensorRT's Dims have no __iter__
+        return [_plain(entry) for entry in list(value)]
+    return str(value)

@@ -1,0 +1,249 @@
+"""An ``IExecutionContext`` of the fake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.runtime.fake_gpu import Misuse
+from tests.runtime.fake_tensorrt import said
+from tests.runtime.fake_tensorrt.kinds import Dims, ProcessEnded
+from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
+
+if TYPE_CHECKING:
+    from tests.runtime.fake_tensorrt import _Engine
+
+#: What TensorRT 8.6 asks of activation memory, and rounds the sizes of outputs up to.
+MEMORY_ALIGNMENT = 512
+
+
+def _rounded(size_bytes: int) -> int:
+    return max(-(-size_bytes // MEMORY_ALIGNMENT), 1) * MEMORY_ALIGNMENT
+
+
+class _Context:
+    """What is not a method of the real one begins with an underscore."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self._engine, self._trt = engine, engine.trt
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._addresses: dict[str, int] = {}
+        self._allocators: dict[str, Any] = {}
+        self._memory = 0
+        self._profiler: Any = None
+        self._last: tuple[int, int] | None = None  # stream and position of what it enqueued last
+        self._busy = threading.Lock()
+        self._trt.contexts_made += 1
+        self._trt.contexts_alive += 1
+        self.active_optimization_profile = 0
+        if not engine.sample.shared:
+            self.active_optimization_profile = -1 if 0 in engine.in_use else 0
+            if self.active_optimization_profile == 0:
+                engine.in_use.append(0)
+
+    def __del__(self) -> None:
+        self._trt.contexts_alive -= 1
+        if self._last is not None and self._trt.gpu.pending(*self._last):
+            _FAULTS.append("a context went while its work was under way")
+        if self.active_optimization_profile in self._engine.in_use:
+            self._engine.in_use.remove(self.active_optimization_profile)
+
+    def _set_memory(self, address: int) -> None:
+        if not address or address % MEMORY_ALIGNMENT:
+            self._trt.say(said.MEMORY_NOT_ALIGNED if address else said.NULL_MEMORY)
+            return  # it keeps what it has
+        self._memory = address
+
+    def _get_memory(self) -> int:
+        raise AttributeError("property of 'IExecutionContext' object has no getter")
+
+    device_memory = property(_get_memory, _set_memory)
+
+    profiler = property(lambda self: self._profiler, lambda self, value: setattr(self, "_profiler", value))
+
+    def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
+        engine = self._engine
+        if not 0 <= profile < engine.num_optimization_profiles:
+            raise ProcessEnded(-11)
+        if not engine.sample.shared and profile != self.active_optimization_profile:
+            if profile in engine.in_use:
+                raise ProcessEnded(-11)
+            if self.active_optimization_profile in engine.in_use:
+                engine.in_use.remove(self.active_optimization_profile)
+            engine.in_use.append(profile)
+        if profile != self.active_optimization_profile:
+            self._shapes.clear()
+        self.active_optimization_profile = profile
+        return True
+
+    def set_input_shape(self, name: str, shape: Any) -> bool:
+        """As the real one it takes sizes that are beyond the profile's; only running says no."""
+        self._trt.counted("set_input_shape")
+        shape, engine = tuple(shape), self._engine
+        if not engine.has(name, "setInputShape"):
+            return False
+        if not name.startswith("i"):
+            self._trt.say(said.NOT_AN_INPUT)
+            return False
+        declared = engine.tensors[name][1]
+        if len(shape) != len(declared):
+            self._trt.say(said.WRONG_RANK)
+            return False
+        if any(wanted not in (-1, size) for size, wanted in zip(shape, declared, strict=True)):
+            self._trt.say(said.WRONG_SIZE)
+            return False
+        self._shapes[name] = shape
+        return True
+
+    def _missing(self) -> list[str]:
+        inputs = {f"i{k}": declared for k, (_, declared) in enumerate(self._engine.sample.inputs)}
+        return [name for name, declared in inputs.items() if -1 in self._shapes.get(name, declared)]
+
+    def _input_shapes(self) -> list[tuple[int, ...]]:
+        return [self._shapes.get(f"i{k}", declared) for k, (_, declared) in enumerate(self._engine.sample.inputs)]
+
+    def _out_of_range(self) -> bool:
+        ranges = self._engine.sample.profiles[self.active_optimization_profile]
+        return any(
+            not small <= size <= large
+            for shape, (low, _, high) in zip(self._input_shapes(), ranges, strict=True)
+            for small, size, large in zip(low, shape, high, strict=True)
+        )
+
+    def _output_shapes(self) -> list[tuple[int, ...]] | None:
+        """None where none follow from the shapes of the inputs."""
+        try:
+            return self._engine.sample.shapes(self._input_shapes())
+        except ValueError:
+            return None
+
+    @property
+    def all_binding_shapes_specified(self) -> bool:
+        return not self._missing()
+
+    all_shape_inputs_specified = property(lambda self: not self._engine.sample.on_host)
+
+    def infer_shapes(self) -> list[str]:
+        self._trt.counted("infer_shapes")
+        missing = [*self._missing(), *[f"i{k}" for k in self._engine.sample.on_host]]
+        if not missing and (self._out_of_range() or self._output_shapes() is None):
+            raise ProcessEnded(-11)
+        return missing
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        engine = self._engine
+        if not engine.has(name, "getTensorShape"):
+            return Dims(None)
+        declared = engine.tensors[name][1]
+        if name.startswith("i"):
+            return Dims(self._shapes.get(name, declared))
+        if self._missing() or engine.sample.on_host:
+            return Dims(declared)
+        shapes = self._output_shapes()
+        return Dims(declared if shapes is None else shapes[int(name[1:])])
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        self._trt.counted("set_tensor_address")
+        if not self._engine.has(name, "setTensorAddress"):
+            return False
+        self._addresses[name] = address
+        return True
+
+    def get_tensor_address(self, name: str) -> int:
+        return self._addresses.get(name, 0)
+
+    def set_output_allocator(self, name: str, allocator: Any) -> bool:
+        self._allocators[name] = allocator
+        return True
+
+    def get_max_output_size(self, name: str) -> int:
+        """Of an output of unknown size, of elements of 4 bytes."""
+        high = self._engine.sample.profiles[self.active_optimization_profile][0][2]
+        return _rounded(int(np.prod(high)) * 4)
+
+    def execute_async_v3(self, stream: int) -> bool:
+        if not self._busy.acquire(blocking=False):
+            raise Misuse("two threads use one context at once")
+        try:
+            return self._execute(stream)
+        finally:
+            self._busy.release()
+
+    def _execute(self, stream: int) -> bool:
+        trt, gpu, sample = self._trt, self._trt.gpu, self._engine.sample
+        trt.counted("execute_async_v3")
+        if gpu.current() != self._engine.device:
+            raise Misuse("the engine's device is not the current one")
+        if stream in (0, 1):
+            raise Misuse("an engine on the legacy default stream: TensorRT would wait for the device")
+        for name in self._engine.tensors:
+            if not self._addresses.get(name) and name not in self._allocators:
+                trt.say(said.INPUT_MISSING if name.startswith("i") else said.OUTPUT_MISSING)
+                return False
+        if self._missing():
+            trt.say(said.SHAPE_MISSING)
+            return False
+        if self._out_of_range() or self._output_shapes() is None:
+            trt.say(said.OUT_OF_RANGE if self._out_of_range() else said.SHAPES_DO_NOT_GO)
+            return False
+        if sample.on_host:
+            raise Misuse("an engine with an input in host memory")
+        shapes = self._input_shapes()
+        if any(address % gpu.alignment for address in self._addresses.values()):
+            raise Misuse("an address that is not aligned: kernels may read many bytes at once")
+        if self._last is not None and self._last[0] != stream and gpu.pending(*self._last):
+            raise Misuse("one context works on two streams at once")
+        needed = self._engine.device_memory_size
+        if needed:
+            gpu.check(self._memory, needed, "the context's memory")
+        work = self._work(shapes)
+        if sample.compute is SAMPLES["nonzero"].compute:
+            gpu.synchronize(stream)
+            gpu.push(stream, work)
+            gpu.synchronize(stream)  # TensorRT waits for the GPU to know the size
+            return True
+        position = gpu.push(stream, work)
+        if position:
+            self._last = (stream, position)
+            if needed:
+                gpu.claim_workspace(self._memory, needed, stream, position)
+        return True
+
+    def _work(self, shapes: list[tuple[int, ...]]) -> Callable[[], None]:
+        gpu, sample, addresses, memory = self._trt.gpu, self._engine.sample, dict(self._addresses), self._memory
+        allocators, profiler, needed = dict(self._allocators), self._profiler, self._engine.device_memory_size
+
+        def work() -> None:
+            if needed:
+                gpu.check(memory, needed, "the context's memory")
+                gpu.write(memory, np.full(needed, 0xAB, np.uint8))
+            inputs = []
+            for index, (shape, (dtype, _)) in enumerate(zip(shapes, sample.inputs, strict=True)):
+                address, kind = addresses[f"i{index}"], np.dtype(numpy_type(dtype))
+                gpu.check(address, int(np.prod(shape)) * kind.itemsize, f"i{index}")
+                inputs.append(gpu.read(address, shape, kind))
+            for index, array in enumerate(sample.compute(*inputs)):
+                name, data = f"o{index}", np.ascontiguousarray(array)
+                address = addresses.get(name, 0)
+                if name in allocators:
+                    address = allocators[name].reallocate_output(name, address, _rounded(data.nbytes), MEMORY_ALIGNMENT)
+                    allocators[name].notify_shape(name, Dims(data.shape))
+                gpu.check(address, data.nbytes, name)
+                gpu.write(address, data)
+            if profiler is not None:
+                profiler.report_layer_time("layer", 0.5)
+
+        return work
+
+
+#: What went wrong where nothing can be raised (a finalizer).
+_FAULTS: list[str] = []
+
+
+def faults() -> list[str]:
+    """What went wrong in finalizers since this was asked last."""
+    found, _FAULTS[:] = list(_FAULTS), []
+    return found

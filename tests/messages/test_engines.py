@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.messages.catalogue import Case, read, settle
 from tests.runtime import fake_tensorrt
@@ -19,6 +20,7 @@ from trtbuild.runtime.arrays import DeviceArray
 from trtbuild.runtime.cuda_memory import CudaMemory
 from trtbuild.runtime.engines import EnginePart
 from trtbuild.runtime.memory import choose_memory
+from trtbuild.runtime.tensor_kinds import in_memory, plain
 from trtbuild.toolchain.execution import load_library
 
 Patch = pytest.MonkeyPatch
@@ -48,6 +50,21 @@ def an_array_of_another_gpu(rig: Rig, _: Patch) -> Any:  # noqa: F811
     rig.gpu.devices = 2
     other = CudaMemory(FakeDriver(rig.gpu), 1)
     return other.adopt(rig.values(2, 4, stream=0)[0], "input 'image'", 0)
+
+
+@asked
+def a_sparse_tensor(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return plain(torch.ones(2).to_sparse(), "input 'image'")
+
+
+@asked
+def a_nested_tensor(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return plain(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), "input 'image'")
+
+
+@asked
+def a_tensor_without_memory(rig: Rig, _: Patch) -> Any:  # noqa: F811
+    return in_memory(torch._efficientzerotensor((2,)), "input 'image'")
 
 
 @asked

@@ -167,6 +167,16 @@ def test_what_an_interface_may_say_and_arrays_cannot(memory: CudaMemory, changes
         memory.adopt(Interface(mine, **changes), "x", memory.stream())
 
 
+def test_what_is_negated_when_it_is_read_is_refused(memory: CudaMemory) -> None:
+    class Lazy(Capsules):
+        def is_neg(self) -> bool:
+            return True
+
+    mine = memory.upload(FLOATS, "float32", memory.stream())
+    with pytest.raises(CallRefused, match="x is negated only when it is read"):
+        memory.adopt(Lazy(mine), "x", memory.stream())
+
+
 def test_what_was_adopted_is_kept_until_the_call_has_been_done(gpu: FakeGpu, memory: CudaMemory) -> None:
     stream = gpu.new_stream(blocking=False)
     given = Interface(memory.upload(FLOATS, "float32", stream))

@@ -65,6 +65,10 @@ def test_values_go_there_and_come_back(dtype: str) -> None:
     np.testing.assert_array_equal(memory.download(tensor), data)
 
 
+def test_what_is_negated_when_it_is_read_comes_back_with_its_sign() -> None:
+    np.testing.assert_array_equal(HostMemory(4096).download(torch._neg_view(torch.ones(2))), [-1, -1])
+
+
 def test_a_view_of_bytes_has_their_memory() -> None:
     memory = HostMemory(4096)
     raw = memory.filled((256,), torch.uint8, 4096)

@@ -130,3 +130,16 @@ def test_weights_are_the_bytes_that_were_read() -> None:
     assert found[5].shape == (4,) and found[6].shape == (0, 3) and found[7].shape == ()
     data["weights/a"][0] = 9
     assert found[3][0, 0] == 9  # no copy
+
+
+def test_what_an_engine_takes_is_negated_in_memory() -> None:
+    class Imaginary(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_complex(x).conj().imag
+
+    x = torch.tensor([[1.0, 2.0]])  # one element: contiguous, whatever its strides are
+    exported = torch.export.export(Imaginary(), (x,)).run_decompositions({})
+    graph = Graph(memoryview(functional(exported)[0].to_bytes()), torch.device("cpu"), "a test")
+    (lazy,), (plain,) = TorchPart(graph, [])([x], CALL), TorchPart(graph, [], (0,))([x], CALL)
+    assert lazy.is_neg() and lazy.is_contiguous() and not plain.is_neg()
+    assert lazy.tolist() == plain.tolist() == plain.numpy().tolist() == [-2.0]

@@ -4,14 +4,15 @@ Rules
 1. Arguments are taken as the original ``forward`` takes them: positional inputs in order, keyword ones by name. A
    positional input may be given by its name too. Names are the package's.
 2. Nothing is converted in silence: another dtype, rank or device is an error. A tensor that is not contiguous is taken as
-   it is; engines, which read rows in order, copy it (`engines`, rule 4).
+   it is; engines, which read rows in order, copy it (`runs`). What lies in memory otherwise than it is read is made plain
+   here, before anything takes its address (`Arrays.plain`).
 3. Places of one dim have one size, sizes of a dim are multiples of its unit, and some profile takes them all.
 4. For shapes that were seen before nothing of this is worked out again, but dtypes and devices are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +44,13 @@ class Arrays(Protocol):
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
         """`value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
+        ...
+
+    #: Whether an own array may be one whose memory does not hold its values: then it goes through `plain`.
+    is_odd: Callable[[Array], bool]
+
+    def plain(self, array: Array, name: str) -> Array:
+        """`array`, or a copy of it whose memory holds its values. Raises CallRefused where it can have none."""
         ...
 
     def packed(self, array: Array, stream: int) -> Array:
@@ -82,7 +90,7 @@ class Arguments:
         #: Names in the package's order, where positional inputs come first.
         self._names = [entry.name for entry in index.inputs]
         self._in_order = self._positional == list(range(len(self._positional)))
-        self._own, self._device = arrays.own, arrays.device
+        self._own, self._device, self._is_odd = arrays.own, arrays.device, arrays.is_odd
         self._dtypes = tuple(arrays.dtype(entry.dtype) for entry in index.inputs)
         self._known: dict[tuple[Any, ...], Decision] = {}
 
@@ -100,12 +108,18 @@ class Arguments:
                 break
         decision = self._known.get(tuple([value.shape for value in values]))
         if decision is None:
-            return values, self._anew(values), adopted
-        device = self._device
+            return *self._anew(values), adopted
+        device, is_odd = self._device, self._is_odd
         for value, dtype in zip(values, self._dtypes):  # noqa: B905 - as many as there are inputs, and this is hot
-            if value.dtype != dtype or value.device != device:
-                return values, self._anew(values), adopted
+            if value.dtype != dtype or value.device != device or is_odd(value):
+                return *self._anew(values), adopted
         return values, decision, adopted
+
+    def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """After an error of torch that says something else: raises CallRefused where an argument cannot be read."""
+        for name, value in zip(self._names, self._named(args, kwargs), strict=True):
+            if isinstance(value, tuple(self._own)):
+                self._arrays.plain(value, f"input {name!r}")
 
     # -- which argument is which input
 
@@ -159,7 +173,8 @@ class Arguments:
             for entry, value in zip(self._inputs, values, strict=True)
         ]
 
-    def _anew(self, arrays: Sequence[Array]) -> Decision:
+    def _anew(self, given: Sequence[Array]) -> tuple[Sequence[Array], Decision]:
+        arrays = [self._arrays.plain(array, f"input {name!r}") for name, array in zip(self._names, given, strict=True)]
         shapes = [tuple(array.shape) for array in arrays]
         for entry, array, shape, dtype in zip(self._inputs, arrays, shapes, self._dtypes, strict=True):
             if array.device != self._device:
@@ -182,7 +197,7 @@ class Arguments:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[tuple([array.shape for array in arrays])] = decision
-        return decision
+        return arrays, decision
 
     def _decide(self, shapes: Sequence[tuple[int, ...]]) -> Decision:
         sizes = self._sizes(shapes)

@@ -142,6 +142,8 @@ def taken(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
 
     Raises CallRefused for what is no array, lies elsewhere, or has elements that no array here has.
     """
+    if getattr(value, "is_neg", bool)():  # torch's own exports forget it
+        raise CallRefused(f"{name} is negated only when it is read", hint="give tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _from_dlpack(memory, value, stream, name)
     if hasattr(value, "__cuda_array_interface__"):

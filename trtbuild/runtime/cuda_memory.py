@@ -134,6 +134,13 @@ class CudaMemory:
 
     # -- arrays
 
+    @staticmethod
+    def is_odd(array: DeviceArray) -> bool:
+        return False
+
+    def plain(self, array: DeviceArray, name: str) -> DeviceArray:
+        return array
+
     def dtype(self, name: str) -> str:
         return ELEMENT_TYPES[name].name
 

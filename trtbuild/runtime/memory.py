@@ -41,6 +41,8 @@ class Memory(Protocol):
     contiguous: bool
     #: The types of arrays that need not be adopted.
     own: frozenset[type]
+    #: Whether an array of these may be one whose memory does not hold its values: then it goes through `plain`.
+    is_odd: Callable[[Any], bool]
 
     def is_current(self) -> bool:
         """Whether the device is the calling thread's current one."""
@@ -85,6 +87,10 @@ class Memory(Protocol):
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
         """`value` where it lies, readable on `stream` from now on. Raises CallRefused; `name` is for its text."""
+        ...
+
+    def plain(self, array: Any, name: str) -> Array:
+        """`array`, or a copy of it whose memory holds its values. Raises CallRefused; `name` is for its text."""
         ...
 
     def packed(self, array: Any, stream: int) -> Array:

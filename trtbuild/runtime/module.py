@@ -70,11 +70,15 @@ class Runner:
         if stitched is None:
             raise PackageError(f"the package of {self.index.model!r} is closed", hint="load it again")
         stream = 0 if memory is None else memory.stream()
-        inputs, decision, adopted = self._arguments.bind(args, kwargs, stream)
-        call = decision.calls.get(stream)
-        if call is None:
-            call = self._new_call(decision, stream)
-        outputs = stitched(inputs, call)
+        try:
+            inputs, decision, adopted = self._arguments.bind(args, kwargs, stream)
+            call = decision.calls.get(stream)
+            if call is None:
+                call = self._new_call(decision, stream)
+            outputs = stitched(inputs, call)
+        except RuntimeError:  # torch's word for tensors that have no shape or no address
+            self._arguments.explain(args, kwargs)
+            raise
         if adopted and memory is not None:
             memory.called(stream)
         return outputs

@@ -28,6 +28,7 @@ from trtbuild.errors import CallRefused, EngineError
 from trtbuild.runtime.measured import Measured
 from trtbuild.runtime.memory import Array
 from trtbuild.runtime.stitching import Call
+from trtbuild.runtime.tensor_kinds import no_memory
 from trtbuild.runtime.workspaces import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -144,7 +145,10 @@ class Run:
             address = value.data_ptr()
             self._addresses[index] = _UNSET
         else:
-            address = self._addresses[index] = value.data_ptr()
+            address = value.data_ptr()
+            if not address and 0 not in value.shape:
+                raise no_memory(value, self._said(index))
+            self._addresses[index] = address or _UNSET  # what has none is always looked at
         if not self._set_address(self._input_names[index], address or self._some_address()):
             self._addresses[index] = _UNSET
             raise self._refused(f"the address of input {self._input_names[index]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trtbuild.errors import CallRefused
+from trtbuild.runtime import tensor_kinds
 from trtbuild.runtime.torch_part import require_torch
 
 
@@ -18,6 +19,12 @@ class HostArrays:
         self.device = self._torch.device("cpu")
         self.own = frozenset({self._torch.Tensor, self._torch.nn.Parameter})
 
+    def is_odd(self, array: Any) -> bool:
+        return tensor_kinds.is_odd(array)
+
+    def plain(self, array: Any, name: str) -> Any:
+        return tensor_kinds.plain(array, name)
+
     def dtype(self, name: str) -> object:
         return getattr(self._torch, name)
 
@@ -27,7 +34,7 @@ class HostArrays:
     def adopt(self, value: object, name: str, stream: int) -> Any:
         torch = self._torch
         if isinstance(value, torch.Tensor):
-            return value
+            return self.plain(value, name)
         if hasattr(value, "__dlpack__"):
             if hasattr(value, "mask"):
                 raise CallRefused(f"{name} is a masked array", hint="give an array without a mask")

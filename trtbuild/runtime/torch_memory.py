@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trtbuild.errors import CallRefused, EngineError, EnvironmentFault
-from trtbuild.runtime import dlpack
+from trtbuild.runtime import dlpack, tensor_kinds
 from trtbuild.runtime.arrays import elsewhere, on_host
 from trtbuild.runtime.foreign import Foreign
 
@@ -44,6 +44,8 @@ class TorchMemory:
         self._torch = torch
         self._empty = torch.empty
         self.own = frozenset({torch.Tensor, torch.nn.Parameter})
+        # All that is odd without a word of torch's; whatever else has no address raises where that is asked for.
+        self.is_odd: Callable[[Any], bool] = torch.Tensor.is_neg
         self._foreign = Foreign(self._record)
         self._lock = threading.Lock()
         self._beside: int | None = None
@@ -118,7 +120,7 @@ class TorchMemory:
         torch = self._torch
         if isinstance(value, torch.Tensor):
             if value.device == self.device:
-                return value
+                return self.plain(value, name)
             if value.device.type == "cuda":
                 raise elsewhere(name, str(value.device), self.ordinal)
             raise on_host(name, type(value), self.ordinal)
@@ -154,6 +156,10 @@ class TorchMemory:
             raise CallRefused(f"{name} is not on {self.device}", hint=f"copy it to {self.device} first")
         return tensor
 
+    def plain(self, array: Any, name: str) -> Any:
+        found = tensor_kinds.plain(array, name)
+        return tensor_kinds.in_memory(found, name) if found.device == self.device else found
+
     def as_contiguous(self, array: Any, stream: int) -> Any:
         return array.contiguous()
 
@@ -174,7 +180,7 @@ class TorchMemory:
         return tensor.to(self.device)
 
     def download(self, array: Any) -> Any:
-        tensor = array.detach().cpu()
+        tensor = array.detach().resolve_neg().cpu()
         if tensor.dtype == self._torch.bfloat16:
             tensor = tensor.view(self._torch.uint16)
         return tensor.numpy()

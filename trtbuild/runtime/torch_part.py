@@ -5,7 +5,8 @@ Rules
    and flattens what has been checked here already.
 2. A program holds no weights: its first inputs are weights, and they are bound here once. Equal structures share one graph.
 3. Nothing is recorded for a backward pass, and a caller's autocast does not count: dtypes are the package's.
-4. What an engine takes is contiguous: an output that is not is copied, where an engine takes it.
+4. What an engine takes is contiguous, and negated in memory (`tensor_kinds`): an output that is not is copied, where an
+   engine takes it.
 5. What the model returns is never a weight or constant that is bound here: a caller may write into it.
 """
 
@@ -143,7 +144,7 @@ class TorchPart:
             else:
                 results = list(self._run(*arguments))
         for number in self._contiguous:
-            results[number] = results[number].contiguous()
+            results[number] = results[number].resolve_neg().contiguous()
         for number in self._copied:
             results[number] = results[number].clone()
         return results

@@ -1,0 +1,61 @@
+"""Torch tensors whose memory does not hold their values as they are read: which are taken all the same, and what is said of
+the others.
+
+Rules
+1. A tensor that PyTorch negates only when it is read (``is_neg``: the imaginary part of a conjugate) is copied with its
+   values. It may be contiguous, and looks like any other.
+2. Sparse and nested tensors have no rows to read: they are refused. Quantized ones have a dtype that no package takes, and
+   meta tensors a device that none runs on; conjugates are complex, which is no package's dtype either.
+3. Where engines run, a tensor needs memory. FakeTensors, tensors inside ``torch.vmap`` and its like, and subclasses that
+   keep their values elsewhere have none: they are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtbuild.errors import CallRefused
+
+if TYPE_CHECKING:
+    import torch
+
+
+def is_odd(tensor: torch.Tensor) -> bool:
+    """Whether rule 1 or 2 is about `tensor`."""
+    import torch
+
+    return tensor.is_neg() or tensor.layout != torch.strided or tensor.is_nested
+
+
+def plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """`tensor`, or a copy where it is negated only when read (rule 1). Raises CallRefused (rule 2) that begins with `name`."""
+    import torch
+
+    if tensor.is_nested:
+        raise CallRefused(
+            f"{name} is a nested tensor, which has no one shape",
+            hint="give its tensors one after the other, or padded: torch.nested.to_padded_tensor(tensor, 0.0)",
+        )
+    if tensor.layout != torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.").lstrip("_")
+        raise CallRefused(f"{name} is a tensor of layout {kind}", hint="make it an ordinary one: tensor.to_dense()")
+    return tensor.clone(memory_format=torch.contiguous_format) if tensor.is_neg() else tensor
+
+
+def in_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """`tensor`, which has memory (rule 3). Raises CallRefused."""
+    try:
+        found = bool(tensor.data_ptr()) or not tensor.numel()
+    except RuntimeError:
+        found = False
+    if not found:
+        raise no_memory(tensor, name)
+    return tensor
+
+
+def no_memory(tensor: object, name: str) -> CallRefused:
+    """The error for a tensor of rule 3."""
+    return CallRefused(
+        f"{name} is a {type(tensor).__name__} that has no memory of its own, which an engine could read",
+        hint="give an ordinary tensor, and call outside of torch.vmap, torch.func and FakeTensorMode",
+    )

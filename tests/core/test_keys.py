@@ -125,6 +125,17 @@ def test_a_model_that_comes_as_onnx_is_lowered_by_its_partition_step() -> None:
     assert parts(20, lowers=True) == parts(20, lowers=False)
 
 
+def test_which_int64_values_are_cut_is_said_where_they_are_narrowed() -> None:
+    def parts(**narrows: bool) -> dict[str, object]:
+        return dict(keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, **narrows).parts)
+
+    assert parts(narrows=True) == {**parts(), "narrowed": keys.NARROWED} and "narrowed" not in parts(narrows=False)
+    anywhere = keys.any_partition(
+        keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows=True)
+    )
+    assert ("narrowed", keys.NARROWED) in anywhere.parts  # what was cut by other rules stands for nothing
+
+
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
     assert keys.lower(A, B, "float32", VERSIONS).key != keys.lower(A, C, "float32", VERSIONS).key
 

@@ -37,6 +37,7 @@ def test_without_a_lock_what_is_installed_and_pinned_counts(installed: dict[str,
     facts = environment.gather([model])["net"]
     assert [facts.toolchains[target].version for target in model.targets] == ["1.7.1", "8.6.0"]
     assert facts.versions is not None and facts.versions["torch"] == "2.13.0"
+    assert [facts.toolchains[target].narrows_int64 for target in model.targets] == [False, True]
     assert facts.locked is None
 
 

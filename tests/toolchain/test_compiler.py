@@ -18,7 +18,7 @@ from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
 from trtbuild.errors import EnvironmentFault, ToolchainError
 from trtbuild.toolchain import configuration
-from trtbuild.toolchain.compiler import Compiled, compile_engine
+from trtbuild.toolchain.compiler import Compiled, compile_engine, largest_sizes
 
 _HALF = ShapeRange((1, 8), (4, 8), (16, 8))
 
@@ -130,6 +130,13 @@ def test_several_profiles_and_their_order(mlp_job: Any) -> None:
         for profiles in (((wide,),), ((small,),), ((small,), (wide,)), ((wide,), (small,)))
     }
     assert len(plans) == 4
+
+
+def test_sizes_of_inputs_are_the_largest_of_all_profiles(mlp_job: Any) -> None:
+    small, large = ShapeRange((1, 4), (2, 4), (3, 4)), ShapeRange((1, 4), (2, 4), (30, 4))
+    scalar = ShapeRange((), (), ())
+    job = mlp_job.but(profiles=((large, scalar), (small, scalar))).job
+    assert largest_sizes(job) == {"i0": 30, "i1": 0}
 
 
 def test_one_plan_for_ampere_and_later(mlp_job: Any) -> None:

@@ -68,6 +68,10 @@ SAID_ONLY: Mapping[tuple[str, str], str] = {
 #: leaves something else, so that conversions to newer opsets keep their keys.
 LOWERED_OPSET, LOWERED = 17, 3
 
+#: Which int64 values are cut for a toolchain that computes them in 32 bits (`trtbuild.toolchain.counting`): one more when
+#: other values are. Only partitions for such a toolchain say it.
+NARROWED = 2
+
 
 def fields_of(value: Any) -> dict[str, Value]:
     """Every field of a dataclass that is not in `EXCLUDED`, nested dataclasses too, as encodable values. Those in
@@ -165,10 +169,12 @@ def partition(
     stand_in: StandIn | None = None,
     *,
     lowers: bool = False,
+    narrows: bool = False,
 ) -> Recipe:
     """`modules` is the digest of the module paths: a part only where granularity asks for them. The parser is the
     toolchain's own, or another that is asked in its place, with all that is known of the difference. `lowers` says that the
-    step leaves ONNX in the opset itself: of a model that comes as ONNX."""
+    step leaves ONNX in the opset itself: of a model that comes as ONNX; `narrows`, that the toolchain computes
+    int64 values in 32 bits."""
     parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
@@ -179,6 +185,7 @@ def partition(
         ("opset", opset),
         ("versions", dict(versions)),
         *(_lowered(opset) if lowers else ()),
+        *((("narrowed", NARROWED),) if narrows else ()),
     )
 
 

@@ -29,6 +29,8 @@ class ToolchainFacts:
     parsers_differ: bool = False
     #: Whether there is a parser here that can be asked.
     can_ask: bool = True
+    #: Whether its engines compute int64 values in 32 bits, so that only those are cut for it that 32 bits hold.
+    narrows_int64: bool = False
 
 
 @dataclass(frozen=True)

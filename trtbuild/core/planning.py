@@ -152,6 +152,7 @@ class _Forward:
             self._versions,
             facts.stand_in,
             lowers=self._model.source.form == "onnx",
+            narrows=facts.narrows_int64,
         )
         hit = RECORDED
         if facts.parsers_differ:

@@ -118,7 +118,8 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
     own = table.installed_version(target.toolchain) == version and bool(device_sms())
     stand_in = None if own else table.stand_in(target.toolchain, version)
     can_ask = own or stand_in is not None
-    return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, parsers_differ=True, can_ask=can_ask)
+    narrows = table.narrows_int64(target.toolchain, version)
+    return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask, narrows)
 
 
 def check_torch_side(model: str, facts: Facts) -> None:

@@ -28,7 +28,7 @@ def is_odd(tensor: torch.Tensor) -> bool:
 
 
 def plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """`tensor`, or a copy where it is negated only when read (rule 1). Raises CallRefused (rule 2) that begins with `name`."""
+    """`tensor`, or a copy where it is negated only when read (rule 1). Raises CallRefused about `name` (rule 2)."""
     import torch
 
     if tensor.is_nested:

@@ -133,7 +133,7 @@ def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> 
 def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
     shape = outline(model)
     own = release(job.target.toolchain, job.toolchain_version)
-    foreign = foreign_nodes(shape, own.dtypes, narrows=own.narrows_int64)
+    foreign = foreign_nodes(shape, own.dtypes, narrows=own.narrows_int64, largest=largest_sizes(job))
     try:
         errors = [NodeError(text, name) for name, text in foreign.items()]
         errors = errors or parsed.parse(model, weights) or parsed.changed_types(shape)
@@ -144,6 +144,14 @@ def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: Engi
         refused = ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {said}", log=log.texts())
         refused.nodes = tuple(dict.fromkeys(error.node for error in errors if error.node))
         raise refused
+
+
+def largest_sizes(job: EngineJob) -> dict[str, int]:
+    """The largest size of any axis of an input, in any profile, by its name."""
+    return {
+        f"i{number}": max((max(shape.max, default=0) for shape in shapes), default=0)
+        for number, shapes in enumerate(zip(*job.profiles, strict=False))
+    }
 
 
 def _refused(job: EngineJob, log: Log) -> ToolchainError:

@@ -9,9 +9,9 @@ Rules
 2. A node that reads or makes a value of a foreign type is refused, with everything in a nested graph counted as its own.
 3. Quantized types are at home between QuantizeLinear and DequantizeLinear, and nowhere else.
 4. TensorRT before 9 has no int64 and computes it in 32 bits, in silence. A toolchain that `narrows` is right with int64
-   values that *count*: sizes, positions (ArgMax, NonZero, TopK), constants that 32 bits hold, and what is made of such
-   values alone; no tensor that fits into a GPU has more elements. All others are foreign: inputs, outputs, weights, casts
-   of data. Where a Slice starts and ends may be any constant: what 32 bits do not hold is beyond the end in them too.
+   values that 32 bits are known to hold (`trtbuild.toolchain.counting`). All others are foreign: inputs, outputs, weights,
+   casts of data, what outgrows 32 bits. Where a Slice starts and ends may be any constant: what 32 bits do not hold is
+   beyond the end in them too.
    A node that takes the size of a foreign value is refused only where nothing else is: when the others are gone, the size
    may be had from another tensor.
 5. Operands that only say where or how much (indices, shapes, axes) do not make a result foreign, though their node is.
@@ -19,8 +19,9 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+from trtbuild.toolchain.counting import INT64, Counts
 from trtbuild.toolchain.onnx_outline import Node, Outline
 
 #: onnx.TensorProto.DataType → torch's name, as in `Flavour.dtypes`.
@@ -50,11 +51,6 @@ TENSORRT_TYPES = {1: "FLOAT", 2: "UINT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10:
 _OWN_TYPE = frozenset(
     ("Cast", "Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
 ) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
-#: Operators whose int64 results count elements, whatever they read.
-_COUNTING = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "TopK", "NonMaxSuppression", "ConstantOfShape"))
-#: Operators whose results outgrow sizes quickly.
-_GROWING = frozenset(("Pow", "Exp", "BitShift"))
-_INT64 = 7
 #: Operator → how many of its first operands its results have the type of (rule 5). All others: of any.
 _DATA = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Slice", "Reshape", "Expand", "Tile", "Unsqueeze"), 1),
@@ -64,52 +60,22 @@ _QUANTIZING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 _QUANTIZED = frozenset((2, 3, 17, 19))
 
 
-class _Counts:
-    """The int64 values of a model that 32 bits hold (rule 4). Nodes are asked about in graph order."""
-
-    def __init__(self, model: Outline) -> None:
-        ranges = model.int64_ranges.items()
-        self._counts = {name for name, numbers in ranges if _fits(*numbers)}
-        self._constants = {name for name, _ in ranges}
-
-    def has(self, name: str) -> bool:
-        return name in self._counts
-
-    def is_constant(self, name: str) -> bool:
-        return name in self._constants
-
-    def made_by(self, node: Node) -> bool:
-        """Whether `node` makes such values, if it makes int64 values at all."""
-        if node.operator in _GROWING or (node.int64_range is not None and not _fits(*node.int64_range)):
-            return False
-        choosing = {
-            "Where": node.inputs[1:],
-            "Gather": node.inputs[:1],
-            "Slice": node.inputs[:1],
-        }  # the rest says which
-        read = [name for name in choosing.get(node.operator, node.inputs) if name]
-        made = node.operator in _COUNTING or all(name in self._counts for name in read)
-        if made:
-            self._counts.update(node.outputs)
-        return made
-
-
-def _is_end(node: Node, name: str, counts: _Counts | None) -> bool:
+def _is_end(node: Node, name: str, counts: Counts | None) -> bool:
     """Whether an operand is where a Slice starts or ends, as a constant (rule 4)."""
     return counts is not None and node.operator == "Slice" and name in node.inputs[1:3] and counts.is_constant(name)
 
 
-def _fits(low: int, high: int) -> bool:
-    return low >= -(1 << 31) and high < 1 << 31
-
-
-def foreign_nodes(model: Outline, dtypes: Collection[str], *, narrows: bool = False) -> dict[str, str]:
-    """Nodes of `model` that read or make values of a type that is not in `dtypes` → why. `narrows` is rule 4."""
-    counts = _Counts(model) if narrows else None
+def foreign_nodes(
+    model: Outline, dtypes: Collection[str], *, narrows: bool = False, largest: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """Nodes of `model` that read or make values of a type that is not in `dtypes` → why. `narrows` is rule 4; `largest` is
+    the largest size of any axis of an input, by its name, as far as it is known."""
+    counts = Counts(model, largest) if narrows else None
     foreign = {
         name: element
         for name, element in (*model.inputs, *model.outputs, *model.initializers)
-        if NAMES.get(element) not in dtypes and not (counts is not None and counts.has(name))
+        if NAMES.get(element) not in dtypes
+        and not (counts is not None and counts.is_constant(name) and counts.fits(name))
     }
     found: dict[str, str] = {}
     sizes: dict[str, str] = {}
@@ -118,13 +84,15 @@ def foreign_nodes(model: Outline, dtypes: Collection[str], *, narrows: bool = Fa
         reads = {foreign[name] for name in operands if name in foreign}
         data = {foreign[name] for name in operands[: _DATA.get(node.operator)] if name in foreign}
         names = {element for element in node.types if NAMES.get(element) not in dtypes}
-        if counts is not None and counts.made_by(node):
-            names.discard(_INT64)
+        wrong = counts.wrong(node) if counts is not None else ()
+        if counts is not None and not wrong:
+            names.discard(INT64)
         if node.operator in _QUANTIZING and reads | names <= _QUANTIZED:
             if node.operator == "QuantizeLinear":
                 foreign.update((name, element) for name in node.outputs for element in reads | names)
             continue
         makes = names if node.operator in _OWN_TYPE else data | names
+        foreign.update((name, INT64) for name in wrong)
         for name in node.outputs:
             if makes:
                 foreign.setdefault(name, min(makes))

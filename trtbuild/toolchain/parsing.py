@@ -68,10 +68,11 @@ class Parser:
         self._needs_gpu = table.FLAVOURS[asked[0]].needs_gpu
         self._trt = load(*asked)
 
-    def refused(self, model: bytes) -> Refusal | None:
-        """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why."""
+    def refused(self, model: bytes, largest: Mapping[str, int] | None = None) -> Refusal | None:
+        """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why. `largest` is
+        the largest size of any axis of an input, by its name, as far as it is known; the compiler checks what is not."""
         shape = outline(model)
-        foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows)
+        foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows, largest=largest)
         known = [NodeError(text, name) for name, text in foreign.items()]
         known += [
             NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)

@@ -102,6 +102,11 @@ def installed_version(toolchain: ToolchainName) -> str | None:
     return next((version for version in found if version is not None), None)
 
 
+def narrows_int64(toolchain: ToolchainName, version: str) -> bool:
+    """Whether engines of `version` compute int64 values in 32 bits."""
+    return release(toolchain, version).narrows_int64
+
+
 def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
     """What is asked in place of the parser of a toolchain that needs a GPU: TensorRT-RTX's, as it is installed here, after
     what is known of `version`. None where there is none."""

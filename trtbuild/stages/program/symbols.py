@@ -10,7 +10,7 @@ import torch
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from trtbuild.core.expressions import Expression
+from trtbuild.core.expressions import UNBOUNDED, Expression, interval
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 
@@ -83,6 +83,14 @@ class Symbols:
     def order(self) -> tuple[sympy.Symbol, ...]:
         """torch's symbols by number."""
         return tuple(self._numbers)
+
+
+def largest_sizes(program: Program) -> list[int]:
+    """The largest size that any axis of an input may have, by input."""
+    symbols = Symbols(program)
+    shapes = [[symbols.expression(size) for size in node.meta["val"].shape] for node in program.input_nodes]
+    ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
+    return [max((interval(size, ranges)[1] for size in shape), default=0) for shape in shapes]
 
 
 _OPERATORS = {

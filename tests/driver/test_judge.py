@@ -1,0 +1,43 @@
+"""What a candidate for TensorRT 8.6 is told, with TensorRT-RTX's parser in place of its own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import torch
+from torch.export import Dim
+
+from tests.stages.program.test_text import Call, program_of
+from trtbuild.core.keys import LOWERED_OPSET
+from trtbuild.driver.environment import torch_versions
+from trtbuild.driver.judge import Judge
+from trtbuild.stages.program.text import program_text
+from trtbuild.store.memory import MemoryStore
+from trtbuild.toolchain import table
+
+
+def refusal(factor: int, largest: int) -> str | None:
+    stand_in = table.stand_in("tensorrt", "8.6.0")
+    assert stand_in is not None
+    job = {
+        "opset": LOWERED_OPSET,
+        "versions": torch_versions(),
+        "toolchain": "tensorrt",
+        "toolchain_version": "8.6.0",
+        "stand_in": asdict(stand_in),
+    }
+    rows = Dim("rows", min=2, max=largest)
+    module = Call(lambda x, y: x + torch.arange(x.shape[0])[:, None] * factor + y)
+    program = program_of(module, torch.ones(4, 3), torch.ones(3), dynamic={"x": {0: rows}, "y": None})
+    found = Judge(MemoryStore(), job).refusal(program, program_text(program))
+    return None if found is None else found.text
+
+
+def test_a_position_that_outgrows_32_bits_is_refused() -> None:
+    text = refusal(2_000_000_000, 8)
+    assert text is not None and "int64 is not a type that an engine computes in" in text
+
+
+def test_what_fits_at_the_largest_size_of_the_profiles_is_taken() -> None:
+    assert refusal(1_000_000, 2000) is None
+    assert refusal(1_000_000, 3000) is not None

@@ -274,6 +274,65 @@ def test_variables_that_user_code_reads_are_dependencies_by_digest(found: Any) -
     }
 
 
+SETTERS = """\
+import os
+import torch
+import imported_by_name
+
+def build():
+    os.environ["SET_FIRST"] = "mine"; os.environ["SET_FIRST"]
+    os.environ.get("READ_FIRST"); os.environ["READ_FIRST"] = "mine"; os.environ["READ_FIRST"]
+    os.environ.setdefault("DEFAULTED", "mine"); os.environ["DEFAULTED"]
+    os.environ.pop("TAKEN", None); os.environ.get("TAKEN")
+    assert os.environ["SET_WITH_TORCH"] == "torch", "this test is about variables that torch sets"
+    assert os.environ["CHANGED_WITH_TORCH"] == "torch"
+    imported_by_name.default("SET_BY_A_LIBRARY"); os.environ["SET_BY_A_LIBRARY"]
+    return torch.nn.ReLU().eval()
+"""
+
+#: Sets variables while torch is imported, as torch does for its caches; and a library that sets a default.
+TORCH_SETS = """\
+import importlib.util, os, sys
+
+class WhileTorchIsLoaded:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch._C":
+            os.environ["SET_WITH_TORCH"] = os.environ["CHANGED_WITH_TORCH"] = "torch"
+
+sys.meta_path.insert(0, WhileTorchIsLoaded())
+assert "torch" not in sys.modules
+"""
+
+
+def test_of_a_variable_counts_what_the_process_started_with(
+    tmp_path: Path, job_of: Callable[..., Any], in_child: Callable[..., Any]
+) -> None:
+    root, site, child = (tmp_path / name for name in ("project", "site-packages", "child"))
+    for folder in (root, site, child):
+        folder.mkdir()
+    (root / "net.py").write_text(SETTERS)
+    library = "import os\ndef default(name):\n    if name not in os.environ: os.environ[name] = 'library'\n"
+    (site / "imported_by_name.py").write_text(library)
+    info = site / "imported_by_name-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: imported_by_name\nVersion: 1.0\n")
+    (info / "RECORD").write_text("imported_by_name.py,,\n")
+    environment = {"READ_FIRST": "started", "TAKEN": "started", "CHANGED_WITH_TORCH": "started"}
+    prelude = f"import site\nsite.addsitedir({str(site)!r})\n{TORCH_SETS}"
+    job = job_of({"x": (2, 4)}, source=Source("python", "net:build"))
+    found = in_child(job, root, child, environment, prelude)
+    assert found.error is None and found.uncacheable is None, found
+    started = hashlib.sha256(b"started").hexdigest()
+    assert {part: value for part, value in found.observations.items() if part.startswith("environment:")} == {
+        "environment:READ_FIRST": started,
+        "environment:DEFAULTED": "absent",
+        "environment:TAKEN": started,
+        "environment:SET_WITH_TORCH": "absent",
+        "environment:CHANGED_WITH_TORCH": started,
+        "environment:SET_BY_A_LIBRARY": "absent",
+    }
+
+
 def test_installed_code_is_a_distribution_and_none_of_its_files(found: Any) -> None:
     import numpy as installed
 

@@ -98,7 +98,7 @@ def test_a_custom_operator_enters_by_the_digest_of_its_file(found: Any) -> None:
 
 def test_an_operator_whose_implementation_is_unknown_is_not_kept(tmp_path: Path) -> None:
     """Such as one of a library that was loaded before anybody watched."""
-    recorder = Recorder(tmp_path, Places())
+    recorder = Recorder(tmp_path, Places(), {})
     assert Operators(recorder).implementation("nobody.knows.default") == "unknown"
     assert recorder.reasons == ["the implementation of operator nobody::knows cannot be found"]
 

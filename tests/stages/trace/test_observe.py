@@ -55,7 +55,7 @@ def test_a_link(project: Path) -> None:
 
 
 def test_a_pattern_in_the_project_itself_sees_a_new_match(project: Path) -> None:
-    recorder = Recorder(project, Places())
+    recorder = Recorder(project, Places(), {})
     patterns.add("*.txt", project, recorder)
     assert {seen.dependency.part for seen in recorder.observations()} == {"file:c.txt", "listing:."}
 
@@ -106,7 +106,7 @@ def test_what_user_code_never_sees_is_never_there(project: Path, monkeypatch: py
     ],
 )
 def test_patterns_name_files_and_what_was_searched(project: Path, pattern: str, expected: list[str]) -> None:
-    recorder = Recorder(project, Places())
+    recorder = Recorder(project, Places(), {})
     patterns.add(pattern, project, recorder)
     assert sorted(found.dependency.part for found in recorder.observations()) == expected
 

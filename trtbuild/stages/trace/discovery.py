@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,13 +30,16 @@ from trtbuild.stages.trace.wrappers import READERS, Wrapping
 class Discovery:
     """The dependencies of one trace."""
 
-    def __init__(self, project: Path, source: Source, loaded: frozenset[str] = frozenset()) -> None:
-        """`loaded` are the modules that this process had loaded for itself, before torch: they count when used."""
+    def __init__(
+        self, project: Path, source: Source, environment: Mapping[str, str], loaded: frozenset[str] = frozenset()
+    ) -> None:
+        """`environment` are the variables that this process started with; `loaded` the modules that it had loaded for
+        itself, before torch: they count when used."""
         self._project = project
         self._source = source
         self._loaded = frozenset() if "torch" in loaded else loaded
         self.places = Places()
-        self._recorder = Recorder(project, self.places)
+        self._recorder = Recorder(project, self.places, environment)
         self._operators = Operators(self._recorder)
         if not source.cacheable:
             self._recorder.refuse("the manifest says `cacheable: false`")
@@ -96,7 +99,7 @@ class Discovery:
         for pattern in self._source.deps:
             patterns.add(pattern, self._project, self._recorder)
         for name in self._source.env:
-            self._recorder.environment(name, os.environ.get(name))
+            self._recorder.environment(name)
         if self._source.file is not None:
             self._recorder.file(self._project / self._source.file)
 

@@ -8,7 +8,9 @@ Rules
    cannot be recorded: such a trace is not cacheable (a second one, which finds the file made, is).
 3. Paths are posix; inside the project relative to it, else absolute. A path that leads elsewhere through a symlink is
    recorded as it was opened and as where it led. A link that is read by itself (``Path.resolve``) is a link.
-4. What belongs to a distribution is recorded as the distribution; Python, trtbuild and `places.IGNORED` not at all.
+4. Of a variable counts what this process started with, whatever torch or the model has set meanwhile: nobody else can
+   change it, and the next build compares that. What user code set before it read it is its own, as in rule 2.
+5. What belongs to a distribution is recorded as the distribution; Python, trtbuild and `places.IGNORED` not at all.
 """
 
 # Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
@@ -20,7 +22,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,11 +43,13 @@ STARTERS_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHO
 class Recorder:
     """Collects dependencies. Its methods are called from hooks, in any thread, and never raise."""
 
-    def __init__(self, project: Path, places: Places) -> None:
+    def __init__(self, project: Path, places: Places, environment: Mapping[str, str]) -> None:
+        """`environment` are the variables that this process started with."""
         self.places = places
         #: Reasons why the result must not be kept, in the order in which they were met.
         self.reasons: list[str] = []
         self._project = os.fspath(project)
+        self._environment = environment
         self._pins: dict[Dependency, Any] = {}
         self._written: set[str] = set()
         self._set: set[str] = set()
@@ -123,14 +127,15 @@ class Recorder:
         if name and name not in DISTRIBUTIONS:
             self._pins.setdefault(Dependency("distribution", name), None)
 
-    def environment(self, name: str, value: str | None) -> None:
+    def environment(self, name: str) -> None:
         """A variable was read."""
         if name not in self._set and name not in STARTERS_VARIABLES:
+            value = self._environment.get(name)
             seen = ABSENT if value is None else environment_digest(value)
             self._pins.setdefault(Dependency("environment", name), seen)
 
     def environment_set(self, name: str) -> None:
-        """This process set or deleted a variable: what it reads there later is its own."""
+        """User code set or deleted a variable: what it reads there later is its own."""
         self._set.add(name)
 
     def refuse(self, reason: str) -> None:

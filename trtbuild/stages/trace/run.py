@@ -8,7 +8,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,12 +53,20 @@ Keep = Callable[["list[tuple[int, torch.Tensor]]"], Any]
 _KEEPING_S = 3600.0
 
 
+@dataclass(frozen=True)
+class Started:
+    """What this process was before torch: the names of the modules that it had loaded for itself, and its variables."""
+
+    loaded: frozenset[str]
+    environment: Mapping[str, str]
+
+
 @functools.cache
-def prepare() -> frozenset[str]:
-    """Load torch and all of this stage, which otherwise happens with the first trace; the names of the modules that this
-    process had loaded for itself. No code of the user's runs."""
+def prepare() -> Started:
+    """Load torch and all of this stage, which otherwise happens with the first trace; what this process was before.
+    No code of the user's runs."""
+    started = Started(frozenset(sys.modules), dict(os.environ))  # torch sets variables, some while it is loaded
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded: a trace is the same with and without a GPU
-    loaded = frozenset(sys.modules)
     for name in (
         "arranging",
         "checks",
@@ -72,7 +80,7 @@ def prepare() -> frozenset[str]:
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
     importlib.import_module("torch.export.pt2_archive")  # what writes programs: torch loads it when it is first used
-    return loaded
+    return started
 
 
 def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers | None = None) -> Traced:
@@ -81,7 +89,7 @@ def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers
     `makers` make the models that come as a graph of their own (``onnx:``, ``network:``). `keep` may have kept weights when
     an error is raised; nothing names them then.
     """
-    loaded = prepare()
+    started = prepare()
     import torch
 
     from trtbuild.stages.trace.discovery import Discovery
@@ -90,7 +98,7 @@ def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers
     from trtbuild.stages.trace.sources import load
 
     project = project.resolve()
-    discovery = Discovery(project, job.source, loaded)
+    discovery = Discovery(project, job.source, started.environment, started.loaded)
     frames = Frames(discovery.places, project)
     seed_everything()
     with torch.no_grad():

@@ -7,7 +7,8 @@ Rules
 2. ``os.environ``: a variable is recorded when user code reads it. What installed code reads for itself (``HF_HOME``,
    ``OMP_NUM_THREADS``) is not: it would differ between machines for no reason; ``source: {env: […]}`` names what matters.
    Neither is what the standard library reads about the machine (`MACHINE_VARIABLES`). Reading all variables at once makes
-   the trace uncacheable.
+   the trace uncacheable. What installed code sets is not the user's own when user code reads it then: it may have been set
+   only because it was not there.
 3. Readers of files in C++ and Rust (`TORCH_READERS`, `READERS`): their path argument is a file.
 4. ``importlib.metadata``: asking for a distribution is a dependency on it, there or not.
 """
@@ -183,18 +184,21 @@ class Wrapping:
                 if outermost and isinstance(key, str | bytes):
                     name = os.fsdecode(key)
                     if _reads_variable(recorder, name):
-                        recorder.environment(name, os.environ._data_get(name))  # type: ignore[attr-defined]
+                        recorder.environment(name)
             return get(self, key)
+
+        def set_by(key: Any) -> None:
+            who = caller(recorder.places)
+            if isinstance(key, str | bytes) and who is not None and recorder.places.is_user(who[0]):
+                recorder.environment_set(os.fsdecode(key))
 
         def write(self: Any, key: Any, value: Any) -> None:
             put(self, key, value)
-            if isinstance(key, str | bytes):
-                recorder.environment_set(os.fsdecode(key))
+            set_by(key)
 
         def remove(self: Any, key: Any) -> None:
             delete(self, key)
-            if isinstance(key, str | bytes):
-                recorder.environment_set(os.fsdecode(key))
+            set_by(key)
 
         def walk(self: Any) -> Any:
             with recorder.own() as outermost:
@@ -204,14 +208,6 @@ class Wrapping:
                     recorder.refuse(f"{name}:{who[1]} reads all environment variables; read the ones you need by name")
             yield from iterate(self)
 
-        def peek(self: Any, name: str) -> str | None:
-            try:
-                return get(self, name)
-            except KeyError:
-                return None
-
-        kind._data_get = peek  # type: ignore[attr-defined]
-        self._undo.append(lambda: delattr(kind, "_data_get"))
         for name, value in (("__getitem__", read), ("__setitem__", write), ("__delitem__", remove), ("__iter__", walk)):
             self._set(kind, name, value)
 

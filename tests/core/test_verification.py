@@ -10,7 +10,7 @@ import pytest
 from tests.core.recipes import MODEL
 from trtbuild.core.shapes import derive, symbol_values
 from trtbuild.core.spec import Input, Model, NamedDim, Profile, ShapeRange
-from trtbuild.core.verification import TOLERANCES, Point, how_wrong, points, where
+from trtbuild.core.verification import TOLERANCES, Point, advice, how_wrong, points, tf32_hint
 
 
 def model(*profiles: tuple[list[int], list[int], list[int]], multiple_of: int = 1) -> Model:
@@ -103,11 +103,24 @@ def test_how_wrong(dims: dict[str, int], said: str) -> None:
     assert "is wrong: shape [1] instead" in how_wrong({"error": None, "text": "shape [1] instead", "worst": None}, 1e-5)
 
 
-def test_where() -> None:
+def test_advice() -> None:
     first = {"module": "layers.2", "operator": "aten.add.Tensor", "nodes": [f"n{k}" for k in range(6)]}
     since = {"module": "", "operator": "aten.mul.Tensor", "nodes": []}
-    assert where({"place": None}) == []
-    (line,) = where({"place": {"first": first, "since": first, "error": 0.5, "text": ""}})
+    assert advice({"place": None}) == []
+    (line,) = advice({"place": {"first": first, "since": first, "error": 0.5, "text": ""}})
     assert line == "first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n0, n1, n2 and 3 more)"
-    lines = where({"place": {"first": first, "since": since, "error": None, "text": "dtype"}})
+    lines = advice({"place": {"first": first, "since": since, "error": None, "text": "dtype"}})
     assert "between aten.mul.Tensor in the model itself and there" in lines[1]
+
+
+def test_tf32_is_named_where_it_may_be_all_that_is_wrong() -> None:
+    entry = {"status": "wrong", "error": 1.1e-3, "text": "", "worst": None, "place": None}
+    known, unknown = tf32_hint(entry, 1e-3, True), tf32_hint(entry, 1e-3, None)
+    assert known is not None and unknown is not None and unknown.endswith(known) and unknown.startswith("unless it was")
+    for said in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
+        assert said in known
+    assert tf32_hint(entry, 1e-3, False) is None
+    assert tf32_hint({**entry, "error": 1e-2}, 1e-3, True) is None
+    assert tf32_hint({**entry, "error": None}, 1e-3, True) is None
+    assert tf32_hint({**entry, "status": "right"}, 1e-3, True) is None
+    assert advice({**entry, "hint": known}) == [known] and advice(entry) == []

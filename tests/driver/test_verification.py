@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 import pytest
@@ -16,16 +17,21 @@ import torch
 import trtbuild as trtbuild_package
 from tests.conftest import CommandLine, step
 from tests.driver.test_verification_engines import FakeMemory
+from trtbuild.cli.verifications import verified
 from trtbuild.core import provenance
 from trtbuild.core.partitions import Partition
 from trtbuild.core.record import Record
+from trtbuild.core.verification import Point
 from trtbuild.driver import provenance_file, verification, verification_package
 from trtbuild.driver import verification_engines as engines_here
+from trtbuild.driver import verification_records as records
 from trtbuild.driver.verification_engines import Fit
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workspace import Request, Workspace
+from trtbuild.errors import ToolchainMissing
 from trtbuild.runtime.package import Package
 from trtbuild.stages.verify import inputs
+from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import Torch, Unchecked, Weights
 from trtbuild.store.local import LocalStore
 
@@ -36,6 +42,8 @@ defaults: {targets: [ada], profiles: [rows], reference: true}
 profiles:
   rows:
     x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
+  ids:
+    ids: {min: [1, 3], opt: [4, 3], max: [8, 3]}
 models:
   net:
     source: {python: "net:Net"}
@@ -47,6 +55,11 @@ models:
   zeros:
     source: {python: "net:Angle"}
     inputs: {x: {}}
+  words:
+    source: {onnx: words.onnx}
+    inputs: {ids: {dtype: int64}}
+    dims: {rows: ids.0}
+    profiles: [ids]
 """
 
 NET = """\
@@ -83,12 +96,29 @@ class Angle(torch.nn.Module):
 """
 
 
+def write_words(path: Path) -> None:
+    """Rows of a table of 20, chosen by integers."""
+    table = torch.randn(20, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Gather", ["table", "ids"], ["chosen"]),
+            onnx.helper.make_node("Tanh", ["chosen"], ["y"]),
+        ],
+        "words",
+        [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n", 3])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 3, 8])],
+        initializer=[onnx.numpy_helper.from_array(table, "table")],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9), path)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("verification")
     (base / "project").mkdir()
     (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
     (base / "project" / "net.py").write_text(NET)
+    write_words(base / "project" / "words.onnx")
     line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
     line("build")
     return line
@@ -126,8 +156,6 @@ def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto]
 
 def package(line: CommandLine) -> tuple[Path, str]:
     """The provenance file of net's package, and the package's digest."""
-    import hashlib
-
     root = line.project / "dist" / "net"
     return root / provenance.NAME, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
@@ -304,21 +332,33 @@ def test_onnxruntime_missing_is_said_with_what_to_install(trtbuild: CommandLine,
     assert "onnxruntime, which is not installed" in done.stderr and "pip install 'trtbuild[verify]'" in done.stderr
 
 
+ANY_POINT = Point(0, "any", (), 0)
+
+
 class FakeOpenEngines:
-    """The engines of a package on a GPU, in whose place PyTorch computes; `spoil` changes what they give."""
+    """The engines of a package on a GPU, in whose place its reference computes; `spoil` changes what they give."""
 
     spoil = staticmethod(lambda value: value)
+    seen: ClassVar[list[Any]] = []
 
     def __init__(self, package: Package, fit: Fit) -> None:
         self.memory = FakeMemory()
         target = package.index.targets[fit.target]
         blobs = verification_package._Blobs(package, target)
         programs = {graph: package.index.files[path].sha256 for graph, path in target.programs.items()}
-        weights = Weights([blobs.weight(slot) for slot in range(max(package.index.weights) + 1)], blobs.read)
-        self._torch = Torch(programs, weights, blobs.read)
+        weights = Weights(
+            [blobs.weight(slot) for slot in range(max(package.index.weights, default=-1) + 1)], blobs.read
+        )
+        right = OnnxRuntime(lambda graph: blobs.read(programs[graph]), weights)
+        torch_ = Torch(programs, weights, blobs.read)
+        self._run = (lambda part, values: right(part, values, ANY_POINT)) if blobs.has_onnx else torch_.part
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
-        return lambda values, call: [self.spoil(value) for value in self._torch.part(partition, values)]
+        def run(values: Any, call: Any) -> list[Any]:
+            self.seen.extend(values)
+            return [self.spoil(value) for value in self._run(partition, values)]
+
+        return run
 
     def __enter__(self) -> FakeOpenEngines:
         return self
@@ -330,6 +370,7 @@ class FakeOpenEngines:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     """A machine with a GPU for the target."""
     monkeypatch.setattr(FakeOpenEngines, "spoil", staticmethod(lambda value: value))
+    monkeypatch.setattr(FakeOpenEngines, "seen", [])
     monkeypatch.setattr(engines_here, "OpenEngines", FakeOpenEngines)
     monkeypatch.setattr(engines_here, "why_not_with_torch", lambda: None)
     monkeypatch.setattr(
@@ -339,10 +380,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     return FakeOpenEngines
 
 
-def verify_here(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Any:
+def verify_here(line: CommandLine, monkeypatch: pytest.MonkeyPatch, model: str = "net") -> Any:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(line.cache))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
-    return verification.verify(Request(line.project, models=("net",)), verification.Options(), Watcher())
+    return verification.verify(Request(line.project, models=(model,)), verification.Options(), Watcher())
+
+
+def verify_folders(*folders: Path, targets: Sequence[str] = ()) -> Any:
+    return verification_package.verify_packages(folders, targets, verification.Options(), Watcher())
 
 
 def test_engines_are_compared_where_a_gpu_fits(
@@ -374,7 +419,37 @@ def test_an_engine_that_is_wrong_on_purpose_is_named(
     assert by_onnx["status"] == "right" and engine["status"] == "wrong" and engine["worst_input"]
     assert {part["status"] for part in engine["partitions"]} == {"wrong"}
     assert all(part["place"] is None for part in engine["partitions"])  # what they were made of is right
+    assert not any("hint" in part for part in engine["partitions"])
     assert not package(trtbuild)[0].exists()
+
+
+def test_engines_whose_conversion_is_wrong_or_that_are_built_without_tf32_get_no_advice_about_it() -> None:
+    wrong = {"status": "wrong", "error": 2e-3}
+    engine = {"by": "engine", "status": "wrong", "targets": ["ada"], "tolerance": 1e-3, "partitions": [wrong]}
+    engine["whole"] = wrong
+    converted = {"by": "onnxruntime", "status": "right", "targets": ["ada", "blackwell"], "partitions": [], "whole": {}}
+
+    def hints(cuts: list[Any], precision: str = "float32", tf32: bool | None = True) -> int:
+        found = records.with_tf32_hints(cuts, precision, tf32)
+        return sum("hint" in entry for cut in found for entry in (*cut["partitions"], cut["whole"]))
+
+    assert hints([converted, engine]) == hints([engine], tf32=None) == 2
+    assert hints([{**converted, "status": "wrong"}, engine]) == 0
+    assert hints([{**converted, "status": "wrong", "targets": ["blackwell"]}, engine]) == 2
+    assert hints([converted, engine], tf32=False) == hints([converted, engine], "float16") == 0
+
+
+def test_an_error_that_tf32_may_explain_says_so(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.002))
+    by_folder = verify_folders(trtbuild.project / "dist" / "net")
+    for document, known in ((by_folder, False), (verify_here(trtbuild, monkeypatch), True)):
+        engine = document["models"][0]["cuts"][-1]
+        assert engine["by"] == "engine" and engine["status"] == "wrong"
+        for entry in (*engine["partitions"], engine["whole"]):
+            assert "TF32" in entry["hint"] and entry["hint"].startswith("unless") != known
+        assert "`builder: {tf32: false}`" in "\n".join(verified(document))
 
 
 def test_a_package_alone_is_verified_and_what_was_known_of_it_stays(
@@ -407,6 +482,103 @@ def test_what_was_not_compared_of_a_package_is_not_right(
         [trtbuild.project / "dist" / "net"], [], verification.Options(), Watcher()
     )
     assert not document["ok"] and document["models"][0]["status"] == "unchecked"
+
+
+def test_engines_of_an_onnx_model_are_compared_with_what_onnxruntime_computes(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trtbuild.project / "dist" / "words"
+    by_folder, by_model = verify_folders(folder), verify_here(trtbuild, monkeypatch, "words")
+    for document in (by_folder, by_model):
+        assert document["ok"], json.dumps(document)[:3000]
+        (cut,) = document["models"][0]["cuts"]
+        assert (cut["by"], cut["against"], cut["status"]) == ("engine", "onnxruntime", "right")
+        assert max(part["points"] for part in cut["partitions"]) == 5
+    assert max(int(ids.max()) for ids in gpu.seen) > 10  # all rows of the table
+    assert verify_here(trtbuild, monkeypatch, "words")["models"][0]["cuts"][0]["verdict"] == "hit"
+    monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
+    wrong = verify_folders(folder)
+    assert wrong["models"][0]["status"] == "wrong" and not wrong["ok"]
+    assert wrong["models"][0]["cuts"][0]["partitions"][0]["place"] is None
+    monkeypatch.setattr(verification_package, "find_spec", lambda name: None)
+    (model,) = verify_folders(folder)["models"]
+    assert model["status"] == "unchecked" and "onnxruntime is not installed" in model["not_run"][0]["reason"]
+
+
+def test_an_onnx_model_has_no_conversion_to_be_compared_where_no_gpu_is(trtbuild: CommandLine) -> None:
+    (model,) = trtbuild("verify", "words")["models"]
+    assert model["status"] == "unchecked" and model["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]
+
+
+def test_whether_a_program_is_onnx_is_known_by_its_bytes(trtbuild: CommandLine, gpu: type[FakeOpenEngines]) -> None:
+    """Packages were written that call the model of an ONNX source ``torch/….pt2``."""
+    folder = trtbuild.project / "dist" / "words"
+    (found,) = folder.glob("onnx/*.onnx")
+    (folder / "torch").mkdir()
+    found.rename(folder / "torch" / f"{found.stem}.pt2")
+    place = folder / "index.json"
+    place.write_text(place.read_text().replace(f"onnx/{found.stem}.onnx", f"torch/{found.stem}.pt2"))
+    document = verify_folders(folder)
+    assert document["ok"] and document["models"][0]["cuts"][0]["against"] == "onnxruntime", document
+
+
+def replace_program(folder: Path, data: bytes) -> None:
+    """Give a package's first program other bytes; its index says so."""
+    index = json.loads((folder / "index.json").read_text())
+    before = next(iter(index["targets"]["ada"]["partitions"]["programs"].values()))
+    after = hashlib.sha256(data).hexdigest()
+    path = f"torch/{before[:32]}.pt2"
+    (folder / path).unlink()
+    (folder / path.replace(before[:32], after[:32])).write_bytes(data)
+    index["files"][path] = {"sha256": after, "size": len(data)}
+    (folder / "index.json").write_text(json.dumps(index).replace(before, after).replace(before[:32], after[:32]))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"PK\x03\x04 and no archive", "InternalError"), (b"neither", "SourceError")],
+)
+def test_a_package_that_fails_keeps_no_other_from_being_verified(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], tmp_path: Path, data: bytes, said: str
+) -> None:
+    good = trtbuild.project / "dist" / "net"
+    broken, missing = tmp_path / "broken", tmp_path / "missing"
+    shutil.copytree(good, broken)
+    replace_program(broken, data)
+    document = verify_folders(missing, broken, good)
+    assert not document["ok"]
+    assert [(error["package"], error["type"]) for error in document["errors"]] == [
+        (str(missing), "PackageMissing"),
+        (str(broken), said),
+    ]
+    (model,) = document["models"]
+    assert (model["model"], model["status"]) == ("net", "right")
+
+
+def test_what_this_machine_lacks_for_every_package_ends_the_command(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(*_: Any) -> Any:
+        raise ToolchainMissing("no torch")
+
+    monkeypatch.setattr(engines_here, "OpenEngines", lacks)
+    net, words = (trtbuild.project / "dist" / name for name in ("net", "words"))
+    with pytest.raises(ToolchainMissing):
+        verify_folders(net, words)
+    monkeypatch.setattr(engines_here, "OpenEngines", lambda p, fit: lacks() if p.path == net else gpu(p, fit))
+    document = verify_folders(net, words)
+    assert [error["package"] for error in document["errors"]] == [str(net)]
+    assert [model["status"] for model in document["models"]] == ["right"]
+
+
+def test_an_error_that_nobody_expected_is_one_models(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines_here, "OpenEngines", lambda *_: 1 / 0)
+    document = verify_here(trtbuild, monkeypatch)
+    assert not document["ok"] and document["models"][0]["status"] == "failed"
+    (error,) = document["errors"]
+    assert error["type"] == "InternalError" and "ZeroDivisionError" in error["text"]
 
 
 def test_a_package_is_not_in_place_once_its_engines_were_built_again(

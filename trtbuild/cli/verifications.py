@@ -7,7 +7,7 @@ from typing import Any
 
 from trtbuild.cli import terminal
 from trtbuild.cli.quantities import aligned, count, duration, few
-from trtbuild.core.verification import how_wrong, where
+from trtbuild.core.verification import advice, how_wrong
 
 Document = dict[str, Any]
 
@@ -73,11 +73,13 @@ def _not_run(model: Document) -> list[str]:
 
 def _by(cut: Document) -> str:
     device = cut["machine"].get("device")
-    return f"by {', '.join(cut['targets'])} on {device}" if device else _BY.get(cut["by"], str(cut["by"]))
+    by = f"by {', '.join(cut['targets'])} on {device}" if device else _BY.get(cut["by"], str(cut["by"]))
+    return by if cut.get("against", "PyTorch") == "PyTorch" else f"{by}, against {cut['against']}"
 
 
 def _entries(cut: Document) -> list[Document]:
-    named = [{"partition": "", "name": name, **cut[name]} for name in ("whole", "lowered")]
+    names = ("whole", "lowered") if cut["lowered"]["points"] else ("whole",)  # a package has no traced program
+    named = [{"partition": "", "name": name, **cut[name]} for name in names]
     return [*cut["partitions"], *(named if not any(e["status"] == "wrong" for e in cut["partitions"]) else [])]
 
 
@@ -89,7 +91,7 @@ def _note(entry: Document, cut: Document) -> list[str]:
     if entry["status"] != "wrong":
         return []
     lines = [f"    {what} {how_wrong(entry, cut['tolerance'])}"]
-    return [*lines, *(f"    {line}" for line in where(entry))]
+    return [*lines, *(f"    {line}" for line in advice(entry))]
 
 
 _WHOLE = {
@@ -113,6 +115,7 @@ def failures(found: Document) -> list[str]:
     """Errors that kept a model from being compared."""
     lines = []
     for error in found["errors"]:
-        lines.append(f"{terminal.red('error')}: {error['text']}")
+        about = f"{error['package']}: " if error.get("package") else ""
+        lines.append(f"{terminal.red('error')}: {about}{error['text']}")
         lines += [f"  → {error['hint']}"] if error["hint"] else []
     return lines

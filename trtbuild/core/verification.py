@@ -103,7 +103,35 @@ def _point(worst: Mapping[str, Any] | None) -> str:
     return f" at profile {worst['profile']}, {worst['which']}{f' ({dims})' if dims else ''}"
 
 
-def where(entry: Mapping[str, Any]) -> list[str]:
+#: TF32 explains an engine's error of less than so many times the tolerance: the bits that it leaves out are what the
+#: tolerance is for, and sums of some models are less forgiving than most.
+TF32_TIMES = 10
+
+_TF32 = (
+    "TF32, which rounds the factors of products to 11 bits on a GPU: `builder: {tf32: false}` builds without it, "
+    "`--tolerance X` allows more"
+)
+
+
+def tf32_hint(entry: Mapping[str, Any], tolerance: float, tf32: bool | None) -> str | None:
+    """What to do about an entry of a float32 engine whose conversion is right, where TF32 may be all that is wrong. `tf32`
+    is whether it was built with that, None where that is not known."""
+    if (
+        entry["status"] != "wrong"
+        or entry["error"] is None
+        or entry["error"] >= TF32_TIMES * tolerance
+        or tf32 is False
+    ):
+        return None
+    return f"{'' if tf32 else 'unless it was built without it, '}so small an error may come from {_TF32}"
+
+
+def advice(entry: Mapping[str, Any]) -> list[str]:
+    """Where an entry goes wrong, and what to do about it: lines for below `how_wrong`."""
+    return [*_where(entry), *([entry["hint"]] if entry.get("hint") else [])]
+
+
+def _where(entry: Mapping[str, Any]) -> list[str]:
     """The first operator that is wrong, and from where on the fault may be."""
     place = entry.get("place")
     if place is None:

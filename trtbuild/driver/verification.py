@@ -5,13 +5,15 @@ Rules
    again: its record is in the store, under a recipe of its own (docs/keys.md). Only what was found right is recorded.
 2. What went right is written into the package, as far as the package in place is the one that was verified
    (`core.provenance`). What is wrong leaves no provenance there.
-3. Converted partitions are run by onnxruntime in a worker process; engines are run in this one, where a GPU fits.
+3. Converted partitions are run by onnxruntime in a worker process; engines are run in this one, where a GPU fits. Of a
+   model that comes as ONNX, the engines alone: what onnxruntime computes of it on the CPU is right there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +33,7 @@ from trtbuild.driver.verification_replay import point_of
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workers import WorkerPool
 from trtbuild.driver.workspace import Request, Workspace
-from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
+from trtbuild.errors import InternalError, ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.runtime.package import Package
 
 Document = dict[str, Any]
@@ -65,7 +67,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
         raise UsageError("--replay is for one model", hint="name it: trtbuild verify MODEL --replay FILE")
     versions = _versions()
     models: list[Document] = []
-    errors: list[TrtbuildError] = []
+    errors: list[Document] = []
     pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
     try:
         with workspace.store.session():
@@ -76,7 +78,10 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
                     except TrtbuildError as error:
                         if error.exit_code != 1:
                             raise
-                        errors.append(error)
+                        errors.append(report.describe(error))
+                        models.append(_entry(name, "failed"))
+                    except Exception as error:
+                        errors.append(report.describe(unexpected(error)))
                         models.append(_entry(name, "failed"))
         workspace.store.finish()
     finally:
@@ -89,10 +94,11 @@ def document(
     options: Options,
     started: float,
     models: Sequence[Document],
-    errors: Sequence[TrtbuildError],
+    errors: Sequence[Document],
     warnings: Sequence[str] = (),
 ) -> Document:
-    """``trtbuild.verify/1`` of what was found, in models of a project or in packages; `started` is by `time.monotonic`."""
+    """``trtbuild.verify/1`` of what was found, in models of a project or in packages; `started` is by `time.monotonic`,
+    `errors` are described."""
     return {
         "schema": "trtbuild.verify/1",
         "ok": all(model["ok"] for model in models) and not errors,
@@ -100,9 +106,14 @@ def document(
         "seed": options.seed,
         "random_points": options.points,
         "models": list(models),
-        "errors": [report.describe(error) for error in errors],
+        "errors": list(errors),
         "warnings": list(warnings),
     }
+
+
+def unexpected(error: Exception) -> InternalError:
+    """What keeps one model from being verified, and should not."""
+    return InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
 
 @dataclass(frozen=True)
@@ -154,11 +165,13 @@ class _Model:
         if lacking:
             return self._entry("missing", missing=[step.id for step in lacking])
         source = self._plan.model.source
-        if source.form != "program":
+        if source.form == "network":
             reason = f"it comes from `{source.kind}`: there is no PyTorch model to compare with"
             not_run = [{"target": target.name, "reason": reason} for target in self._plan.model.targets]
             return self._entry("unchecked", not_run=not_run)
-        cuts = [self._done(work) for work in self._works()]
+        model = self._plan.model
+        done = [self._done(work) for work in self._works()]
+        cuts = records.with_tf32_hints(done, model.precision, model.builder.tf32)
         wrong = [cut for cut in cuts if cut["status"] == "wrong"]
         unchecked = [cut for cut in cuts if cut["status"] == "unchecked"]
         status = "wrong" if wrong else "unchecked" if unchecked or not cuts else "right"
@@ -187,10 +200,11 @@ class _Model:
     def _works(self) -> Iterator[_Work]:
         replay = None if self._replay is None else str(self._replay)
         for number, cut in enumerate(cut_jobs(self._workspace, self._plan, self._points, replay=replay)):
-            by_onnx = self._with(cut, "onnxruntime", number, once(self._points))
-            machine = {"platform": self._platform}
-            recipe = self._recipe("onnxruntime", by_onnx, cut.job.onnx, self._versions, machine)
-            yield _Work("onnxruntime", by_onnx, recipe, machine, partial(self._run_in_worker, by_onnx))
+            if not cut.job.by_onnx:
+                by_onnx = self._with(cut, "onnxruntime", number, once(self._points))
+                machine = {"platform": self._platform}
+                recipe = self._recipe("onnxruntime", by_onnx, cut.job.onnx, self._versions, machine)
+                yield _Work("onnxruntime", by_onnx, recipe, machine, partial(self._run_in_worker, by_onnx))
             yield from self._engines(cut, number)
 
     def _with(
@@ -252,7 +266,8 @@ class _Model:
             job = self._with(made, "engine", number, self._points, name)
             machine = engines_here.machine(fit, self._platform)
             target = package.index.targets[name]
-            versions = {"torch": self._versions["torch"], target.toolchain: target.version}
+            right = "onnxruntime" if cut.job.by_onnx else "torch"
+            versions = {right: self._versions[right], target.toolchain: target.version}
             recipe = self._recipe("engine", job, plans, versions, machine)
             yield _Work("engine", job, recipe, machine, partial(self._run_here, job, package, fit))
 

@@ -32,7 +32,7 @@ class CutJob:
 
     def blobs(self) -> Iterator[str]:
         """All that a worker reads."""
-        yield from (self.job.program, self.job.modules, self.job.partitions)
+        yield from filter(None, (self.job.program, self.job.modules, self.job.partitions))
         for group in (self.job.programs, self.job.onnx, self.job.origins):
             yield from group.values()
         yield from (weight.sha256 for weight in self.job.weights)
@@ -55,11 +55,12 @@ def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *
         partitions = Partitions.from_bytes(workspace.look.blob(record.outputs["partitions"].sha256))
         converted = _converted(plan, cut)
         toolchain = {f"{t.toolchain} {contents.toolchains[t.name]}" for t in model.targets if t.name in targets}
+        by_onnx = model.source.form == "onnx"
         job = VerifyJob(
-            program=trace.outputs["program"].sha256,
+            program="" if by_onnx else trace.outputs["program"].sha256,
             modules=lower.outputs["modules"].sha256,
             partitions=record.outputs["partitions"].sha256,
-            programs={part.graph: record.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions},
+            programs={} if by_onnx else _programs(record, partitions),
             onnx={graph: made.outputs["onnx"].sha256 for graph, made in converted.items()},
             origins={graph: made.outputs["origins"].sha256 for graph, made in converted.items()},
             weights=tuple(contents.weights),
@@ -67,6 +68,7 @@ def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *
             points=points,
             shapes=tuple(plan.shapes.sizes(point.sizes) for point in points),
             tolerance=tolerance("onnxruntime", model.precision),
+            by_onnx=by_onnx,
             replay=replay,
         )
         graph = trace.outputs["graph"].sha256
@@ -78,6 +80,10 @@ def once(points: tuple[Point, ...]) -> tuple[Point, ...]:
     """The points without those that differ in their profile alone: what is converted has no profiles."""
     fixed: dict[tuple[int, ...], Point] = {}
     return tuple(p for p in points if p.which.startswith("random") or fixed.setdefault(p.sizes, p) is p)
+
+
+def _programs(record: Record, partitions: Partitions) -> dict[str, str]:
+    return {part.graph: record.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions}
 
 
 def _record(step: Step) -> Record:

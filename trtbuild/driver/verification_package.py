@@ -1,7 +1,10 @@
 """``trtbuild verify PACKAGE``: the engines of a package on this machine's GPU, compared with the package's own programs.
 
-Nothing but the package is needed: no project, no cache, no source. It must have its reference (``reference: true``). What
-PyTorch computes of its programs is right here; that they are the model was shown where it was built.
+Rules
+1. Nothing but the package is needed: no project, no cache, no source. It must have its reference (``reference: true``).
+2. What PyTorch computes of its programs is right here; that they are the model was shown where it was built. Of a model
+   that came as ONNX, what onnxruntime computes of it on the CPU is right.
+3. Every package has its answer: what is wrong with one keeps no other from being verified.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +22,43 @@ from trtbuild.core.package_index import PackedTarget
 from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.spec import Input, Model, Origin, Profile, Source
 from trtbuild.core.verification import Point
-from trtbuild.driver import provenance_file
+from trtbuild.driver import provenance_file, report
 from trtbuild.driver import verification_engines as engines_here
 from trtbuild.driver import verification_records as records
 from trtbuild.driver.builder import builder
-from trtbuild.driver.verification import Options, document
+from trtbuild.driver.verification import Options, document, unexpected
 from trtbuild.driver.verification_replay import point_of
 from trtbuild.driver.watcher import Watcher
-from trtbuild.errors import NoFittingTarget, TrtbuildError
+from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
 from trtbuild.runtime.choice import no_reference_hint
-from trtbuild.runtime.onnx_part import is_onnx
 from trtbuild.runtime.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.toolchain import table
 
 Document = dict[str, Any]
 
+#: How a program of PyTorch's begins.
+_ZIP = b"PK\x03\x04"
+
 
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Document:
-    """``trtbuild.verify/1``. Here `ok` is false, too, when no engine of a package could be run."""
+    """``trtbuild.verify/1``. Here `ok` is false, too, when no engine of a package could be run; `errors` say which
+    `package` each is about. Raises what keeps every one of them from being verified, where that is this machine's fault.
+    """
     started = time.monotonic()
     models: list[Document] = []
-    errors: list[TrtbuildError] = []
+    failed: dict[Path, TrtbuildError] = {}
     for path in paths:
         with watcher.phase(f"verify {path}"):
             try:
                 models.append(_Packed(open_package(path), options).verified(targets))
             except TrtbuildError as error:
-                if error.exit_code != 1:
-                    raise
-                errors.append(error)
+                failed[path] = error
+            except Exception as error:
+                failed[path] = unexpected(error)
+    if not models and all(error.exit_code == UsageError.exit_code for error in failed.values()):
+        raise next(iter(failed.values()))
+    errors = [{"package": str(path), **report.describe(error)} for path, error in failed.items()]
     return document(options, started, models, errors)
 
 
@@ -59,7 +70,7 @@ class _Packed:
         if not index.reference:
             raise NoFittingTarget(
                 f"the package of {index.model!r} has no reference program, and so nothing to compare engines with",
-                hint=no_reference_hint().partition(";")[0],
+                hint=f"{no_reference_hint().partition(';')[0]} (a TensorRT network has none)",
             )
         self._package = package
         self._options = options
@@ -87,6 +98,7 @@ class _Packed:
                 not_run.append({"target": name, "reason": why_not})
             else:
                 cuts.append(self._cut(index.targets[name], fit))
+        cuts = records.with_tf32_hints(cuts, index.precision, None)
         found = {cut["status"] for cut in cuts}
         status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
         if status == "wrong" and self._replay is None:
@@ -104,9 +116,11 @@ class _Packed:
         }
 
     def _why_not(self, target: str) -> str | None:
-        """Why a target's programs are nothing to compare with, where they are not."""
-        if any(is_onnx(path) for path in self._package.index.targets[target].programs.values()):
-            return "it comes from ONNX: there is no PyTorch model to compare with"
+        """Why there is nothing that computes a target's programs, where there is not."""
+        if _Blobs(self._package, self._package.index.targets[target]).has_onnx:
+            missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
+            if missing:
+                return f"it came as ONNX, and {' and '.join(missing)} is not installed (pip install 'trtbuild[verify]')"
         return None
 
     def _cut(self, target: PackedTarget, fit: engines_here.Fit) -> Document:
@@ -130,18 +144,20 @@ class _Packed:
     def _job(self, target: PackedTarget, blobs: _Blobs) -> VerifyJob:
         precision, given = self._model.precision, self._options.tolerance
         slots = range(max(self._package.index.weights, default=-1) + 1)
+        programs = {graph: self._package.index.files[path].sha256 for graph, path in target.programs.items()}
         return VerifyJob(
             program="",
             modules="",
             partitions=blobs.partitions,
-            programs={graph: self._package.index.files[path].sha256 for graph, path in target.programs.items()},
-            onnx={},
+            programs={} if blobs.has_onnx else programs,
+            onnx=programs if blobs.has_onnx else {},
             origins={},
             weights=tuple(blobs.weight(slot) for slot in slots),
             inputs=tuple((entry.name, entry.dtype) for entry in self._package.index.inputs),
             points=self._points,
             shapes=tuple(self._shapes.sizes(point.sizes) for point in self._points),
             tolerance=verification.tolerance("engine", precision) if given is None else given,
+            by_onnx=blobs.has_onnx,
             worst=None,
             replay=None if self._replay is None else str(self._replay),
         )
@@ -156,6 +172,10 @@ class _Blobs:
         self._package = package
         self._document = target.partitions.to_bytes()
         self._paths = {entry.sha256: path for path, entry in package.index.files.items()}
+        #: Whether the model came as ONNX: by the bytes, because packages were written that call all programs ``.pt2``.
+        self.has_onnx = not all(
+            bytes(package.read([path])[path][: len(_ZIP)]) == _ZIP for path in target.programs.values()
+        )
 
     def read(self, sha256: str) -> bytes:
         if sha256 == self.partitions:

@@ -64,6 +64,27 @@ def keep(store: Store, recipe: Recipe, report: Document) -> Record:
     return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, made), replace=True)
 
 
+def with_tf32_hints(cuts: Sequence[Document], precision: str, tf32: bool | None) -> list[Document]:
+    """The entries of a model, those of float32 engines whose conversions are not wrong with a ``hint`` where TF32 may be
+    all that is. `tf32` is whether they were built with it, None where that is not known."""
+    wrong = {name for cut in cuts if cut["by"] != "engine" and cut["status"] == "wrong" for name in cut["targets"]}
+
+    def hinted(each: Document, tolerance: float) -> Document:
+        hint = verification.tf32_hint(each, tolerance, tf32)
+        return each if hint is None else {**each, "hint": hint}
+
+    return [
+        cut
+        if cut["by"] != "engine" or precision != "float32" or not wrong.isdisjoint(cut["targets"])
+        else {
+            **cut,
+            "partitions": [hinted(each, cut["tolerance"]) for each in cut["partitions"]],
+            "whole": hinted(cut["whole"], cut["tolerance"]),
+        }
+        for cut in cuts
+    ]
+
+
 def entry(
     report: Document,
     record: Record | None,
@@ -86,6 +107,7 @@ def entry(
     made = record.provenance if record is not None else {}
     return {
         "by": report["runner"],
+        "against": report.get("against", "PyTorch"),
         "targets": list(targets),
         "toolchain": toolchain,
         "status": status(report),

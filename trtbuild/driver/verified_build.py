@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core import provenance
-from trtbuild.core.verification import how_wrong, where
+from trtbuild.core.verification import advice, how_wrong
 from trtbuild.driver.report import BuildResult
 from trtbuild.driver.verification import Options, verify
 from trtbuild.driver.watcher import Watcher
@@ -56,10 +56,11 @@ def _failures(model: Document) -> Iterator[tuple[str, str]]:
         wrong = [entry for entry in cut["partitions"] if entry["status"] == "wrong"]
         for entry in wrong:
             text = f"model {model['model']!r}, partition {entry['partition']!r} {how_wrong(entry, cut['tolerance'])}"
-            yield "\n  ".join([text, *where(entry)]), _after(model, cut)
+            yield "\n  ".join([text, *advice(entry)]), _after(model, cut)
         for name, what in () if wrong else _WHOLES.items():
             if cut[name]["status"] == "wrong":
-                yield f"model {model['model']!r}{what} {how_wrong(cut[name], cut['tolerance'])}", _after(model, cut)
+                text = f"model {model['model']!r}{what} {how_wrong(cut[name], cut['tolerance'])}"
+                yield "\n  ".join([text, *advice(cut[name])]), _after(model, cut)
 
 
 def _after(model: Document, cut: Document) -> str:

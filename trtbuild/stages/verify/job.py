@@ -16,7 +16,7 @@ class VerifyJob:
 
     `program` is the traced program, empty where nobody knows it; `partitions` the partition step's document; `programs` and
     `onnx` are by graph digest, as are `origins` (which call each ONNX node comes from). `shapes` has each input's shape at
-    each of `points`.
+    each of `points`. With `by_onnx` the models in `onnx` say what is right, and there are no programs.
     """
 
     program: str
@@ -30,6 +30,7 @@ class VerifyJob:
     points: tuple[Point, ...]
     shapes: tuple[tuple[tuple[int, ...], ...], ...]
     tolerance: float
+    by_onnx: bool = False
     #: Where the inputs of the worst point are kept, if anywhere.
     worst: str | None = None
     #: A file of inputs to compare with, in place of the points' own.

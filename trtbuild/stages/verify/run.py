@@ -7,6 +7,7 @@ Rules
 2. What cannot be run here is said to be unchecked, with the reason; it counts as right nowhere.
 3. Of each partition, and of the whole, the worst point is reported. Its inputs are kept in a file.
 4. A partition that is wrong is looked into at the smallest point where it is (`locating`).
+5. A model that comes as ONNX has no program of PyTorch's: onnxruntime computes its model on the CPU, and that is right.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Unchecked, Values, Weights
 
 Report = dict[str, Any]
+
+_GIVE_INPUTS = "give inputs that the model takes: trtbuild verify --replay FILE"
 
 
 @dataclass
@@ -60,9 +63,9 @@ class _Found:
 
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
-    """The report: `points`, `partitions`, `whole`, `lowered`, `worst_input`, `runner`, `versions`.
+    """The report: `points`, `partitions`, `whole`, `lowered`, `worst_input`, `runner`, `against`, `versions`.
 
-    Raises SourceError where PyTorch itself cannot run the model at a point.
+    Raises SourceError where what is right cannot be computed at a point.
     """
     return _Verification(job, read, runner or _by_onnxruntime(read)).report()
 
@@ -79,6 +82,7 @@ class _Verification:
         self._read = read
         self._weights = Weights(job.weights, read)
         self._torch = Torch(job.programs, self._weights, read)
+        self._onnx = _by_onnxruntime(read)(job, self._weights) if job.by_onnx else None
         self._partitions = Partitions.from_bytes(read(job.partitions))
         self._program = Program.from_bytes(read(job.program)) if job.program else None
         self._runner = runner(job, self._weights)
@@ -94,6 +98,7 @@ class _Verification:
         worst = self._worst_input()
         return {
             "runner": self._runner.name,
+            "against": "PyTorch" if self._onnx is None else "onnxruntime",
             "points": [point.to_json() for point in self._points],
             "tolerance": self._job.tolerance,
             "partitions": [self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
@@ -117,7 +122,7 @@ class _Verification:
         right, ours = (Values(self._partitions, self._weights, inputs) for _ in range(2))
         for index, part in enumerate(self._partitions.partitions):
             theirs_in, ours_in = right.of(part), ours.of(part)
-            theirs = self._torch.part(part, theirs_in)
+            theirs = self._right(part, theirs_in, point)
             same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
             results = self._compared(part, theirs_in, theirs, number, point)
             if results is None or not same:
@@ -130,6 +135,17 @@ class _Verification:
             gaps = [gap(values[source], b) for source, b in zip(self._partitions.outputs, want, strict=True)]
             found.see(number, gaps, self._is_wrong, self._size)
 
+    def _right(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+        """What a partition's results should be. Raises SourceError."""
+        if self._onnx is None:
+            return self._torch.part(part, inputs)
+        try:
+            return self._onnx(part, inputs, point)
+        except (Fails, Unchecked) as error:
+            raise SourceError(
+                f"there is nothing to compare with at {self._shapes(inputs)}: {error}", code="verify", hint=_GIVE_INPUTS
+            ) from error
+
     def _traced(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """The traced program's results, where it is known. Raises SourceError."""
         if self._program is None:
@@ -140,7 +156,7 @@ class _Verification:
             raise SourceError(
                 f"the traced program itself fails at {self._shapes(inputs)}: {_first_line(error)}",
                 code="verify",
-                hint="give inputs that the model takes: trtbuild verify --replay FILE",
+                hint=_GIVE_INPUTS,
             ) from error
 
     def _integer_ends(self) -> list[int]:
@@ -149,7 +165,12 @@ class _Verification:
             return inputs_of.integer_ends(self._program)
         ends = [0] * len(self._job.inputs)
         for part in self._partitions.partitions:
-            taken = inputs_of.integer_ends(self._torch.program(part))
+            if self._onnx is not None:
+                from trtbuild.stages.verify.onnx_inputs import onnx_integer_ends  # it loads onnx
+
+                taken = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
+            else:
+                taken = inputs_of.integer_ends(self._torch.program(part))
             for (source, _), end in zip(part.inputs, taken, strict=True):
                 if source.startswith("input:") and end > 2:
                     number = int(source.removeprefix("input:"))
@@ -187,7 +208,7 @@ class _Verification:
                 return self._runner(part, inputs, point)
             except Fails:  # said already, of this partition on its own
                 pass
-        return self._torch.part(part, inputs)
+        return self._right(part, inputs, point)
 
     def _is_wrong(self, found: Gap) -> bool:
         return not found.error <= self._job.tolerance
@@ -224,7 +245,7 @@ class _Verification:
 
     def _place(self, part: Partition, number: int) -> Report | None:
         """Where the partition goes wrong; None where that cannot be told."""
-        if part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
+        if self._onnx is not None or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
         from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
         from trtbuild.stages.verify.locating import Search

@@ -1,0 +1,55 @@
+"""Which integers an ONNX model's inputs may be given."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper as h
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.verify.onnx_inputs import onnx_integer_ends
+
+
+def model(nodes: list[onnx.NodeProto], *tables: tuple[str, tuple[int, ...]]) -> bytes:
+    graph = h.make_graph(
+        nodes,
+        "partition",
+        [h.make_tensor_value_info(f"i{k}", onnx.TensorProto.INT64, ["n"]) for k in range(3)],
+        [h.make_tensor_value_info("o0", onnx.TensorProto.FLOAT, None)],
+        initializer=[onnx.numpy_helper.from_array(np.zeros(shape, "float32"), name) for name, shape in tables],
+    )
+    return h.make_model(graph).SerializeToString()
+
+
+def test_what_chooses_rows_of_a_table_chooses_from_all_of_the_smallest() -> None:
+    data = model(
+        [
+            h.make_node("Cast", ["i0"], ["small"], to=onnx.TensorProto.INT32),
+            h.make_node("Unsqueeze", ["small", "axes"], ["wide"]),
+            h.make_node("Gather", ["w0", "wide"], ["v0"]),
+            h.make_node("Gather", ["w1", "small"], ["v1"], axis=1),
+            h.make_node("Gather", ["w0", "i2"], ["o0"]),
+        ],
+        ("w0", (30, 4)),
+        ("w1", (5, 12)),
+    )
+    assert onnx_integer_ends(data, 3) == [12, 2, 30]
+
+
+def test_a_table_of_unknown_size_may_be_small_and_other_uses_say_nothing() -> None:
+    data = model(
+        [
+            h.make_node("Gather", ["computed", "i0"], ["v0"]),
+            h.make_node("Gather", ["w0", "i0"], ["v1"]),
+            h.make_node("Add", ["i1", "i1"], ["v2"]),
+            h.make_node("Gather", ["w0", "v2"], ["o0"]),
+        ],
+        ("w0", (30, 4)),
+    )
+    assert onnx_integer_ends(data, 2) == [2, 2]
+
+
+def test_what_is_no_onnx_model_is_said() -> None:
+    with pytest.raises(SourceError, match="neither a program of PyTorch's nor an ONNX model"):
+        onnx_integer_ends(b"no model", 1)

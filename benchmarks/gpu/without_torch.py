@@ -119,13 +119,13 @@ def _gap(ours: Any, theirs: Any) -> float:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Arrays of an output structure, in torch's order: values of mappings as they stand, members of sequences."""
+    """Arrays of an output structure, in torch's order: values of mappings as they stand, members of everything else."""
     if hasattr(value, "__dlpack__"):
         yield value
     elif isinstance(value, dict):
         for one in value.values():
             yield from _leaves(one)
-    elif isinstance(value, list | tuple):
+    elif hasattr(value, "__iter__"):
         for one in value:
             yield from _leaves(one)
 

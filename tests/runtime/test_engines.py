@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,15 @@ def test_what_did_not_change_is_not_told_again(rig: Rig) -> None:
     rig.trt.calls.clear()
     (again,) = part([value], rig.call(2, stream=stream))
     assert again.data_ptr() == address and rig.trt.calls == {"execute_async_v3": 1}  # in memory that was given back
+
+
+def test_calls_that_decide_their_shapes_are_told_anew_after_others(rig: Rig) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    calls = [replace(rig.call(size, stream=stream), decides=True) for size in (3, 5)]
+    for call in (calls[0], calls[0], calls[1], calls[0], rig.call(4, stream=stream), calls[1]):
+        value, data = rig.values(call.sizes[0], 4, stream=stream)
+        (output,) = part([value], call)
+        np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
 def test_nothing_but_outputs_is_allocated_after_the_first_call(rig: Rig) -> None:

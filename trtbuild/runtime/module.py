@@ -74,7 +74,7 @@ class Runner:
             inputs, decision, adopted = self._arguments.bind(args, kwargs, stream)
             call = decision.calls.get(stream)
             if call is None:
-                call = self._new_call(decision, stream)
+                call = self._new_call(decision, stream, stitched.whole)
             outputs = stitched(inputs, call)
         except RuntimeError:  # torch's word for tensors that have no shape or no address
             self._arguments.explain(args, kwargs)
@@ -83,10 +83,10 @@ class Runner:
             memory.called(stream)
         return outputs
 
-    def _new_call(self, decision: Decision, stream: int) -> Call:
+    def _new_call(self, decision: Decision, stream: int, whole: bool) -> Call:
         if len(decision.calls) >= _STREAMS:
             decision.calls.clear()
-        call = decision.calls[stream] = Call(decision.profile, decision.sizes, stream, self._device)
+        call = decision.calls[stream] = Call(decision.profile, decision.sizes, stream, self._device, decides=whole)
         return call
 
     def close(self) -> None:

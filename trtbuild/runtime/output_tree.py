@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
+from operator import itemgetter
 from typing import Any
 
 from trtbuild.core.encoding import from_json
@@ -61,22 +62,30 @@ def restorer(tree: Any) -> Restore:
     if kind == "constant":
         value = from_json(tree["value"])
         return lambda outputs: value
-    items = [restorer(item) for item in tree["items"]]
+    items = _each(tree["items"])
     if kind == "list":
-        return lambda outputs: [item(outputs) for item in items]
+        return lambda outputs: list(items(outputs))
     if kind == "tuple":
-        return lambda outputs: tuple([item(outputs) for item in items])
+        return lambda outputs: tuple(items(outputs))
     keys = tree["keys"]
     if kind == "dict":
-        return lambda outputs: {key: item(outputs) for key, item in zip(keys, items, strict=True)}
+        return lambda outputs: dict(zip(keys, items(outputs), strict=True))
     return _of_class(tree["type"], [str(key) for key in keys], items)
 
 
-def _of_class(name: str, keys: Sequence[str], items: Sequence[Restore]) -> Restore:
+def _each(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """The function that restores all of `trees`."""
+    if len(trees) > 1 and all(tree["kind"] == "tensor" for tree in trees):
+        return itemgetter(*[tree["index"] for tree in trees])  # most models, at a fifth of the time
+    items = [restorer(tree) for tree in trees]
+    return lambda outputs: [item(outputs) for item in items]
+
+
+def _of_class(name: str, keys: Sequence[str], items: Callable[[Sequence[Any]], Sequence[Any]]) -> Restore:
     short = name.rpartition(":")[2]
 
     def restore(outputs: Sequence[Any]) -> Any:
-        values = [item(outputs) for item in items]
+        values = items(outputs)
         kind = _loaded(name)
         if kind is not None:
             try:

@@ -58,6 +58,8 @@ class Run:
         self._written: dict[str, int] = {}
         self._shapes: list[Any] | None = None
         self._sizes: tuple[int, ...] = ()
+        #: The call that the shapes are of, where it decides them.
+        self._call: Call | None = None
         #: Each output's name, what makes a new tensor for it (None where only running tells the size), and dtype.
         self._made: list[tuple[str, Callable[[], Array] | None, Any]] = []
         self._measured: dict[str, Measured] = {}
@@ -94,8 +96,10 @@ class Run:
 
     def prepare(self, values: Sequence[Array], call: Call) -> None:
         """Tell the context shapes, addresses of inputs, and where it may compute."""
-        if self._shapes is None or call.sizes != self._sizes or [value.shape for value in values] != self._shapes:
-            self._reshape(values, call)
+        if call is not self._call:
+            if self._shapes is None or call.sizes != self._sizes or [value.shape for value in values] != self._shapes:
+                self._reshape(values, call)
+            self._call = call if call.decides else None
         addresses, dtypes = self._addresses, self._input_dtypes
         for index, value in enumerate(values):
             if value.dtype != dtypes[index]:
@@ -131,7 +135,7 @@ class Run:
     def enqueue(self, stream: int) -> None:
         """Enqueue the work. Raises EngineError with TensorRT's words."""
         if not self._enqueue(stream):
-            self._shapes = None  # whatever state it is in: everything is told anew
+            self._shapes = self._call = None  # whatever state it is in: everything is told anew
             self._addresses = [_UNSET] * len(self._addresses)
             self._written.clear()
             for measured in self._measured.values():
@@ -163,7 +167,7 @@ class Run:
     # -- when shapes change
 
     def _reshape(self, values: Sequence[Array], call: Call) -> None:
-        self._shapes = None
+        self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
         context = self.context

@@ -20,12 +20,15 @@ from trtbuild.runtime.arguments import Array
 @dataclass(slots=True)
 class Call:
     """One call: the optimization profile, the size of each symbol (in the graph's units), the CUDA stream that work is
-    enqueued on (0 is the default stream, and is what the CPU has), and the device as the arrays name it."""
+    enqueued on (0 is the default stream, and is what the CPU has), and the device as the arrays name it.
+
+    `decides` says that values which are given with this very object always have the same shapes."""
 
     profile: int
     sizes: tuple[int, ...]
     stream: int
     device: Any
+    decides: bool = False
 
 
 class Part(Protocol):
@@ -89,7 +92,7 @@ class Stitched:
             )
         self._count = len(places) - inputs - len(self._weights)
         #: Whether one part takes the inputs as they are, and gives the outputs as they are.
-        self._whole = (
+        self.whole = (
             len(self._steps) == 1
             and self._steps[0].takes == tuple(range(inputs))
             and self._outputs == tuple(range(*self._steps[0].gives.indices(len(places))))
@@ -97,7 +100,7 @@ class Stitched:
 
     def __call__(self, inputs: Sequence[Array], call: Call) -> Sequence[Array]:
         """The model's outputs, flat. `inputs` are checked."""
-        if self._whole:
+        if self.whole:
             return self._steps[0].part(inputs, call)
         values: list[Array] = [*inputs, *self._weights, *[None] * self._count]
         del inputs

@@ -188,8 +188,8 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "8 runtime: nothing is copied that need not be, and nothing allocated but outputs": {
+        "runtime/test_runs.py": ["test_nothing_but_outputs_is_allocated_after_the_first_call"],
         "runtime/test_engines.py": [
-            "test_nothing_but_outputs_is_allocated_after_the_first_call",
             "test_what_is_not_contiguous_or_not_aligned_is_copied_and_no_output_takes_its_place",
         ],
         "runtime/test_arrays.py": ["test_arrays_of_others_are_read_where_they_lie"],

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime import fake_tensorrt
-from tests.runtime.fake_cuda import CUresult
 from tests.runtime.fake_tensorrt.samples import SAMPLES, WIDTH
 from tests.runtime.rigs import Rig, partition
-from trtbuild.errors import CallRefused, EngineError, PackageDamaged
+from trtbuild.errors import EngineError, PackageDamaged
 from trtbuild.runtime.arrays import DeviceArray
 from trtbuild.runtime.engines import EnginePart
 
@@ -66,40 +62,6 @@ def test_outputs_are_new_tensors_each_time(rig: Rig) -> None:
     (second,) = part([other], rig.call(2, stream=stream))
     assert first.data_ptr() != second.data_ptr()
     np.testing.assert_array_equal(first.numpy(), data * 2 + 1)
-
-
-def test_what_did_not_change_is_not_told_again(rig: Rig) -> None:
-    part, stream = rig.part("affine"), rig.stream()
-    value, _ = rig.values(2, 4, stream=stream)
-    kept = [part([value], rig.call(2, stream=stream))]
-    rig.trt.calls.clear()
-    kept += [part([value], rig.call(2, stream=stream)) for _ in range(3)]
-    assert rig.trt.calls == {"set_tensor_address": 3, "execute_async_v3": 3}  # the outputs' addresses
-    address = kept.pop()[0].data_ptr()
-    rig.trt.calls.clear()
-    (again,) = part([value], rig.call(2, stream=stream))
-    assert again.data_ptr() == address and rig.trt.calls == {"execute_async_v3": 1}  # in memory that was given back
-
-
-def test_calls_that_decide_their_shapes_are_told_anew_after_others(rig: Rig) -> None:
-    part, stream = rig.part("affine"), rig.stream()
-    calls = [replace(rig.call(size, stream=stream), decides=True) for size in (3, 5)]
-    for call in (calls[0], calls[0], calls[1], calls[0], rig.call(4, stream=stream), calls[1]):
-        value, data = rig.values(call.sizes[0], 4, stream=stream)
-        (output,) = part([value], call)
-        np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
-
-
-def test_nothing_but_outputs_is_allocated_after_the_first_call(rig: Rig) -> None:
-    part, stream = rig.part("wide"), rig.stream()
-    value, _ = rig.values(2, WIDTH, stream=stream)
-    part([value], rig.call(2, stream=stream))
-    asked: list[int] = []
-    allocate = rig.gpu.allocate
-    rig.gpu.allocate = lambda size, stream: (asked.append(size), allocate(size, stream))[1]  # type: ignore[method-assign]
-    for _ in range(3):
-        part([value], rig.call(2, stream=stream))
-    assert asked == [2 * WIDTH * 4] * 3
 
 
 def test_threads_have_contexts_of_their_own_and_calls_are_safe(rig: Rig) -> None:
@@ -238,91 +200,6 @@ def test_calls_on_the_default_stream_are_ordered_with_it(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), (data + 5) * 2 + 1)
 
 
-@pytest.mark.parametrize(("rows", "profile"), [(9, 0), (7, 1), (33, 1)])
-def test_a_shape_outside_of_the_profile_is_refused_before_tensorrt_hears_of_it(
-    rig: Rig, rows: int, profile: int
-) -> None:
-    part, stream = rig.part("affine"), rig.stream()
-    value, _ = rig.values(rows, 4, stream=stream)
-    with pytest.raises(
-        CallRefused, match=rf"input 0 of affine \(input:0\) has shape \[{rows}, 4\], and profile {profile}"
-    ):
-        part([value], rig.call(rows, stream=stream, profile=profile))
-    assert "set_input_shape" not in rig.trt.calls
-    value, data = rig.values(3, 4, stream=stream)
-    np.testing.assert_array_equal(part([value], rig.call(3, stream=stream))[0].numpy(), data * 2 + 1)
-
-
-def test_another_element_type_is_refused(rig: Rig) -> None:
-    part, stream = rig.part("affine"), rig.stream()
-    with pytest.raises(CallRefused, match="is int32, and its engine takes float32"):
-        part([rig.array(np.zeros((2, 4), np.int32), stream)], rig.call(2, stream=stream))
-
-
-def test_shapes_that_do_not_go_together_are_refused(rig: Rig) -> None:
-    part, stream = rig.part("pair"), rig.stream()
-    first, _ = rig.values(2, 3, stream=stream)
-    second, _ = rig.values(3, 2, stream=stream)
-    with pytest.raises(EngineError, match=r"gives o0 the shape .*, and the package says \[2, 3\]"):
-        part([first, second], rig.call(2, 3, stream=stream))
-    assert "execute_async_v3" not in rig.trt.calls
-
-
-def test_sizes_that_the_package_does_not_say_are_an_error(rig: Rig) -> None:
-    part, stream = rig.part("affine"), rig.stream()
-    value, _ = rig.values(3, 4, stream=stream)
-    with pytest.raises(EngineError, match=r"gives o0 the shape \[3, 4\], and the package says \[5, 4\]"):
-        part([value], rig.call(5, stream=stream))
-
-
-def test_a_run_that_tensorrt_refuses_says_its_words_and_the_next_one_works(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part, stream = rig.part("affine"), rig.stream()
-    value, data = rig.values(2, 4, stream=stream)
-    refused: list[int] = []
-
-    def refuse(self: Any, stream: int) -> bool:
-        refused.append(stream)
-        rig.trt.say([("ERROR", "the GPU is on fire")])
-        return False
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fake_tensorrt._Context, "_execute", refuse)
-        with pytest.raises(EngineError, match=r"tensorrt refuses to run \(affine\): the GPU is on fire"):
-            part([value], rig.call(2, stream=stream))
-    assert refused
-    told = rig.trt.calls["set_input_shape"]
-    np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
-    assert rig.trt.calls["set_input_shape"] == told + 1  # the context may be in any state: all is told anew
-
-
-def test_no_memory_is_an_error_that_says_so(rig: Rig) -> None:
-    part, stream = rig.part("affine"), rig.stream()
-    value, _ = rig.values(2, 4, stream=stream)
-    rig.driver.fails["cuMemAllocFromPoolAsync"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with pytest.raises(EngineError, match="cuda_error_out_of_memory"):
-        part([value], rig.call(2, stream=stream))
-    rig.driver.fails.clear()
-    part([value], rig.call(2, stream=stream))
-
-
-def test_no_memory_for_an_output_of_unknown_size_is_raised_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    part, stream = rig.part("nonzero"), rig.stream()
-    value = rig.array(np.float32([0, 1]), stream)
-    part([value], rig.call(2, stream=stream))
-
-    def refuse(self: Any, stream: int) -> bool:
-        assert self._allocators["o0"].reallocate_output("o0", 0, 8, 256) == 0
-        return False
-
-    monkeypatch.setattr(fake_tensorrt._Context, "_execute", refuse)
-    rig.driver.fails["cuMemAllocFromPoolAsync"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with pytest.raises(EngineError, match="cuda_error_out_of_memory"):
-        part([value], rig.call(2, stream=stream))
-    rig.driver.fails.clear()
-
-
 def test_an_engine_without_shared_profiles_says_what_it_cannot(rig: Rig) -> None:
     part, one, other = rig.part("unshared"), rig.stream(), rig.stream()
     value, data = rig.values(2, 4, stream=one)
@@ -334,6 +211,13 @@ def test_an_engine_without_shared_profiles_says_what_it_cannot(rig: Rig) -> None
     value, data = rig.values(9, 4, stream=other)
     (output,) = part([value], rig.call(9, stream=other, profile=1))
     np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
+
+
+def test_an_input_whose_values_are_shapes_is_refused_when_the_engine_is_opened(rig: Rig) -> None:
+    with pytest.raises(
+        PackageDamaged, match="i1 of the engine of shaped is int32 on the host, and the package says int32"
+    ):
+        rig.part("shaped")
 
 
 def test_an_engine_of_another_partition_is_refused(rig: Rig) -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import trtbuild
+from tests.runtime.fake_tensorrt.samples import SAMPLES
 from tests.runtime.rigs import Rig, rig
 from trtbuild.driver import engines as engines_of_packages
 from trtbuild.driver import loading
@@ -160,6 +162,37 @@ def test_warming_up_runs_every_profile(load: Make, rig: Rig) -> None:
     loaded.warmup()
     value, data = rig.values(32, 4, stream=rig.stream())
     np.testing.assert_array_equal(loaded.module()(value)["middle"].numpy(), data * 2 + 1)
+
+
+@pytest.mark.parametrize("way", ["a call", "a call with CUDA graphs", "a warm-up"])
+def test_an_engine_gets_no_shape_beyond_its_own_profile_whatever_the_package_says(
+    load: Make, rig: Rig, way: str
+) -> None:
+    """TensorRT takes such shapes, and whether a run of them is right nobody knows."""
+    narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
+    rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
+    loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("narrow"))
+    stream = rig.stream()
+
+    def call(rows: int, **options: bool) -> Any:
+        return loaded.module(**options)(rig.values(rows, 4, stream=stream)[0])
+
+    ways = {
+        "a call": lambda: call(2),
+        "a call with CUDA graphs": lambda: call(2, cuda_graphs=True),
+        "a warm-up": loaded.warmup,
+    }
+    with pytest.raises(
+        CallRefused, match=r"input 0 of second \(first:0\) has shape \[2, 4\], and profile 0 of its engine"
+    ):
+        ways[way]()
+    np.testing.assert_array_equal(call(1)["last"].numpy(), np.arange(4, dtype=np.float32).reshape(1, 4) * 4 + 3)
+
+
+def test_a_profile_that_an_engine_has_not_is_an_error(load: Make, rig: Rig) -> None:
+    loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("empty"))
+    with pytest.raises(EngineError, match="the engine has 1 optimization profile, and none is number 1"):
+        loaded.module()(rig.values(32, 4, stream=rig.stream())[0])
 
 
 def test_with_cuda_graphs(load: Make, rig: Rig) -> None:

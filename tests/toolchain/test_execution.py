@@ -1,19 +1,24 @@
-"""The adapter of TensorRT's runtime, on the library that is installed; without a GPU, so nothing is run."""
+"""The adapter of TensorRT's runtime: on the library that is installed, and contexts on the fake of TensorRT 8.6."""
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorrt_rtx
 
+from tests.runtime.rigs import Rig, rig
 from trtbuild.core.execution import ContextOptions
 from trtbuild.errors import EngineError, ToolchainMissing
 from trtbuild.toolchain import execution
 from trtbuild.toolchain.execution import TensorRTEngine, load_library
 from trtbuild.toolchain.execution_table import calls_of
+
+__all__ = ["rig"]
 
 
 def test_the_installed_library_is_loaded_once() -> None:
@@ -119,6 +124,12 @@ def test_every_name_that_is_used_of_tensorrt_rtx_exists() -> None:
     assert not missing
 
 
+def test_contexts_can_be_known_without_being_kept() -> None:
+    """Which profiles are in use is asked of the contexts that there are."""
+    assert tensorrt_rtx.IExecutionContext.__weakrefoffset__ > 0
+    assert tensorrt_rtx.IExecutionContext.__hash__ is object.__hash__
+
+
 def test_every_type_that_arrays_have_has_the_librarys_name() -> None:
     assert set(execution._DTYPES) <= set(tensorrt_rtx.DataType.__members__)
 
@@ -213,3 +224,54 @@ def test_a_context_of_tensorrt_rtx_is_configured() -> None:
     assert fake.profiles == [(1, 77)]
     context.use_memory(4096, 1001)
     assert fake.memory == (4096, 1001) and engine.memory_bytes(1) == 1001
+
+
+def test_contexts_share_a_profile_of_an_engine_that_was_built_for_it(rig: Rig) -> None:
+    part, outputs = rig.part("affine"), []
+    for _ in range(3):
+        stream = rig.stream()
+        for rows, profile in ((2, 0), (9, 1)):
+            value, data = rig.values(rows, 4, stream=stream)
+            outputs.append((part([value], rig.call(rows, stream=stream, profile=profile))[0], data))
+    for output, data in outputs:
+        np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
+    assert rig.trt.contexts_alive == 6
+    assert rig.trt.contexts_made == 7  # one told whether profiles are shared
+
+
+def test_a_profile_that_is_not_shared_is_free_again_when_its_context_has_gone(rig: Rig) -> None:
+    with rig.memory.on_device():
+        engine, options = rig.library.load_engine(rig.trt.plan("unshared")), ContextOptions()
+        first, second = (engine.create_context(profile, rig.stream(), options) for profile in (0, 1))
+        for profile in (0, 1):
+            with pytest.raises(EngineError, match=f"profile {profile} cannot be used: another context has it"):
+                engine.create_context(profile, rig.stream(), options)
+        del second
+        engine.create_context(1, rig.stream(), options)
+        del first
+        gc.collect()
+        engine.create_context(0, rig.stream(), options)
+
+
+@pytest.mark.parametrize("profile", [-1, 2])
+def test_a_profile_that_is_none_is_never_asked_for(rig: Rig, profile: int) -> None:
+    with rig.memory.on_device():
+        engine = rig.library.load_engine(rig.trt.plan("affine"))
+        with pytest.raises(EngineError, match=f"has 2 optimization profiles, and none is number {profile}"):
+            engine.create_context(profile, rig.stream(), ContextOptions())
+
+
+def test_memory_that_tensorrt_does_not_take_is_an_error(rig: Rig) -> None:
+    with rig.memory.on_device():
+        context = rig.library.load_engine(rig.trt.plan("wide")).create_context(0, rig.stream(), ContextOptions())
+        for address in (0, 4096 + 256):
+            with pytest.raises(EngineError, match=r"does not take its memory: .*setDeviceMemory: "):
+                context.use_memory(address, 1 << 20)
+        context.use_memory(4096, 1 << 20)
+
+
+def test_a_tensor_without_a_shape_is_an_error_with_tensorrts_words(rig: Rig) -> None:
+    with rig.memory.on_device():
+        context = rig.library.load_engine(rig.trt.plan("affine")).create_context(0, rig.stream(), ContextOptions())
+        with pytest.raises(EngineError, match=r"i7 has no shape: .*invalid tensor name: i7"):
+            context.shape("i7")

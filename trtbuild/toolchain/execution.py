@@ -208,7 +208,8 @@ class _Profiles:
     def can_take(self, context: Any, profile: int, make: Callable[[], Any]) -> bool:
         """Whether `context`, a new one, has `profile` or can have it. `make` makes one more. Raises EngineError."""
         if not 0 <= profile < self._count:
-            raise EngineError(f"the engine has {self._count} optimization profiles, and none is number {profile}")
+            count = f"{self._count} optimization profile{'s' * (self._count != 1)}"
+            raise EngineError(f"the engine has {count}, and none is number {profile}")
         active = context.active_optimization_profile
         if active == -1 and self._shared is None:
             self._shared = False

@@ -93,6 +93,18 @@ def test_a_marked_dim_is_one_engine_for_its_whole_range(compile_: Any, odd: Any,
 
 
 @torch.no_grad()
+@pytest.mark.filterwarnings("ignore:trtbuild")
+def test_a_size_beyond_the_mark_never_reaches_the_engine_of_the_range(
+    compile_: Any, odd: Any, built: list[Any]
+) -> None:
+    model, x = compile_(odd), torch.randn(5, 4)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
+    for given in (x, torch.randn(9, 4)):
+        same(model(given), odd(given))
+    assert [ranges(one)["x"] for one in built] == [(2, 5, 8), (9, 9, 9)]
+
+
+@torch.no_grad()
 def test_a_mark_from_1_is_taken_at_its_word(compile_: Any, odd: Any, built: list[Any]) -> None:
     x = torch.randn(5, 4)
     torch._dynamo.mark_dynamic(x, 0, min=1, max=8)

@@ -12,7 +12,7 @@ from tests.driver.conftest import Small
 from trtbuild.driver.running.bench import bench
 from trtbuild.driver.running.stopwatch import Budget
 from trtbuild.driver.workspace import Request
-from trtbuild.errors import UsageError
+from trtbuild.errors import CallRefused, UsageError
 
 SHORT = Budget(0.0, 0.0)
 
@@ -73,6 +73,11 @@ def test_the_original_of_a_package_from_elsewhere_is_nowhere(
     (project / "trtbuild.yaml").write_text(text)
     with pytest.raises(UsageError, match="there is no model 'ranker' in its manifests"):
         bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
+
+
+def test_a_shape_out_of_every_profile_is_refused(small: Small) -> None:
+    with pytest.raises(CallRefused, match="is 17, and allowed is 1 to 16"):
+        bench(Request(small.project), "ranker", shapes=["x=17x8"], device="cpu", budget=SHORT)
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,8 @@ class _Context:
                 address = addresses.get(name, 0)
                 if name in allocators:
                     address = allocators[name].reallocate_output(name, address, _rounded(data.nbytes), MEMORY_ALIGNMENT)
+                    if address % MEMORY_ALIGNMENT:
+                        raise Misuse("an output's memory is not aligned as it was asked for")
                     allocators[name].notify_shape(name, Dims(data.shape))
                 gpu.check(address, data.nbytes, name)
                 gpu.write(address, data)

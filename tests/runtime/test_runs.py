@@ -1,0 +1,158 @@
+"""What one context is told, when; and what is refused before TensorRT hears of it. On the fake of TensorRT 8.6 and CUDA."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime import fake_tensorrt
+from tests.runtime.fake_cuda import CUresult
+from tests.runtime.fake_tensorrt.samples import WIDTH
+from tests.runtime.rigs import Rig, partition
+from trtbuild.core.partitions import TensorType
+from trtbuild.errors import CallRefused, EngineError
+from trtbuild.runtime.engines import EnginePart
+from trtbuild.runtime.measured import Measured
+
+
+@pytest.mark.parametrize(("rows", "profile"), [(9, 0), (7, 1), (33, 1)])
+def test_a_shape_outside_of_the_profile_is_refused_before_tensorrt_hears_of_it(
+    rig: Rig, rows: int, profile: int
+) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    value, _ = rig.values(rows, 4, stream=stream)
+    with pytest.raises(
+        CallRefused, match=rf"input 0 of affine \(input:0\) has shape \[{rows}, 4\], and profile {profile}"
+    ):
+        part([value], rig.call(rows, stream=stream, profile=profile))
+    assert "set_input_shape" not in rig.trt.calls
+    value, data = rig.values(3, 4, stream=stream)
+    np.testing.assert_array_equal(part([value], rig.call(3, stream=stream))[0].numpy(), data * 2 + 1)
+
+
+def test_another_element_type_is_refused(rig: Rig) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    with pytest.raises(CallRefused, match="is int32, and its engine takes float32"):
+        part([rig.array(np.zeros((2, 4), np.int32), stream)], rig.call(2, stream=stream))
+
+
+def test_shapes_that_do_not_go_together_are_refused(rig: Rig) -> None:
+    part, stream = rig.part("pair"), rig.stream()
+    first, _ = rig.values(2, 3, stream=stream)
+    second, _ = rig.values(3, 2, stream=stream)
+    with pytest.raises(EngineError, match=r"gives o0 the shape .*, and the package says \[2, 3\]"):
+        part([first, second], rig.call(2, 3, stream=stream))
+    assert not {"execute_async_v3", "infer_shapes"} & rig.trt.calls.keys()  # the latter would end the process
+
+
+def test_sizes_that_the_package_does_not_say_are_an_error(rig: Rig) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    value, _ = rig.values(3, 4, stream=stream)
+    with pytest.raises(EngineError, match=r"gives o0 the shape \[3, 4\], and the package says \[5, 4\]"):
+        part([value], rig.call(5, stream=stream))
+
+
+def test_a_size_that_the_package_knows_is_not_taken_as_unknown(rig: Rig) -> None:
+    """The engine says that it depends on data, so its memory is another one than the package's callers expect."""
+    known = dataclasses.replace(partition("nonzero"), outputs=(TensorType("int32", (1, ["sym", 0])),))
+    with rig.memory.on_device():
+        engine = rig.library.load_engine(rig.trt.plan("nonzero"))
+        part, stream = EnginePart(rig.library, engine, known, rig.workspaces), rig.stream()
+        with pytest.raises(EngineError, match=r"gives o0 the shape \[1, -1\], and the package says \[1, 2\]"):
+            part([rig.array(np.float32([1, 2]), stream)], rig.call(2, stream=stream))
+
+
+def test_an_output_of_unknown_size_that_comes_out_in_another_shape_is_an_error(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = Measured.settle
+    monkeypatch.setattr(Measured, "settle", lambda self, name, shape: settle(self, name, shape[::-1]))
+    part, stream = rig.part("nonzero"), rig.stream()
+    with pytest.raises(EngineError, match=r"gives o0 the shape \[2, 1\], and the package says \[1, None\]"):
+        part([rig.array(np.float32([0, 5, 0, 7]), stream)], rig.call(4, stream=stream))
+
+
+def test_a_run_that_tensorrt_refuses_says_its_words_and_the_next_one_works(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    value, data = rig.values(2, 4, stream=stream)
+    refused: list[int] = []
+
+    def refuse(self: Any, stream: int) -> bool:
+        refused.append(stream)
+        rig.trt.say([("ERROR", "the GPU is on fire")])
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_tensorrt._Context, "_execute", refuse)
+        with pytest.raises(EngineError, match=r"tensorrt refuses to run \(affine\): the GPU is on fire"):
+            part([value], rig.call(2, stream=stream))
+    assert refused
+    told = rig.trt.calls["set_input_shape"]
+    np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
+    assert rig.trt.calls["set_input_shape"] == told + 1  # the context may be in any state: all is told anew
+
+
+def test_no_memory_is_an_error_that_says_so(rig: Rig) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    value, _ = rig.values(2, 4, stream=stream)
+    rig.driver.fails["cuMemAllocFromPoolAsync"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(EngineError, match="cuda_error_out_of_memory"):
+        part([value], rig.call(2, stream=stream))
+    rig.driver.fails.clear()
+    part([value], rig.call(2, stream=stream))
+
+
+def test_no_memory_for_an_output_of_unknown_size_is_raised_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, stream = rig.part("nonzero"), rig.stream()
+    value = rig.array(np.float32([0, 1]), stream)
+    part([value], rig.call(2, stream=stream))
+
+    def refuse(self: Any, stream: int) -> bool:
+        assert self._allocators["o0"].reallocate_output("o0", 0, 8, 256) == 0
+        return False
+
+    monkeypatch.setattr(fake_tensorrt._Context, "_execute", refuse)
+    rig.driver.fails["cuMemAllocFromPoolAsync"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(EngineError, match="cuda_error_out_of_memory"):
+        part([value], rig.call(2, stream=stream))
+    rig.driver.fails.clear()
+
+
+def test_calls_that_decide_their_shapes_are_told_anew_after_others(rig: Rig) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    calls = [replace(rig.call(size, stream=stream), decides=True) for size in (3, 5)]
+    for call in (calls[0], calls[0], calls[1], calls[0], rig.call(4, stream=stream), calls[1]):
+        value, data = rig.values(call.sizes[0], 4, stream=stream)
+        (output,) = part([value], call)
+        np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
+
+
+def test_what_did_not_change_is_not_told_again(rig: Rig) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    value, _ = rig.values(2, 4, stream=stream)
+    kept = [part([value], rig.call(2, stream=stream))]
+    rig.trt.calls.clear()
+    kept += [part([value], rig.call(2, stream=stream)) for _ in range(3)]
+    assert rig.trt.calls == {"set_tensor_address": 3, "execute_async_v3": 3}  # the outputs' addresses
+    address = kept.pop()[0].data_ptr()
+    rig.trt.calls.clear()
+    (again,) = part([value], rig.call(2, stream=stream))
+    assert again.data_ptr() == address and rig.trt.calls == {"execute_async_v3": 1}  # in memory that was given back
+
+
+def test_nothing_but_outputs_is_allocated_after_the_first_call(rig: Rig) -> None:
+    part, stream = rig.part("wide"), rig.stream()
+    value, _ = rig.values(2, WIDTH, stream=stream)
+    part([value], rig.call(2, stream=stream))
+    asked: list[int] = []
+    allocate = rig.gpu.allocate
+    rig.gpu.allocate = lambda size, stream: (asked.append(size), allocate(size, stream))[1]  # type: ignore[method-assign]
+    for _ in range(3):
+        part([value], rig.call(2, stream=stream))
+    assert asked == [2 * WIDTH * 4] * 3

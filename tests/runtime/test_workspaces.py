@@ -1,0 +1,40 @@
+"""Activation memory: aligned as TensorRT asks, whatever the allocator gives; never null; grown and kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runtime.rigs import Rig
+from trtbuild.runtime.workspaces import aligned
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 512, 1536, (1 << 20) + 256])
+def test_its_address_is_a_multiple_of_512_and_all_of_it_is_there(rig: Rig, size_bytes: int) -> None:
+    workspace = rig.workspaces.here(rig.stream())
+    with rig.memory.on_device():
+        workspace.reserve(size_bytes)
+        assert workspace.array is not None and workspace.array.data_ptr() % 512 == 256  # the allocator gives less
+    assert workspace.address and workspace.address % 512 == 0
+    assert workspace.size_bytes >= max(size_bytes, 1)
+    rig.gpu.check(workspace.address, workspace.size_bytes, "the workspace")
+
+
+def test_it_grows_and_is_kept_where_it_is_enough(rig: Rig) -> None:
+    workspace = rig.workspaces.here(rig.stream())
+    with rig.memory.on_device():
+        workspace.reserve(2048)
+        address = workspace.address
+        workspace.reserve(1024)
+        assert workspace.address == address
+        workspace.reserve(4096)
+    assert workspace.size_bytes == 4096
+    rig.gpu.check(workspace.address, 4096, "the workspace")
+
+
+def test_memory_is_aligned_to_whatever_is_asked_for(rig: Rig) -> None:
+    with rig.memory.on_device():
+        for alignment in (1, 256, 512, 4096):
+            array, address = aligned(rig.memory, 100, alignment, rig.stream())
+            assert address % alignment == 0
+            assert array.data_ptr() <= address
+            rig.gpu.check(address, 100, "the memory")

@@ -1,4 +1,4 @@
-"""The fake of TensorRT 8.6 answers what answers.json has, which the recorder compares with a real one."""
+"""The fake of TensorRT 8.6 answers as a real one did, whose answers are in recording.json."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from benchmarks.gpu_record import SCHEMA, differences, of_fake
 from tests.runtime import fake_tensorrt
 from tests.runtime.fake_gpu import FakeGpu, Misuse
 from tests.runtime.fake_tensorrt import FakeTensorRT, probes
+from tests.runtime.fake_tensorrt.samples import SAMPLES
 
-ANSWERS = json.loads((Path(fake_tensorrt.__file__).parent / "answers.json").read_text())
+RECORDED = json.loads((Path(fake_tensorrt.__file__).parent / "recording.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -21,21 +22,44 @@ def answers() -> Any:
     return json.loads(json.dumps(of_fake()))["answers"]
 
 
+def test_a_real_tensorrt_on_a_gpu_answered_every_question() -> None:
+    assert RECORDED["schema"] == SCHEMA
+    assert RECORDED["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "NVIDIA H200", "driver": 13000}
+    assert set(RECORDED["answers"]) == set(probes.PROBES)
+
+
 @pytest.mark.parametrize("name", list(probes.PROBES))
-def test_the_fake_answers_what_was_written_down(name: str, answers: Any) -> None:
-    assert differences(ANSWERS["answers"][name], answers[name]) == []
+def test_the_fake_answers_as_the_real_one_did(name: str, answers: Any) -> None:
+    assert differences(RECORDED["answers"][name], answers[name]) == []
 
 
-def test_every_answer_is_to_a_question() -> None:
-    assert ANSWERS["schema"] == SCHEMA and ANSWERS["by"]["library"]
-    assert set(ANSWERS["answers"]) == set(probes.PROBES)
+def test_what_ends_the_process_is_known() -> None:
+    ends = {name: answer["in"] for name, answer in RECORDED["answers"].items() if answer.get("died") == -11}
+    assert ends == {
+        "a_shape_above_the_profile_inferred": "missing",
+        "another_profile_and_its_shapes_inferred": "missing",
+        "ends_the_process_by_a_negative_profile": "negative",
+        "ends_the_process_by_a_profile_beyond_the_last": "none such",
+        "ends_the_process_by_a_profile_in_use": "the same",
+        "ends_the_process_by_shapes_that_do_not_go_together": "together",
+    }
+
+
+def test_samples_need_the_memory_that_was_recorded() -> None:
+    engines = RECORDED["answers"]["describes_its_engines"]["returns"]
+    assert {name: entry["returns"]["device_memory"] for name, entry in engines.items()} == {
+        name: sample.memory_bytes for name, sample in SAMPLES.items()
+    }
 
 
 def test_a_difference_is_found_and_said() -> None:
-    changed = json.loads(json.dumps(ANSWERS["answers"]))
+    changed = json.loads(json.dumps(RECORDED["answers"]))
     changed["addresses"]["returns"]["null input"]["returns"] = "something else"
-    (line,) = differences(ANSWERS["answers"], changed)
+    changed["describes_its_engines"]["returns"]["wide"]["returns"]["device_memory"] += 512  # another build's
+    (line,) = differences(RECORDED["answers"], changed)
     assert line.startswith("/addresses/returns/null input/returns: True was recorded")
+    changed["describes_its_engines"]["returns"]["wide"]["returns"]["device_memory"] += 1
+    assert len(differences(RECORDED["answers"], changed)) == 2
 
 
 def _ready(trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int, *, memory: bool = True) -> Any:

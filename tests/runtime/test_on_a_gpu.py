@@ -168,7 +168,7 @@ def test_warming_up_runs_every_profile(load: Make, rig: Rig) -> None:
 def test_an_engine_gets_no_shape_beyond_its_own_profile_whatever_the_package_says(
     load: Make, rig: Rig, way: str
 ) -> None:
-    """TensorRT takes such shapes, and whether a run of them is right nobody knows."""
+    """TensorRT takes such a shape when it is set; running it fails, and inferring from it ends the process."""
     narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
     rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("narrow"))

@@ -171,7 +171,8 @@ class FakeCache:
 class FakeRtxEngine:
     """An ``ICudaEngine`` of TensorRT-RTX without tensors, as far as contexts are concerned."""
 
-    num_optimization_profiles, num_io_tensors = 2, 0
+    num_optimization_profiles, num_io_tensors = 3, 0
+    refused = 2
 
     def __init__(self) -> None:
         self.configs: list[FakeConfig] = []
@@ -190,6 +191,9 @@ class FakeRtxEngine:
 
             def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
                 outer.profiles.append((profile, stream))
+                if profile == outer.refused:
+                    raise RuntimeError("Error in set optimization profile async.")
+                self.active_optimization_profile = profile
                 return True
 
             def set_device_memory(self, address: int, size: int) -> None:
@@ -224,6 +228,8 @@ def test_a_context_of_tensorrt_rtx_is_configured() -> None:
     assert fake.profiles == [(1, 77)]
     context.use_memory(4096, 1001)
     assert fake.memory == (4096, 1001) and engine.memory_bytes(1) == 1001
+    with pytest.raises(EngineError, match="optimization profile 2 cannot be used"):
+        engine.create_context(2, 77, ContextOptions())
 
 
 def test_contexts_share_a_profile_of_an_engine_that_was_built_for_it(rig: Rig) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trtbuild.runtime.engines import EnginePart
 
 _UNSET = -1
+_ANOTHER = "the engine is not the one that the package was made with: build the package again"
 
 
 class Run:
@@ -63,7 +64,7 @@ class Run:
         #: Each output's name, what makes a new tensor for it (None where only running tells the size), and dtype.
         self._made: list[tuple[str, Callable[[], Array] | None, Any]] = []
         self._measured: dict[str, Measured] = {}
-        #: Those outputs' sizes as the package says them; None where they depend on data.
+        #: The outputs' sizes as the package says them; None where they depend on data.
         self._said_sizes: dict[str, list[int | None]] = {}
         self._memory_bytes = part.engine.memory_bytes(call.profile)
         self._workspace_address = 0
@@ -186,18 +187,28 @@ class Run:
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
         ):
-            shape = context.shape(name)
             said = [None if depends_on_data(size) else evaluate(size, call.sizes) for size in type_.shape]
-            self._compare(name, shape, said)
-            if -1 in shape:
-                if name not in self._measured:
-                    self._measured[name] = Measured(self.part.memory, self._stream)
-                    context.send_output(name, self._measured[name])
-                self._said_sizes[name] = said
+            shape = self._shape(name, said)
+            self._said_sizes[name] = said
             make = None if -1 in shape else self.part.memory.maker(shape, dtype, self._stream)
             self._made.append((name, make, dtype))
         self._sizes = call.sizes
         self._shapes = [value.shape for value in values]
+
+    def _shape(self, name: str, said: list[int | None]) -> tuple[int, ...]:
+        """The shape of an output under the input shapes that were set, which is what the package has `said`; -1 where only
+        running tells it."""
+        if name in self._measured:  # for good: after a run the context says the shape that it had then
+            return (-1,)
+        try:
+            shape = self.context.shape(name)
+        except EngineError as error:
+            raise EngineError(f"the engine of {self.part.name}: {error.text}", hint=_ANOTHER) from error
+        self._compare(name, shape, said)
+        if -1 in shape:
+            self._measured[name] = Measured(self.part.memory, self._stream)
+            self.context.send_output(name, self._measured[name])
+        return shape
 
     def _settled(self, outputs: list[Array]) -> list[Array]:
         for index, (name, make, dtype) in enumerate(self._made):
@@ -216,7 +227,7 @@ class Run:
         raise EngineError(
             f"the engine of {self.part.name} gives {name} the shape {list(shape)}, and the package says {said}"
             + (f": {words}" if words else ""),
-            hint="the engine is not the one that the package was made with: build the package again",
+            hint=_ANOTHER,
         )
 
     def refused_dtype(self, index: int, value: Array) -> CallRefused:

@@ -8,8 +8,9 @@ Rules
 4. A refusal is an EngineError with what TensorRT said. The calls of every run return what the library returns, so that they
    cost nothing more; whoever makes them asks for the `words` when they refuse.
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL: where
-   one of these calls fails the process ends by SIGSEGV (seen with 8.6; releases from 8.5 on are alike). So the first is
-   never called (shapes come from ``get_tensor_shape``), and the second only where it cannot be refused (`_Profiles`).
+   one of these calls fails the process ends by SIGSEGV (seen with 8.6; the open bindings are so until some release of 10).
+   So the first is never called (shapes come from ``get_tensor_shape``), and the second only where it cannot be refused
+   (`_Profiles`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from trtbuild.core.execution import Binding, ContextOptions, KernelCache, OutputMemory
@@ -161,7 +163,10 @@ class TensorRTEngine:
                     "or on several streams at once",
                 )
             if context.active_optimization_profile != profile:
-                context.set_optimization_profile_async(profile, stream)
+                with suppress(RuntimeError):  # of bindings that raise as they should
+                    context.set_optimization_profile_async(profile, stream)
+                if context.active_optimization_profile != profile:
+                    raise EngineError(f"optimization profile {profile} cannot be used: {_said(log.errors())}")
             self._profiles.contexts.add(context)
         return TensorRTContext(self._library, self._trt, self._calls, self._engine, context)
 
@@ -199,7 +204,8 @@ class _Profiles:
     """
 
     def __init__(self, calls: Calls, count: int) -> None:
-        self.lock = threading.Lock()
+        #: Held while a context is made and gets its profile, where that can be refused.
+        self.lock: AbstractContextManager[Any] = nullcontext() if calls.shared_profiles else threading.Lock()
         #: The library's contexts that there are.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count = count

@@ -93,6 +93,8 @@ class _Engine:
         tensors |= {f"o{k}": entry for k, entry in enumerate(sample.outputs)}
         self.tensors = {name: tensors[name] for name in sample.order or tensors}
         self.num_io_tensors = len(self.tensors)
+        #: Whether a profile is for one context at a time. One of static shapes is for all.
+        self.keeps_profiles_apart = not sample.shared and any(-1 in shape for _, shape in sample.inputs)
         self.in_use: list[int] = []  # profiles that a context has, where they are not shared
         self.device_memory_size = sample.memory_bytes
 

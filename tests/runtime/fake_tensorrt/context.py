@@ -30,6 +30,9 @@ class _Context:
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
         self._shapes: dict[str, tuple[int, ...]] = {}
+        #: Shapes of outputs of unknown size, as they were last. (Whether new input shapes make the real one forget them was
+        #: not asked; it is worse where they do not.)
+        self._came_out: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
         self._memory = 0
@@ -39,7 +42,7 @@ class _Context:
         self._trt.contexts_made += 1
         self._trt.contexts_alive += 1
         self.active_optimization_profile = 0
-        if not engine.sample.shared:
+        if engine.keeps_profiles_apart:
             self.active_optimization_profile = -1 if 0 in engine.in_use else 0
             if self.active_optimization_profile == 0:
                 engine.in_use.append(0)
@@ -52,10 +55,12 @@ class _Context:
             self._engine.in_use.remove(self.active_optimization_profile)
 
     def _set_memory(self, address: int) -> None:
-        if not address or address % MEMORY_ALIGNMENT:
-            self._trt.say(said.MEMORY_NOT_ALIGNED if address else said.NULL_MEMORY)
-            return  # it keeps what it has
-        self._memory = address
+        refused = said.MEMORY_NOT_ALIGNED if address % MEMORY_ALIGNMENT else []
+        if not address and self._engine.device_memory_size:
+            refused = said.NULL_MEMORY
+        self._trt.say(refused)
+        if not refused:  # else it keeps what it has
+            self._memory = address
 
     def _get_memory(self) -> int:
         raise AttributeError("property of 'IExecutionContext' object has no getter")
@@ -68,15 +73,13 @@ class _Context:
         engine = self._engine
         if not 0 <= profile < engine.num_optimization_profiles:
             raise ProcessEnded(-11)
-        if not engine.sample.shared and profile != self.active_optimization_profile:
+        if engine.keeps_profiles_apart and profile != self.active_optimization_profile:
             if profile in engine.in_use:
                 raise ProcessEnded(-11)
             if self.active_optimization_profile in engine.in_use:
                 engine.in_use.remove(self.active_optimization_profile)
             engine.in_use.append(profile)
-        if profile != self.active_optimization_profile:
-            self._shapes.clear()
-        self.active_optimization_profile = profile
+        self.active_optimization_profile = profile  # shapes stay, also where they are beyond the new one's
         return True
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
@@ -105,13 +108,16 @@ class _Context:
     def _input_shapes(self) -> list[tuple[int, ...]]:
         return [self._shapes.get(f"i{k}", declared) for k, (_, declared) in enumerate(self._engine.sample.inputs)]
 
-    def _out_of_range(self) -> bool:
-        ranges = self._engine.sample.profiles[self.active_optimization_profile]
-        return any(
-            not small <= size <= large
-            for shape, (low, _, high) in zip(self._input_shapes(), ranges, strict=True)
-            for small, size, large in zip(low, shape, high, strict=True)
-        )
+    def _out_of_range(self) -> said.Said:
+        """What is said where a shape is beyond the profile."""
+        profile, engine = self.active_optimization_profile, self._engine
+        for number, shape in enumerate(self._input_shapes()):
+            low, _, high = engine.sample.profiles[profile][number]
+            for axis, size in enumerate(shape):
+                if number not in engine.sample.on_host and not low[axis] <= size <= high[axis]:
+                    binding = profile * engine.num_io_tensors + list(engine.tensors).index(f"i{number}")
+                    return said.out_of_range(binding, axis, shape, low, high)
+        return []
 
     def _output_shapes(self) -> list[tuple[int, ...]] | None:
         """None where none follow from the shapes of the inputs."""
@@ -122,7 +128,10 @@ class _Context:
 
     @property
     def all_binding_shapes_specified(self) -> bool:
-        return not self._missing()
+        """Whether all shapes are known, and right."""
+        if self._missing() or self._out_of_range() or self._engine.sample.on_host:
+            return False
+        return not any(-1 in shape for shape in self._output_shapes() or [(-1,)])
 
     all_shape_inputs_specified = property(lambda self: not self._engine.sample.on_host)
 
@@ -143,7 +152,10 @@ class _Context:
         if self._missing() or engine.sample.on_host:
             return Dims(declared)
         shapes = self._output_shapes()
-        return Dims(declared if shapes is None else shapes[int(name[1:])])
+        if shapes is None:
+            self._trt.say(said.not_compatible(*self._input_shapes()))
+            return Dims(None)
+        return Dims(self._came_out.get(name, shapes[int(name[1:])]))
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         self._trt.counted("set_tensor_address")
@@ -175,6 +187,8 @@ class _Context:
     def _execute(self, stream: int) -> bool:
         trt, gpu, sample = self._trt, self._trt.gpu, self._engine.sample
         trt.counted("execute_async_v3")
+        if self.active_optimization_profile < 0:
+            raise Misuse("a context without an optimization profile")
         if gpu.current() != self._engine.device:
             raise Misuse("the engine's device is not the current one")
         if stream in (0, 1):
@@ -183,11 +197,15 @@ class _Context:
             if not self._addresses.get(name) and name not in self._allocators:
                 trt.say(said.INPUT_MISSING if name.startswith("i") else said.OUTPUT_MISSING)
                 return False
+        times = len(sample.outputs) + 1
         if self._missing():
-            trt.say(said.SHAPE_MISSING)
+            trt.say(said.SHAPE_MISSING * times)
             return False
-        if self._out_of_range() or self._output_shapes() is None:
-            trt.say(said.OUT_OF_RANGE if self._out_of_range() else said.SHAPES_DO_NOT_GO)
+        if refused := self._out_of_range():
+            trt.say(refused)
+            return False
+        if self._output_shapes() is None:
+            trt.say(said.not_compatible(*self._input_shapes()) * times)
             return False
         if sample.on_host:
             raise Misuse("an engine with an input in host memory")
@@ -214,6 +232,7 @@ class _Context:
 
     def _work(self, shapes: list[tuple[int, ...]]) -> Callable[[], None]:
         gpu, sample, addresses, memory = self._trt.gpu, self._engine.sample, dict(self._addresses), self._memory
+        came_out = self._came_out
         allocators, profiler, needed = dict(self._allocators), self._profiler, self._engine.device_memory_size
 
         def work() -> None:
@@ -233,6 +252,7 @@ class _Context:
                     if address % MEMORY_ALIGNMENT:
                         raise Misuse("an output's memory is not aligned as it was asked for")
                     allocators[name].notify_shape(name, Dims(data.shape))
+                    came_out[name] = data.shape
                 gpu.check(address, data.nbytes, name)
                 gpu.write(address, data)
             if profiler is not None:

@@ -180,6 +180,7 @@ def outputs_of_unknown_size(bench: Bench) -> Any:
     context = bench.context(bench.engine("nonzero"))
     calls: list[Any] = []
     place = gpu.allocate(4096)
+    place += -place % 512
 
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
         def __init__(self) -> None:

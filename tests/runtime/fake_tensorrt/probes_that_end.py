@@ -1,8 +1,9 @@
 """Questions that end the process, or may: each has one call that is not known to be harmless, and it is the last one.
 
-The Python bindings of TensorRT (from 8.5 on) let go of the GIL in ``infer_shapes`` and ``set_optimization_profile_async``
-and set a Python error there when the library says no: the process ends by SIGSEGV. A probe whose name begins with
-``ends_the_process`` was seen to.
+The Python bindings of TensorRT 8.6 let go of the GIL in ``infer_shapes`` and ``set_optimization_profile_async`` and set a
+Python error there when the library says no: the process ends by SIGSEGV. A probe whose name begins with
+``ends_the_process`` was written to see that. Of the others two ended it as well: inferring from shapes that are beyond the
+profile, also those that stayed from another one.
 """
 
 from __future__ import annotations

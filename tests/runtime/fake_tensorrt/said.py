@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+Shape = tuple[int, ...]
 Said = list[tuple[str, str]]
 
 _API = (
@@ -52,16 +53,39 @@ WRONG_SIZE = _check(
     "setInputShape::2198",
     "engineDims.d[i] == dims.d[i]. Static dimension mismatch while setting input shape.",
 )
-SHAPE_MISSING = _check("resolveSlots::2725", "allInputDimensionsSpecified(routine)") * 2
+SHAPE_MISSING = _check("resolveSlots::2725", "allInputDimensionsSpecified(routine)")
 INPUT_MISSING = _check("enqueueV3::2594", "(mContext.profileObliviousBindings.at(profileObliviousIndex)) != nullptr")
 OUTPUT_MISSING = _check(
     "enqueueV3::2600",
     "mContext.profileObliviousBindings.at(profileObliviousIndex) || "
     "getPtrOrNull(mOutputAllocators, profileObliviousIndex)",
 )
-#: Assumed.
-SHAPES_DO_NOT_GO: Said = [("ERROR", "shapes do not go together")]
-OUT_OF_RANGE: Said = [("ERROR", "a shape is out of the range of the profile")]
+
+
+def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape) -> Said:
+    """`binding` counts all tensors of all profiles."""
+    size, smallest, largest = shape[axis], low[axis], high[axis]
+    line, limit = (2016, "profileMaxDims.d[i] >=") if size > largest else (2017, "profileMinDims.d[i] <=")
+    return _check(
+        f"validateInputBindings::{line}",
+        f"{limit} dimensions.d[i]. Supplied binding dimension [{','.join(map(str, shape))}] for bindings[{binding}] exceed "
+        f"min ~ max range at index {axis}, maximum dimension in profile is {largest}, minimum dimension in profile is "
+        f"{smallest}, but supplied dimension is {size}.",
+    )
+
+
+def not_compatible(one: Shape, other: Shape) -> Said:
+    """Of an elementwise layer, the first of the network."""
+    a, b = next((a, b) for a, b in zip(one, other, strict=True) if a != b and 1 not in (a, b))
+    return [
+        (
+            "ERROR",
+            "7: [shapeMachine.cpp::executeContinuation::864] Error Code 7: Internal Error "
+            "((Unnamed Layer* 0) [ElementWise]: dimensions not compatible for elementwise. "
+            f"Broadcast has incompatible dimensions: {a} != {b} && {a} != 1 && {b} != 1. "
+            f"Instruction: CHECK_BROADCAST {a} {b}.)",
+        )
+    ]
 
 
 def no_tensor(call: str, name: str) -> Said:

@@ -189,7 +189,7 @@ SAMPLES: dict[str, Sample] = {
         (_row(1, 8, 64, WIDTH), _row(64, 128, 512, WIDTH)),
         lambda x: [np.maximum(x * np.float32(0.125), 0)],
         _wide,
-        memory_bytes=1 << 20,
+        memory_bytes=(1 << 20) + 512,
     ),
 }
 

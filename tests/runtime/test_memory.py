@@ -95,6 +95,9 @@ def test_a_view_of_bytes_has_their_memory() -> None:
     view = memory.view(raw, (2, 3), torch.int64)
     assert view.shape == (2, 3) and view.data_ptr() == raw.data_ptr()
     assert memory.view(raw, (0, 3), torch.float32).shape == (0, 3)
+    raw[16] = 7
+    later = memory.view(raw, (2,), torch.int64, 16)
+    assert later.data_ptr() == raw.data_ptr() + 16 and later.tolist() == [7, 0]
 
 
 def test_a_tensor_in_host_memory_is_refused_where_engines_run() -> None:

@@ -10,16 +10,14 @@ Rules
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL: where
    one of these calls fails the process ends by SIGSEGV (seen with 8.6; the open bindings are so until some release of 10).
    So the first is never called (shapes come from ``get_tensor_shape``), and the second only where it cannot be refused
-   (`_Profiles`).
+   (`profile_sharing`).
 """
 
 from __future__ import annotations
 
 import functools
-import threading
-import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 from trtbuild.core.execution import Binding, ContextOptions, KernelCache, OutputMemory
@@ -27,6 +25,7 @@ from trtbuild.core.spec import ToolchainName
 from trtbuild.errors import EngineError, ToolchainMissing
 from trtbuild.toolchain.execution_table import Calls, calls_of
 from trtbuild.toolchain.library import last_errors, listening, load
+from trtbuild.toolchain.profile_sharing import Profiles
 from trtbuild.toolchain.table import FLAVOURS
 
 #: tensorrt.DataType → torch's name.
@@ -120,7 +119,7 @@ class TensorRTEngine:
         self._trt = trt
         self._calls = calls
         self._engine = engine
-        self._profiles = _Profiles(calls, self.profile_count)
+        self._profiles = Profiles(calls, self.profile_count)
         self.bindings = tuple(self._binding(engine.get_tensor_name(k)) for k in range(engine.num_io_tensors))
 
     def _binding(self, name: str) -> Binding:
@@ -194,38 +193,6 @@ class TensorRTEngine:
         with listening(self._trt):
             config = self._engine.create_runtime_config()
             return RuntimeCache(self._trt, (self._engine, config), config.create_runtime_cache())
-
-
-class _Profiles:
-    """Which optimization profiles of an engine its contexts have, and whether a new one can have some profile (rule 5).
-
-    Without profile sharing a profile is for one context at a time, and the engine says so in one way: a new context has
-    profile 0, or -1 where another context has that (``IExecutionContext::getOptimizationProfile``).
-    """
-
-    def __init__(self, calls: Calls, count: int) -> None:
-        #: Held while a context is made and gets its profile, where that can be refused.
-        self.lock: AbstractContextManager[Any] = nullcontext() if calls.shared_profiles else threading.Lock()
-        #: The library's contexts that there are.
-        self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._count = count
-        self._shared: bool | None = True if calls.shared_profiles else None
-
-    def can_take(self, context: Any, profile: int, make: Callable[[], Any]) -> bool:
-        """Whether `context`, a new one, has `profile` or can have it. `make` makes one more. Raises EngineError."""
-        if not 0 <= profile < self._count:
-            count = f"{self._count} optimization profile{'s' * (self._count != 1)}"
-            raise EngineError(f"the engine has {count}, and none is number {profile}")
-        active = context.active_optimization_profile
-        if active == -1 and self._shared is None:
-            self._shared = False
-        if active == profile or self._shared:
-            return True
-        if all(other.active_optimization_profile != profile for other in self.contexts):
-            return True
-        if self._shared is None:  # this one has profile 0: what the next one has tells
-            self._shared = make().active_optimization_profile == active
-        return self._shared
 
 
 class RuntimeCache:

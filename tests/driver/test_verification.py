@@ -471,6 +471,43 @@ def test_a_package_alone_is_verified_and_what_was_known_of_it_stays(
     assert not (alone / provenance.NAME).exists()
 
 
+def test_what_a_gpu_has_found_of_the_same_engines_stays_where_there_is_none(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trtbuild.project / "dist" / "net"
+    assert verify_folders(folder)["ok"]
+    place, digest = package(trtbuild)
+    (engine,) = provenance.of(place.read_bytes(), digest).verified
+    trtbuild("verify", "net")  # a process of its own, which has no GPU
+    assert [entry["by"] for entry in provenance.of(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
+    assert provenance.of(place.read_bytes(), digest).verified[1] == engine
+    trtbuild("verify", "net")
+    assert [entry["by"] for entry in provenance.of(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
+    # an entry that is about other plans, and one that is about nothing
+    other = json.loads(json.dumps(engine))
+    other["partitions"][0]["plans"]["ada"] = "0" * 64
+    few = {**engine, "partitions": engine["partitions"][:1]}
+    made = provenance.document("net", digest, [other, few, {"by": "engine", "targets": ["nowhere"]}, {"by": "engine"}])
+    place.write_bytes(provenance.to_bytes(made))
+    trtbuild("verify", "net")
+    assert [entry["by"] for entry in provenance.of(place.read_bytes(), digest).verified] == ["onnxruntime"]
+    # this machine's own answer takes the place of the other's
+    place.write_bytes(provenance.to_bytes(provenance.document("net", digest, [{**engine, "builder": "another"}])))
+    assert verify_here(trtbuild, monkeypatch)["ok"]
+    found = provenance.of(place.read_bytes(), digest).verified
+    assert [entry["by"] for entry in found] == ["onnxruntime", "engine"] and found[1]["builder"] != "another"
+
+
+def test_what_a_gpu_has_found_of_an_onnx_model_stays_where_nothing_was_compared(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines]
+) -> None:
+    folder = trtbuild.project / "dist" / "words"
+    assert verify_folders(folder)["ok"]
+    before = (folder / provenance.NAME).read_bytes()
+    trtbuild("verify", "words")
+    assert (folder / provenance.NAME).read_bytes() == before
+
+
 def test_what_was_not_compared_of_a_package_is_not_right(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:

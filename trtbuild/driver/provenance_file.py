@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,16 @@ def plans_of(package: Package, target: str) -> dict[str, str]:
 
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[dict[str, Any]]) -> None:
-    """Write what was verified beside the package in place, where that is what was verified; without `entries` there is no
-    such file."""
+    """Write what was verified of a model beside the package in place, where that is what was verified, with what was found
+    of its engines elsewhere. Where there is nothing to say there is no such file."""
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
-    if package is not None and entries:
-        _write(package, entries)
-    elif folder is not None:
+    if package is not None:
+        mine = {target for entry in entries if entry["by"] == "engine" for target in entry["targets"]}
+        kept = [old for old in _known(package) if _is_of_engines(package, old) and mine.isdisjoint(old["targets"])]
+        if entries or kept:
+            _write(package, [*entries, *kept])
+            return
+    if folder is not None:
         (project / folder / provenance.NAME).unlink(missing_ok=True)
 
 
@@ -54,12 +58,37 @@ def remove(package: Package) -> None:
     (package.path / provenance.NAME).unlink(missing_ok=True)
 
 
+def remove_of(project: Path, plan: ModelPlan) -> None:
+    """The same of a model's package, whichever is in place."""
+    folder = dict(plan.model.outputs).get("package")
+    if folder is not None:
+        (project / folder / provenance.NAME).unlink(missing_ok=True)
+
+
 def add(package: Package, entries: Sequence[dict[str, Any]]) -> None:
     """Write `entries` beside a package, with those that are there and are of other runners or targets."""
+    mine = [(entry["by"], entry["targets"]) for entry in entries]
+    _write(package, [*(old for old in _known(package) if (old.get("by"), old.get("targets")) not in mine), *entries])
+
+
+def _known(package: Package) -> list[dict[str, Any]]:
+    """The entries that are beside a package and about it."""
     place = package.path / provenance.NAME
     known = provenance.of(place.read_bytes() if place.is_file() else None, package.digest).verified
-    mine = [(entry["by"], entry["targets"]) for entry in entries]
-    _write(package, [*(dict(old) for old in known if (old.get("by"), old.get("targets")) not in mine), *entries])
+    return [dict(entry) for entry in known]
+
+
+def _is_of_engines(package: Package, entry: Mapping[str, Any]) -> bool:
+    """Whether an entry is about engines, and these are the ones that the package has, byte for byte."""
+    try:
+        if entry["by"] != "engine" or not entry["targets"]:
+            return False
+        return all(
+            {part["partition"]: part["plans"].get(target) for part in entry["partitions"]} == plans_of(package, target)
+            for target in entry["targets"]
+        )
+    except (KeyError, TypeError, AttributeError):  # whoever can write there can write anything
+        return False
 
 
 def _write(package: Package, entries: Sequence[dict[str, Any]]) -> None:

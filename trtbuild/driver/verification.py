@@ -4,7 +4,7 @@ Rules
 1. A verification that was done for the same programs, conversions, weights, points, tolerance and versions is not done
    again: its record is in the store, under a recipe of its own (docs/keys.md). Only what was found right is recorded.
 2. What went right is written into the package, as far as the package in place is the one that was verified
-   (`core.provenance`). What is wrong leaves no provenance there.
+   (`core.provenance`). What another machine has found of the same engines stays. What is wrong leaves no provenance there.
 3. Converted partitions are run by onnxruntime in a worker process; engines are run in this one, where a GPU fits. Of a
    model that comes as ONNX, the engines alone: what onnxruntime computes of it on the CPU is right there.
 """
@@ -175,8 +175,10 @@ class _Model:
         wrong = [cut for cut in cuts if cut["status"] == "wrong"]
         unchecked = [cut for cut in cuts if cut["status"] == "unchecked"]
         status = "wrong" if wrong else "unchecked" if unchecked or not cuts else "right"
-        if self._replay is None:
-            provenance_file.write(self._workspace.project, self._plan, [] if wrong else cuts)
+        if self._replay is None and wrong:
+            provenance_file.remove_of(self._workspace.project, self._plan)
+        elif self._replay is None:
+            provenance_file.write(self._workspace.project, self._plan, cuts)
         return self._entry(status, cuts=cuts, not_run=self._not_run)
 
     def _entry(self, status: str, **known: Any) -> Document:

@@ -62,18 +62,20 @@ def verify(
     a project.
     """
     from trtbuild.cli import verifications
-    from trtbuild.driver import verification, verification_package
+    from trtbuild.driver.verification import models as of_models
+    from trtbuild.driver.verification import packages as of_packages
+    from trtbuild.driver.verification.document import Options
 
-    options = verification.Options(points, seed, tolerance, replay)
+    options = Options(points, seed, tolerance, replay)
     asked = request(flags, models)
     packages = [asked.project / name for name in models if (asked.project / name / "index.json").is_file()]
     if packages and len(packages) < len(models):
         raise UsageError("some of these are packages and some are not", hint="verify the one, then the other")
     with show.watching(flags) as watcher:
         if packages:
-            document = verification_package.verify_packages(packages, asked.targets, options, watcher)
+            document = of_packages.verify_packages(packages, asked.targets, options, watcher)
         else:
-            document = verification.verify(asked, options, watcher)
+            document = of_models.verify(asked, options, watcher)
     show.document(flags, document, verifications.verified)
     show.problems(verifications.failures(document))
     return 0 if document["ok"] else 1

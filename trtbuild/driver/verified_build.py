@@ -9,7 +9,8 @@ from typing import Any
 from trtbuild.core import provenance
 from trtbuild.core.verification import advice, how_wrong
 from trtbuild.driver.report import BuildResult
-from trtbuild.driver.verification import Options, verify
+from trtbuild.driver.verification.document import Options
+from trtbuild.driver.verification.models import verify
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workspace import Workspace
 from trtbuild.errors import VerificationFailed

@@ -23,11 +23,11 @@ from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.spec import Input, Model, Origin, Profile, Source
 from trtbuild.core.verification import Point
 from trtbuild.driver import provenance_file, report
-from trtbuild.driver import verification_engines as engines_here
-from trtbuild.driver import verification_records as records
 from trtbuild.driver.builder import builder
-from trtbuild.driver.verification import Options, document, unexpected
-from trtbuild.driver.verification_replay import point_of
+from trtbuild.driver.verification import engines as engines_here
+from trtbuild.driver.verification import records
+from trtbuild.driver.verification.document import Options, document, unexpected
+from trtbuild.driver.verification.replay import point_of
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
 from trtbuild.runtime.choice import no_reference_hint

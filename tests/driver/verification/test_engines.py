@@ -14,7 +14,7 @@ from tests.stages.verify.conftest import Cut, cut_of
 from trtbuild.core.partitions import Partition
 from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.verification import tolerance
-from trtbuild.driver.verification_engines import EngineRunner
+from trtbuild.driver.verification.engines import EngineRunner
 from trtbuild.errors import EngineError
 from trtbuild.runtime.stitching import Call
 from trtbuild.stages.verify.run import verify

@@ -1,4 +1,4 @@
-"""``trtbuild verify``: what was built is what PyTorch computes, within a tolerance.
+"""``trtbuild verify [MODEL…]``: what a project's models were built to is what PyTorch computes.
 
 Rules
 1. A verification that was done for the same programs, conversions, weights, points, tolerance and versions is not done
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -26,14 +25,15 @@ from trtbuild.core.graph import ModelPlan
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.verification import Point
 from trtbuild.driver import provenance_file, report, wiring
-from trtbuild.driver import verification_engines as engines_here
-from trtbuild.driver import verification_records as records
-from trtbuild.driver.verification_jobs import CutJob, cut_jobs, missing, once
-from trtbuild.driver.verification_replay import point_of
+from trtbuild.driver.verification import engines as engines_here
+from trtbuild.driver.verification import records
+from trtbuild.driver.verification.document import Options, document, unexpected
+from trtbuild.driver.verification.jobs import CutJob, cut_jobs, missing, once
+from trtbuild.driver.verification.replay import point_of
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workers import WorkerPool
 from trtbuild.driver.workspace import Request, Workspace
-from trtbuild.errors import InternalError, ToolchainMissing, TrtbuildError, UsageError
+from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.runtime.package import Package
 
 Document = dict[str, Any]
@@ -43,17 +43,6 @@ FOLDER = f"{wiring.STATE}/verify"
 
 #: Distributions that bring the module onnxruntime.
 _ONNXRUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to verify: random points per profile, what they follow from, and perhaps a tolerance of the user's own, or a
-    file of inputs in place of the points."""
-
-    points: int = verification.RANDOM_POINTS
-    seed: int = verification.SEED
-    tolerance: float | None = None
-    replay: str | None = None
 
 
 def verify(request: Request, options: Options, watcher: Watcher) -> Document:
@@ -88,32 +77,6 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
         pool.close(kill=True)
         workspace.store.close()
     return document(options, started, models, errors, workspace.store.warnings())
-
-
-def document(
-    options: Options,
-    started: float,
-    models: Sequence[Document],
-    errors: Sequence[Document],
-    warnings: Sequence[str] = (),
-) -> Document:
-    """``trtbuild.verify/1`` of what was found, in models of a project or in packages; `started` is by `time.monotonic`,
-    `errors` are described."""
-    return {
-        "schema": "trtbuild.verify/1",
-        "ok": all(model["ok"] for model in models) and not errors,
-        "duration_s": round(time.monotonic() - started, 3),
-        "seed": options.seed,
-        "random_points": options.points,
-        "models": list(models),
-        "errors": list(errors),
-        "warnings": list(warnings),
-    }
-
-
-def unexpected(error: Exception) -> InternalError:
-    """What keeps one model from being verified, and should not."""
-    return InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
 
 @dataclass(frozen=True)

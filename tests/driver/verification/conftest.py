@@ -1,0 +1,214 @@
+"""A small project that is built once, and engines in whose place its references compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import onnx
+import pytest
+import torch
+
+from tests.conftest import CommandLine, step
+from tests.driver.verification.test_engines import FakeMemory
+from trtbuild.core import provenance
+from trtbuild.core.partitions import Partition
+from trtbuild.core.verification import Point
+from trtbuild.driver.verification import engines as engines_here
+from trtbuild.driver.verification import packages
+from trtbuild.driver.verification.document import Options
+from trtbuild.driver.verification.engines import Fit
+from trtbuild.driver.verification.models import verify
+from trtbuild.driver.watcher import Watcher
+from trtbuild.driver.workspace import Request
+from trtbuild.runtime.package import Package
+from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.running import Torch, Weights
+from trtbuild.store.local import LocalStore
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+defaults: {targets: [ada], profiles: [rows], reference: true}
+profiles:
+  rows:
+    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
+  ids:
+    ids: {min: [1, 3], opt: [4, 3], max: [8, 3]}
+models:
+  net:
+    source: {python: "net:Net"}
+    inputs: {x: {}}
+    partition: {granularity: ["first", "second"], min_block_size: 1}
+  angle:
+    source: {python: "net:Angle"}
+    inputs: {x: {dtype: int64}}
+  zeros:
+    source: {python: "net:Angle"}
+    inputs: {x: {}}
+  words:
+    source: {onnx: words.onnx}
+    inputs: {ids: {dtype: int64}}
+    dims: {rows: ids.0}
+    profiles: [ids]
+"""
+
+
+NET = """\
+import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) + 0.5 * x
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = Block(), Block()
+        self.eval()
+
+    def forward(self, x):
+        return torch.sigmoid(self.second(self.first(x)))
+
+
+class Angle(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.eval()
+
+    def forward(self, x):
+        return torch.atan2(x, x.flip(-1) - 1)
+"""
+
+
+def write_words(path: Path) -> None:
+    """Rows of a table of 20, chosen by integers."""
+    table = torch.randn(20, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Gather", ["table", "ids"], ["chosen"]),
+            onnx.helper.make_node("Tanh", ["chosen"], ["y"]),
+        ],
+        "words",
+        [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n", 3])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 3, 8])],
+        initializer=[onnx.numpy_helper.from_array(table, "table")],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9), path)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    base = tmp_path_factory.mktemp("verification")
+    (base / "project").mkdir()
+    (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
+    (base / "project" / "net.py").write_text(NET)
+    write_words(base / "project" / "words.onnx")
+    line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
+    line("build")
+    return line
+
+
+@pytest.fixture
+def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
+    """A copy of the project and its cache, to be spoiled."""
+    shutil.copytree(built.project, tmp_path / "project")
+    shutil.copytree(built.cache, tmp_path / "cache")
+    return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
+
+
+def only(document: Any) -> Any:
+    """The one comparison of a document's one model."""
+    (model,) = document["models"]
+    (cut,) = model["cuts"]
+    return cut
+
+
+def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
+    """Replace a conversion's record by one that is as valid, of another model."""
+    store = LocalStore(line.cache)
+    honest = store.get_record(step(line("plan", "net"), identifier)["key"])
+    assert honest is not None
+    model = onnx.ModelProto.FromString(store.get_bytes(honest.outputs["onnx"].sha256))
+    before = model.SerializeToString(deterministic=True)
+    change(model.graph)
+    after = model.SerializeToString(deterministic=True)
+    assert after != before
+    store.put_record(
+        dataclasses.replace(honest, outputs={**honest.outputs, "onnx": store.put_bytes(after)}), replace=True
+    )
+
+
+def package(line: CommandLine) -> tuple[Path, str]:
+    """The provenance file of net's package, and the package's digest."""
+    root = line.project / "dist" / "net"
+    return root / provenance.NAME, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
+
+
+ANY_POINT = Point(0, "any", (), 0)
+
+
+class FakeOpenEngines:
+    """The engines of a package on a GPU, in whose place its reference computes; `spoil` changes what they give."""
+
+    spoil = staticmethod(lambda value: value)
+    seen: ClassVar[list[Any]] = []
+
+    def __init__(self, package: Package, fit: Fit) -> None:
+        self.memory = FakeMemory()
+        target = package.index.targets[fit.target]
+        blobs = packages._Blobs(package, target)
+        programs = {graph: package.index.files[path].sha256 for graph, path in target.programs.items()}
+        weights = Weights(
+            [blobs.weight(slot) for slot in range(max(package.index.weights, default=-1) + 1)], blobs.read
+        )
+        right = OnnxRuntime(lambda graph: blobs.read(programs[graph]), weights)
+        torch_ = Torch(programs, weights, blobs.read)
+        self._run = (lambda part, values: right(part, values, ANY_POINT)) if blobs.has_onnx else torch_.part
+
+    def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
+        def run(values: Any, call: Any) -> list[Any]:
+            self.seen.extend(values)
+            return [self.spoil(value) for value in self._run(partition, values)]
+
+        return run
+
+    def __enter__(self) -> FakeOpenEngines:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
+    """A machine with a GPU for the target."""
+    monkeypatch.setattr(FakeOpenEngines, "spoil", staticmethod(lambda value: value))
+    monkeypatch.setattr(FakeOpenEngines, "seen", [])
+    monkeypatch.setattr(engines_here, "OpenEngines", FakeOpenEngines)
+    monkeypatch.setattr(engines_here, "why_not_with_torch", lambda: None)
+    monkeypatch.setattr(
+        engines_here, "fitting", lambda package, targets: [(name, Fit(name, 0, 89)) for name in targets]
+    )
+    monkeypatch.setattr(engines_here, "machine", lambda fit, platform: {"platform": platform, "device": "FakeGPU"})
+    return FakeOpenEngines
+
+
+def verify_here(line: CommandLine, monkeypatch: pytest.MonkeyPatch, model: str = "net") -> Any:
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(line.cache))
+    monkeypatch.setenv("TRTBUILD_REMOTES", "")
+    return verify(Request(line.project, models=(model,)), Options(), Watcher())
+
+
+def verify_folders(*folders: Path, targets: Sequence[str] = ()) -> Any:
+    return packages.verify_packages(folders, targets, Options(), Watcher())

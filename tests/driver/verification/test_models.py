@@ -1,0 +1,284 @@
+"""`trtbuild verify` on real builds: what is right, what was made wrong on purpose, and what is not done twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+import trtbuild as trtbuild_package
+from tests.conftest import CommandLine
+from tests.driver.verification.conftest import (
+    MANIFEST,
+    FakeOpenEngines,
+    alter,
+    only,
+    package,
+    verify_folders,
+    verify_here,
+)
+from trtbuild.cli.verifications import verified
+from trtbuild.core import provenance
+from trtbuild.core.record import Record
+from trtbuild.driver import provenance_file
+from trtbuild.driver.verification import engines as engines_here
+from trtbuild.driver.workspace import Request, Workspace
+from trtbuild.stages.verify import inputs
+from trtbuild.store.local import LocalStore
+
+
+def test_what_is_right_is_recorded_and_not_done_again(trtbuild: CommandLine) -> None:
+    document = trtbuild("verify", "net")
+    assert document["schema"] == "trtbuild.verify/1" and document["ok"] and document["errors"] == []
+    cut = only(document)
+    assert (cut["by"], cut["status"], cut["verdict"], cut["tolerance"]) == ("onnxruntime", "right", "run", 1e-5)
+    names = [part["partition"] for part in cut["partitions"]]
+    assert names[:2] == ["first", "second"] and all(0 <= part["error"] <= 1e-5 for part in cut["partitions"])
+    assert cut["whole"]["status"] == cut["lowered"]["status"] == "right"
+    assert [point["which"] for point in cut["points"]] == ["min", "opt", "max", "random 1", "random 2"]
+    assert cut["points"][0]["dims"] == {"x_0": 1} and cut["points"][2]["dims"] == {"x_0": 8}
+    assert (trtbuild.project / cut["worst_input"]).is_file()
+    assert document["models"][0]["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]
+    again = only(trtbuild("verify", "net"))
+    assert again["verdict"] == "hit" and again["partitions"] == cut["partitions"] and again["key"] == cut["key"]
+    other = only(trtbuild("verify", "net", "--tolerance", "0.5", "--points", "0"))
+    assert other["verdict"] == "run" and other["key"] != cut["key"] and len(other["points"]) == 3
+
+
+def test_provenance_is_of_the_package_in_place_and_of_no_other(trtbuild: CommandLine) -> None:
+    place, digest = package(trtbuild)
+    trtbuild("verify", "net")
+    written, stamp = place.read_bytes(), place.stat().st_mtime_ns
+    found = provenance.of(written, digest)
+    (entry,) = found.verified
+    assert found.void is None and entry["status"] == "right" and entry["finished"] and entry["builder"]
+    assert trtbuild_package.load(place.parent, device="cpu").provenance == found
+    assert trtbuild("inspect", "net")["provenance"] == {"verified": [entry], "void": None}
+    index = json.loads((place.parent / "index.json").read_bytes())
+    plans = {part["partition"]: part["plans"]["ada"] for part in entry["partitions"]}
+    assert plans == {name: index["files"][path]["sha256"] for name, path in index["targets"]["ada"]["engines"].items()}
+    trtbuild("verify", "net")
+    assert (place.read_bytes(), place.stat().st_mtime_ns) == (written, stamp)
+    manifest = trtbuild.project / "trtbuild.yaml"
+    manifest.write_text(MANIFEST.replace("max: [8, 16]", "max: [9, 16]"))
+    trtbuild("build", "net")
+    void = provenance.of(place.read_bytes(), package(trtbuild)[1])
+    assert not void.verified and "another package" in str(void.void)
+    assert trtbuild_package.load(place.parent, device="cpu").provenance == void
+    trtbuild("verify", "net")
+    assert provenance.of(place.read_bytes(), package(trtbuild)[1]).verified
+
+
+def flip_add(graph: onnx.GraphProto) -> None:
+    """The addition after the hyperbolic tangent becomes a subtraction."""
+    tangent = next(node for node in graph.node if node.op_type == "Tanh")
+    (node,) = [node for node in graph.node if node.op_type == "Add" and tangent.output[0] in node.input]
+    node.op_type = "Sub"
+
+
+def change_constant(graph: onnx.GraphProto) -> None:
+    """A half becomes a half and a bit."""
+    for tensor in graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.data_type == onnx.TensorProto.FLOAT:
+            value = onnx.numpy_helper.to_array(tensor) + 0.001
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value.astype("float32"), tensor.name))
+            return
+    raise AssertionError("no constant")
+
+
+@pytest.mark.parametrize(
+    ("change", "operator", "module"),
+    [
+        (flip_add, "aten.add.Tensor", "first"),
+        (change_constant, "aten.mul.Tensor", "first"),
+    ],
+)
+def test_a_conversion_that_was_made_wrong_is_found_and_located(
+    trtbuild: CommandLine, change: Callable[[onnx.GraphProto], None], operator: str, module: str
+) -> None:
+    alter(trtbuild, "net/convert/first", change)
+    rebuilt = trtbuild("build", "net")
+    assert rebuilt["totals"]["engine"]["run"] >= 1  # the fault was delivered: engines are made of it
+    document = trtbuild("verify", "net", expect=1)
+    assert not document["ok"]
+    cut = only(document)
+    assert cut["status"] == "wrong" and cut["whole"]["status"] == "wrong" and cut["lowered"]["status"] == "right"
+    wrong = {part["partition"]: part for part in cut["partitions"] if part["status"] == "wrong"}
+    assert list(wrong) == ["first", "second"]  # equal layers share the conversion
+    place = wrong["first"]["place"]
+    assert (place["first"]["operator"], place["first"]["module"]) == (operator, module)
+    assert not (trtbuild.project / "dist" / "net" / provenance.NAME).exists()
+    replayed = trtbuild("verify", "net", "--replay", cut["worst_input"], expect=1)
+    assert [point["which"] for point in only(replayed)["points"]] == ["replay"]
+    assert only(replayed)["status"] == "wrong"
+
+
+def test_a_conversion_that_does_not_run_is_wrong(trtbuild: CommandLine) -> None:
+    def rename(graph: onnx.GraphProto) -> None:
+        next(node for node in graph.node if node.op_type == "Tanh").op_type = "NoSuchOperator"
+
+    alter(trtbuild, "net/convert/first", rename)
+    cut = only(trtbuild("verify", "net", expect=1))
+    first = cut["partitions"][0]
+    assert first["status"] == "wrong" and "NoSuchOperator" in first["text"] and first["error"] is None
+
+
+def test_a_report_that_says_wrong_is_not_gone_by(trtbuild: CommandLine) -> None:
+    """Somebody put a record of a failure there, or damaged one: it is done again."""
+    key = only(trtbuild("verify", "net"))["key"]
+    store = LocalStore(trtbuild.cache)
+    record = store.get_record(key)
+    assert record is not None
+    report = json.loads(store.get_bytes(record.outputs["report"].sha256))
+    report["whole"]["status"] = "wrong"
+    for bad in (json.dumps(report).encode(), b"[]"):
+        store.put_record(Record(record.recipe, {"report": store.put_bytes(bad)}), replace=True)
+        assert only(trtbuild("verify", "net"))["verdict"] == "run"
+
+
+def test_translations_that_are_known_to_be_wrong_are_found(trtbuild: CommandLine) -> None:
+    """atan2 of integers; of floats only where both are zero, which is what the points with zeros are for."""
+    document = trtbuild("verify", "angle", "zeros", expect=1)
+    for model in document["models"]:
+        (part,) = model["cuts"][0]["partitions"]
+        assert part["status"] == "wrong" and part["place"]["first"]["operator"] == "aten.atan2.default"
+    assert document["models"][1]["cuts"][0]["partitions"][0]["worst"]["zeros"]
+
+
+def test_what_is_not_built_is_said(trtbuild: CommandLine) -> None:
+    shutil.rmtree(trtbuild.cache)
+    document = trtbuild("verify", "net", expect=1)
+    (model,) = document["models"]
+    assert model["status"] == "missing" and model["missing"][0] == "net/trace"
+    assert "trtbuild build net" in trtbuild.run("verify", "net").stdout
+
+
+def test_a_build_verifies_and_fails_for_what_is_wrong(trtbuild: CommandLine) -> None:
+    document = trtbuild("build", "net", "--verify")
+    assert document["ok"] and only(document["verification"])["status"] == "right"
+    assert (trtbuild.project / "dist" / "net" / provenance.NAME).is_file()
+    failed = trtbuild("build", "angle", "--verify", expect=1)
+    (error,) = failed["errors"]
+    assert not failed["ok"] and error["type"] == "VerificationFailed"
+    assert "model 'angle', partition 'model' is wrong" in error["text"] and "aten.atan2.default" in error["text"]
+    assert "--replay .trtbuild/verify/angle.safetensors" in error["hint"]
+
+
+def test_without_the_flag_nothing_is_verified(trtbuild: CommandLine) -> None:
+    assert "verification" not in trtbuild("build", "angle")
+
+
+def test_replay_takes_what_a_profile_takes(trtbuild: CommandLine, tmp_path: Path) -> None:
+    worst = only(trtbuild("verify", "net"))["worst_input"]
+    found = only(trtbuild("verify", "net", "--replay", worst))
+    assert (found["status"], len(found["points"])) == ("right", 1)
+    assert "is for one model" in trtbuild.run("verify", "--replay", worst).stderr
+    assert "no file of inputs" in trtbuild.run("verify", "net", "--replay", "net.py").stderr
+    assert "cannot be read" in trtbuild.run("verify", "net", "--replay", "nowhere").stderr
+    inputs.write(tmp_path / "nine.safetensors", {"x": torch.zeros(9, 16)}, {})
+    inputs.write(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
+    inputs.write(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
+    for name, said in (("nine", "no profile"), ("odd", "does not take"), ("y", "has no input 'x'")):
+        done = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_onnxruntime_missing_is_said_with_what_to_install(trtbuild: CommandLine, tmp_path: Path) -> None:
+    hide = tmp_path / "sitecustomize.py"
+    hide.write_text(
+        "import importlib.metadata as m\n"
+        "real = m.version\n"
+        "def version(name):\n"
+        "    if name.startswith('onnxruntime'):\n"
+        "        raise m.PackageNotFoundError(name)\n"
+        "    return real(name)\n"
+        "m.version = version\n"
+    )
+    done = trtbuild.run("verify", "net", environment={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert "onnxruntime, which is not installed" in done.stderr and "pip install 'trtbuild[verify]'" in done.stderr
+
+
+def test_engines_are_compared_where_a_gpu_fits(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model,) = verify_here(trtbuild, monkeypatch)["models"]
+    by_onnx, engine = model["cuts"]
+    assert (by_onnx["by"], engine["by"], engine["status"], engine["tolerance"]) == (
+        "onnxruntime",
+        "engine",
+        "right",
+        1e-3,
+    )
+    assert engine["machine"]["device"] == "FakeGPU" and model["not_run"] == []
+    place, digest = package(trtbuild)
+    assert [entry["by"] for entry in provenance.of(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
+    monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
+    again = verify_here(trtbuild, monkeypatch)
+    assert [cut["verdict"] for cut in again["models"][0]["cuts"]] == ["hit", "hit"]  # these very plans, on this GPU
+
+
+def test_an_engine_that_is_wrong_on_purpose_is_named(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
+    document = verify_here(trtbuild, monkeypatch)
+    assert not document["ok"]
+    by_onnx, engine = document["models"][0]["cuts"]
+    assert by_onnx["status"] == "right" and engine["status"] == "wrong" and engine["worst_input"]
+    assert {part["status"] for part in engine["partitions"]} == {"wrong"}
+    assert all(part["place"] is None for part in engine["partitions"])  # what they were made of is right
+    assert not any("hint" in part for part in engine["partitions"])
+    assert not package(trtbuild)[0].exists()
+
+
+def test_an_error_that_tf32_may_explain_says_so(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.002))
+    by_folder = verify_folders(trtbuild.project / "dist" / "net")
+    for document, known in ((by_folder, False), (verify_here(trtbuild, monkeypatch), True)):
+        engine = document["models"][0]["cuts"][-1]
+        assert engine["by"] == "engine" and engine["status"] == "wrong"
+        for entry in (*engine["partitions"], engine["whole"]):
+            assert "TF32" in entry["hint"] and entry["hint"].startswith("unless") != known
+        assert "`builder: {tf32: false}`" in "\n".join(verified(document))
+
+
+def test_an_onnx_model_has_no_conversion_to_be_compared_where_no_gpu_is(trtbuild: CommandLine) -> None:
+    (model,) = trtbuild("verify", "words")["models"]
+    assert model["status"] == "unchecked" and model["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]
+
+
+def test_an_error_that_nobody_expected_is_one_models(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines_here, "OpenEngines", lambda *_: 1 / 0)
+    document = verify_here(trtbuild, monkeypatch)
+    assert not document["ok"] and document["models"][0]["status"] == "failed"
+    (error,) = document["errors"]
+    assert error["type"] == "InternalError" and "ZeroDivisionError" in error["text"]
+
+
+def test_a_package_is_not_in_place_once_its_engines_were_built_again(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is not the same bytes again, and a package that still has the one before."""
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
+    workspace = Workspace(Request(trtbuild.project, models=("net",)))
+    with workspace.store.session():
+        plan = workspace.plan_elsewhere("net")
+        assert provenance_file.package_in_place(trtbuild.project, plan) is not None
+        assert plan.contents is not None
+        first, *rest = plan.contents.engines
+        assert first.plan is not None
+        again = dataclasses.replace(first, plan=dataclasses.replace(first.plan, sha256="0" * 64))
+        plan.contents = dataclasses.replace(plan.contents, engines=[again, *rest])
+        assert provenance_file.package_in_place(trtbuild.project, plan) is None
+    workspace.store.close()

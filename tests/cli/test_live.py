@@ -93,7 +93,7 @@ def test_many_rows_are_counted_and_the_two_ends_of_a_long_name_stay(live: LivePr
 
 def test_what_has_ended_is_no_longer_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, step, about: said.append(f"{click.unstyle(word)} {step.id}"))
+    monkeypatch.setattr(live, "_scroll", lambda word, name, about: said.append(f"{click.unstyle(word)} {name}"))
     step = a_step("m", "trace")
     live.planned(a_plan("m", trace="run", partition="unknown"))
     live.started(step)
@@ -252,3 +252,15 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: s
     assert screen.status == 130
     assert screen.text().strip() == "interrupted: what was finished is in the cache"
     assert screen.cursor_column == 0
+
+
+def test_work_of_a_command_without_steps_ends_with_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(live, "_scroll", lambda word, name: said.append(f"{click.unstyle(word)} {name}"))
+    monkeypatch.setattr("trtbuild.cli.live.PATIENCE_S", -1.0)
+    with live.work("verify net"):
+        assert re.search(r" verify net *$", rows(live, 80, 24)[0])
+    with live.work("verify angle") as work:
+        work.failed = True
+    assert len(rows(live, 80, 24)) == 1
+    assert said == ["done verify net", "FAIL verify angle"]

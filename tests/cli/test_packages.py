@@ -133,7 +133,11 @@ def test_device_memory_by_profile() -> None:
 
 
 def test_what_was_verified() -> None:
-    assert beyond({"provenance": {"verified": [], "void": None}}) == ["not verified: trtbuild verify"]
+    nothing = {"verified": [], "void": None}
+    assert beyond({"provenance": nothing}) == ["not verified: trtbuild verify"]
+    assert beyond({"provenance": nothing, "source": "program"}) == ["not verified: trtbuild verify"]
+    assert "trtbuild verify, on a GPU" in beyond({"provenance": nothing, "source": "onnx"})[0]
+    assert "nothing to compare that with" in beyond({"provenance": nothing, "source": "network"})[0]
     entry = {
         "by": "onnxruntime",
         "status": "right",

@@ -44,6 +44,27 @@ def test_lines_for_a_start_an_end_a_find_and_a_failure(capfd: pytest.CaptureFixt
     ]
 
 
+def test_lines_for_work_of_a_command_without_steps(capfd: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    with progress.work("verify net"):
+        pass
+    with progress.work("verify angle") as work:
+        work.failed = True
+    with pytest.raises(KeyError), progress.work("verify zeros"):
+        raise KeyError
+    with progress.phase("plan"):
+        pass
+    progress.close()
+    assert [line.split() for line in capfd.readouterr().err.splitlines()] == [
+        ["run", "verify", "net"],
+        ["done", "0.0", "s", "verify", "net"],
+        ["run", "verify", "angle"],
+        ["FAIL", "0.0", "s", "verify", "angle"],
+        ["run", "verify", "zeros"],
+        ["FAIL", "0.0", "s", "verify", "zeros"],
+    ]
+
+
 def test_cropped() -> None:
     assert cropped("abc", 3) == "abc"
     assert cropped("abcd", 3) == "ab…"

@@ -48,15 +48,28 @@ def tell_all(watcher: Watcher) -> None:
         getattr(watcher, name)(*([anything] if name == "started" else [anything, anything]))
     with watcher.phase("plan"):
         pass
+    with watcher.work("verify"):
+        pass
 
 
 def test_every_watcher_is_told_everything() -> None:
     one, two = FakeWatcher(), FakeWatcher()
     with Watchers([one, two]) as watcher:
         tell_all(watcher)
-    assert one.told == ["planned", "opened", "started", "finished", "failed", "plan {", "} plan", "close"]
+    assert one.told == [
+        "planned",
+        "opened",
+        "started",
+        "finished",
+        "failed",
+        "plan {",
+        "} plan",
+        "verify {",
+        "} verify",
+        "close",
+    ]
     assert two.told == one.told
-    public = {name for name in vars(Watcher) if not name.startswith("_")} - {"phase"}
+    public = {name for name in vars(Watcher) if not name.startswith("_")} - {"phase", "work"}
     assert public <= set(vars(Watchers)), "a call that is not passed on"
 
 

@@ -75,15 +75,25 @@ class LiveProgress(Progress):
             self._ended(step)
             self.tally.finished(step, ran)
             if ran.source == "built":
-                self._scroll(terminal.green("done"), step, brief(step.reason))
+                self._scroll(terminal.green("done"), step.id, brief(step.reason))
             else:
-                self._scroll(terminal.cyan("got "), step, "another build has made it")
+                self._scroll(terminal.cyan("got "), step.id, "another build has made it")
 
     def failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self._ended(step)
             self.tally.failed += 1
-            self._scroll(terminal.red("FAIL"), step, headline(error))
+            self._scroll(terminal.red("FAIL"), step.id, headline(error))
+
+    def work_started(self, name: str) -> None:
+        with self._lock:
+            self._since[name] = time.monotonic()
+            self.phase_started(name)
+
+    def work_finished(self, name: str, *, well: bool) -> None:
+        with self._lock:
+            self.phase_finished(name)
+            self._scroll(terminal.green("done") if well else terminal.red("FAIL"), name)
 
     def phase_started(self, name: str) -> None:
         with self._lock:
@@ -127,9 +137,9 @@ class LiveProgress(Progress):
         self._running.pop(step.id, None)
         self._shown = tuple(self._running.items())
 
-    def _scroll(self, word: str, step: Step, about: str) -> None:
+    def _scroll(self, word: str, name: str, about: str = "") -> None:
         width = self._live.console.width if self._live is not None else 80
-        self._say(self._row(word, self._taken(step), step, about, width))
+        self._say(self._row(word, self._taken(name), name, about, width))
 
     def _say(self, text: str) -> None:
         if self._live is None:

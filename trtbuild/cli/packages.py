@@ -47,7 +47,7 @@ def _index(found: Document) -> list[str]:
     for name, target in index["targets"].items():
         lines += _target(name, target, index["files"])
     lines += _memory(found.get("memory"), [profile["name"] for profile in index["profiles"]])
-    return [*lines, *_provenance(found.get("provenance"))]
+    return [*lines, *_provenance(found.get("provenance"), _NOT_VERIFIED.get(found.get("source"), "trtbuild verify"))]
 
 
 def _reference(index: Document) -> str:
@@ -120,13 +120,20 @@ def _memory(found: Document | None, profiles: Sequence[str]) -> Iterator[str]:
     yield from aligned(rows, right=range(1, len(profiles) + 1))
 
 
-def _provenance(found: Document | None) -> Iterator[str]:
+#: What there is to be done, or said, where nothing is verified; by what the model came as.
+_NOT_VERIFIED: Mapping[str | None, str] = {
+    "onnx": "trtbuild verify, on a GPU that it is for: of an ONNX model engines alone are compared",
+    "network": "it came as a TensorRT network, and there is nothing to compare that with",
+}
+
+
+def _provenance(found: Document | None, otherwise: str) -> Iterator[str]:
     if found is None:
         return
     if found["void"] is not None:
         yield f"not verified: {found['void']}"
     elif not found["verified"]:
-        yield terminal.dim("not verified: trtbuild verify")
+        yield terminal.dim(f"not verified: {otherwise}")
     for entry in found["verified"]:
         yield _verified(entry)
 

@@ -97,29 +97,39 @@ class Progress(Watcher):
     def started(self, step: Step) -> None:
         with self._lock:
             self._since[step.id] = time.monotonic()
-            self._say(self._row(terminal.dim("run "), "", step, brief(step.reason)))
+            self._say(self._row(terminal.dim("run "), "", step.id, brief(step.reason)))
 
     def finished(self, step: Step, ran: Ran) -> None:
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
-            self._say(self._row(word, self._taken(step), step))
+            self._say(self._row(word, self._taken(step.id), step.id))
 
     def failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self.tally.failed += 1
-            self._say(self._row(terminal.red("FAIL"), self._taken(step), step, headline(error)))
+            self._say(self._row(terminal.red("FAIL"), self._taken(step.id), step.id, headline(error)))
 
-    def _row(self, word: str, taken: str, step: Step, about: str = "", width: int | None = None) -> str:
-        """One line. What it is about is cut, or left out, where it does not fit in `width`."""
-        row = f"{word} {taken:>8}  {step.id:{self.tally.id_width}}"
+    def work_started(self, name: str) -> None:
+        with self._lock:
+            self._since[name] = time.monotonic()
+            self._say(self._row(terminal.dim("run "), "", name))
+
+    def work_finished(self, name: str, *, well: bool) -> None:
+        with self._lock:
+            word = terminal.green("done") if well else terminal.red("FAIL")
+            self._say(self._row(word, self._taken(name), name))
+
+    def _row(self, word: str, taken: str, name: str, about: str = "", width: int | None = None) -> str:
+        """One line for a step or other work. What it is about is cut, or left out, where it does not fit in `width`."""
+        row = f"{word} {taken:>8}  {name:{self.tally.id_width}}"
         if width is not None:
             left = width - len(click.unstyle(row)) - 2
             about = fitted(about, left) if left >= LEAST_ABOUT else ""
         return f"{row}  {terminal.dim(about)}" if about else row.rstrip()
 
-    def _taken(self, step: Step) -> str:
-        return duration(time.monotonic() - self._since.pop(step.id, time.monotonic()))
+    def _taken(self, name: str) -> str:
+        return duration(time.monotonic() - self._since.pop(name, time.monotonic()))
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # rule 2 of watchers

@@ -122,15 +122,17 @@ def bench(
     from trtbuild.driver.running.stopwatch import Budget
 
     originals = [name for name, wanted in zip(driver.ORIGINALS, (eager, compiled), strict=True) if wanted]
-    document = driver.bench(
-        request(flags),
-        package,
-        shapes=shapes,
-        profile=profile,
-        originals=originals,
-        device=device,
-        budget=Budget(warmup_s, duration_s),
-    )
+    with show.watching(flags) as watcher:
+        document = driver.bench(
+            request(flags),
+            package,
+            shapes=shapes,
+            profile=profile,
+            originals=originals,
+            device=device,
+            budget=Budget(warmup_s, duration_s),
+            watcher=watcher,
+        )
     if plot is not None:
         _write(Path(flags.get("directory") or ".") / plot, latency_plot.drawn(document))
     show.document(flags, {**document, "plot": plot}, runs.benched)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtbuild.core.graph import ModelPlan, Step
@@ -20,6 +21,13 @@ if TYPE_CHECKING:  # `Ran` is at home beside the worker calls, which a watcher d
     from trtbuild.driver.steps import Ran
 
 LastDuration = Callable[[str], float | None]
+
+
+@dataclass
+class Work:
+    """A piece of work: whether it has failed."""
+
+    failed: bool = False
 
 
 class Watcher:
@@ -46,6 +54,14 @@ class Watcher:
     def phase_finished(self, name: str) -> None:
         """It has ended, well or not."""
 
+    def work_started(self, name: str) -> None:
+        """A piece of a command that has no steps begins: a model that is verified, shapes that are timed."""
+        self.phase_started(name)
+
+    def work_finished(self, name: str, *, well: bool) -> None:
+        """It has ended."""
+        self.phase_finished(name)
+
     def close(self) -> None:
         """The build has ended, well or not. Nothing is told after this."""
 
@@ -57,6 +73,19 @@ class Watcher:
             yield
         finally:
             self.phase_finished(name)
+
+    @contextlib.contextmanager
+    def work(self, name: str) -> Iterator[Work]:
+        """`work_started` and `work_finished` around a block, which may say that the work has failed."""
+        self.work_started(name)
+        work = Work()
+        try:
+            yield work
+        except BaseException:
+            work.failed = True
+            raise
+        finally:
+            self.work_finished(name, well=not work.failed)
 
     def __enter__(self) -> Watcher:
         return self
@@ -98,6 +127,14 @@ class Watchers(Watcher):
     def phase_finished(self, name: str) -> None:
         for watcher in self._watchers:
             watcher.phase_finished(name)
+
+    def work_started(self, name: str) -> None:
+        for watcher in self._watchers:
+            watcher.work_started(name)
+
+    def work_finished(self, name: str, *, well: bool) -> None:
+        for watcher in self._watchers:
+            watcher.work_finished(name, well=well)
 
     def close(self) -> None:
         for watcher in self._watchers:

@@ -36,6 +36,30 @@ def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
     document = small.command_line("bench", "ranker", *quick, "--plot", str(plot))
     assert (document["schema"], len(document["runs"]), document["plot"]) == ("trtbuild.bench/1", 1, str(plot))
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+    said = small.command_line.run("bench", "ranker", *quick).stderr.splitlines()
+    assert [line.split()[0] for line in said] == ["run", "done"] and all("time single" in line for line in said)
+    assert small.command_line.run("bench", "ranker", *quick, "--quiet").stderr == ""
+
+
+def test_an_original_that_fails_at_a_shape_or_dies_is_dropped_from_there_on(
+    small: Small, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for fault, said in (("raise ValueError('not four')", "not four"), ("os._exit(3)", "exited with status 3")):
+        project = tmp_path_factory.mktemp("fails")
+        (project / "trtbuild.yaml").write_text((small.project / "trtbuild.yaml").read_text())
+        text = (small.project / "nets.py").read_text()
+        text = "import os\n" + text.replace(
+            "self, x, *, scale):\n", f"self, x, *, scale):\n        if len(x) == 4: {fault}\n"
+        )
+        assert fault in text
+        (project / "nets.py").write_text(text)
+        document = bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
+        points = {
+            runner: [run["point"] for run in document["runs"] if run["runner"] == runner]
+            for runner in ("trtbuild", "eager")
+        }
+        assert points == {"trtbuild": [0, 1, 2], "eager": [0]}
+        assert [text for text in document["warnings"] if said in text and text.startswith("eager: ")]
 
 
 def test_given_shapes_and_one_profile(small: Small) -> None:
@@ -50,6 +74,8 @@ def test_the_original_is_timed_at_the_same_shapes_in_another_process(small: Smal
     document = bench(Request(small.project), "ranker", originals=["eager"], device="cpu", budget=SHORT)
     eager = [run for run in document["runs"] if run["runner"] == "eager"]
     assert [run["point"] for run in eager] == [0, 1, 2]
+    assert [run["runner"] for run in document["runs"]] == ["trtbuild"] * 3 + ["eager"] * 3
+    assert all(run["count"] == 10 and run["first_s"] > 0 for run in document["runs"])
     assert document["versions"]["torch"]
 
 

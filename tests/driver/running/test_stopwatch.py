@@ -4,13 +4,87 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.driver.running.stopwatch import LEAST, LEAST_WARMUP, Budget, measure, percentile, summary
+from trtbuild.driver.running.stopwatch import (
+    LEAST,
+    LEAST_WARMUP,
+    TURNS,
+    Budget,
+    Dropped,
+    Timed,
+    Turn,
+    in_turns,
+    percentile,
+    summary,
+)
+
+SHORT = Budget(0.0, 0.0)
+
+
+class FakeContender:
+    """Writes down what it is asked; its calls take as long as it is told, or fail."""
+
+    def __init__(self, told: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
+        self._told = told
+        self._name = name
+        self._seconds = seconds
+        self._fails = fails
+        self.turns: list[Turn] = []
+
+    def _tell(self, what: str) -> None:
+        self._told.append(f"{self._name} {what}")
+        if what == self._fails:
+            raise Dropped(f"no {what}")
+
+    def first(self) -> float:
+        self._tell("first")
+        return 2 * self._seconds
+
+    def warm_up(self, seconds: float) -> None:
+        self._tell("warm up")
+
+    def times(self, turn: Turn) -> list[float]:
+        self._tell("turn")
+        self.turns.append(turn)
+        return [self._seconds] * turn.least
+
+
+def test_what_is_compared_is_timed_in_turns_after_all_of_it_is_warm() -> None:
+    told: list[str] = []
+    ours, eager = FakeContender(told, "ours"), FakeContender(told, "eager", 0.5)
+    found = in_turns({"ours": ours, "eager": eager}, Budget(0.5, 1.0))
+    assert told == ["ours first", "ours warm up", "eager first", "eager warm up"] + ["ours turn", "eager turn"] * TURNS
+    assert found["ours"]["count"] == LEAST and found["eager"]["latency_ms"]["p50"] == 500.0  # type: ignore[index]
+    assert {turn.seconds for turn in ours.turns} == {1.0 / TURNS} and all(turn.warms for turn in ours.turns)
+    assert not any(turn.warms for turn in eager.turns)  # a call is longer than a turn
+
+
+def test_a_slow_contender_gets_as_few_turns_as_can_be() -> None:
+    told: list[str] = []
+    found = in_turns({"ours": FakeContender(told, "ours"), "slow": FakeContender(told, "slow", 60.0)}, Budget(0.5, 1.0))
+    assert found["slow"]["count"] == 2 and "slow warm up" not in told  # type: ignore[index]
+    assert told.count("ours turn") == TURNS
+
+
+@pytest.mark.parametrize("fails", ["first", "warm up", "turn"])
+def test_what_fails_is_dropped_and_the_others_go_on(fails: str) -> None:
+    told: list[str] = []
+    found = in_turns({"eager": FakeContender(told, "eager", fails=fails), "ours": FakeContender(told, "ours")}, SHORT)
+    assert isinstance(found["eager"], Dropped) and str(found["eager"]) == f"no {fails}"
+    assert found["ours"]["count"] == LEAST  # type: ignore[index]
+    assert told.count("eager turn") == (fails == "turn")
+
+
+def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
+    calls: list[int] = []
+    timed = Timed(lambda: calls.append(1), lambda: None)
+    assert len(timed.times(Turn(0.0, 3, 5, warms=True))) == 3 and len(calls) == 4
 
 
 def test_every_call_is_waited_for_after_it_was_made() -> None:
     told: list[str] = []
-    found = measure(lambda: told.append("call"), lambda: told.append("wait"), Budget(0.0, 0.0))
-    assert found["count"] == LEAST
+    timed = Timed(lambda: told.append("call"), lambda: told.append("wait"))
+    found = in_turns({"one": timed}, SHORT)["one"]
+    assert found["count"] == LEAST  # type: ignore[index]
     assert told == ["call", "wait"] * (LEAST + LEAST_WARMUP)
 
 

@@ -17,6 +17,7 @@ from trtbuild.core.engine_layers import layers
 from trtbuild.core.packaging import SCHEMA
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
+from trtbuild.driver.inspection.source_form import source_form
 from trtbuild.driver.inspection.trtexec import Command, command
 from trtbuild.driver.packages_here import package_of
 from trtbuild.driver.subjects import Subject, of_package
@@ -53,6 +54,7 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
     return {
         "schema": "trtbuild.inspect/1",
         "path": str(path),
+        "source": source_form(path),
         "index": index,
         "engines": engines,
         "memory": device_memory(path) if memory else None,

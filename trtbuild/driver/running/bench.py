@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.package_index import PackageIndex
-from trtbuild.driver import wiring
 from trtbuild.driver.packages_here import package_of
 from trtbuild.driver.running.device import OnDevice
 from trtbuild.driver.running.host_tensors import made_up
 from trtbuild.driver.running.inputs import check_name, parse_shape
+from trtbuild.driver.running.originals import Originals
 from trtbuild.driver.running.run import one_target
 from trtbuild.driver.running.shapes import WHICH, described, profile_named, shapes_of
-from trtbuild.driver.running.stopwatch import Budget, measure
-from trtbuild.driver.workers import WorkerPool
+from trtbuild.driver.running.stopwatch import Budget, Contender, Dropped, Timed, in_turns
+from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workspace import Request, Workspace
-from trtbuild.errors import TrtbuildError, UsageError
+from trtbuild.errors import UsageError
 from trtbuild.runtime.package import Package, open_package
 from trtbuild.stages.trace.job import TraceJob
 
@@ -49,9 +49,10 @@ def bench(
     originals: Sequence[str] = (),
     device: str | None = None,
     budget: Budget,
+    watcher: Watcher | None = None,
 ) -> Document:
     """``trtbuild.bench/1``: the package at min, opt and max of its profiles (or of one) and at given `shapes`
-    (``x=2x64,mask=2``), and each of `originals` (members of `ORIGINALS`) at the same.
+    (``x=2x64,mask=2``), and each of `originals` (members of `ORIGINALS`) at the same, in turns.
 
     Raises UsageError and PackageError.
     """
@@ -59,27 +60,26 @@ def bench(
     index, started = package.index, time.perf_counter()
     points = _points(index, shapes, profile)
     job = _job(request, package, said) if originals else None
-    warnings = []
-    with OnDevice(package, device=device, target=one_target(request)) as on_device:
+    watcher, warnings = watcher or Watcher(), []
+    with OnDevice(package, device=device, target=one_target(request)) as on_device, contextlib.ExitStack() as stack:
         loaded = on_device.loaded
         if loaded.is_reference:
             warnings.append(f"on the CPU {index.computed_by} computes the reference program: no engine is timed")
-        runs = [_run(on_device, index, number, point, budget) for number, point in enumerate(points)]
-    reply: Document = {}
-    if job is not None:
-        try:
-            reply = _originals(request, job, points, index, originals, loaded.device, budget)
-        except TrtbuildError as error:
-            warnings.append(f"{' and '.join(originals)}: {error.text}")
-        runs += reply.get("runs", [])
-        warnings += [f"{runner}: {why}" for runner, why in reply.get("refused", {}).items()]
+        beside = None
+        if job is not None:
+            with watcher.work(f"load the module of {index.model}") as work:
+                beside = stack.enter_context(Originals(Path(request.project).absolute(), job, loaded.device))
+                work.failed = beside.refused is not None
+        runs, refused = _timed(on_device, index, points, beside, originals, budget, watcher)
+    about = beside.about if beside is not None else {}
+    warnings += [f"{' and '.join(runners)}: {why}" for why, runners in refused.items()]
     return {
         "schema": "trtbuild.bench/1",
         "ok": True,
         "package": str(package.path),
         "model": index.model,
         "device": loaded.device,
-        "device_name": reply.get("device_name") or (processor() if loaded.device == "cpu" else None),
+        "device_name": about.get("device_name") or (processor() if loaded.device == "cpu" else None),
         "reference": loaded.is_reference,
         "computed_by": index.computed_by if loaded.is_reference else None,
         "target": loaded.target.name if loaded.target is not None else None,
@@ -94,7 +94,7 @@ def bench(
             for point in points
         ],
         "runs": runs,
-        "versions": {"torch": reply["torch"]} if "torch" in reply else {},
+        "versions": {"torch": about["torch"]} if "torch" in about else {},
         "warnings": warnings,
     }
 
@@ -142,12 +142,39 @@ def _given(index: PackageIndex, text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _run(on_device: OnDevice, index: PackageIndex, number: int, point: Point, budget: Budget) -> Document:
+def _timed(
+    on_device: OnDevice,
+    index: PackageIndex,
+    points: Sequence[Point],
+    beside: Originals | None,
+    originals: Sequence[str],
+    budget: Budget,
+    watcher: Watcher,
+) -> tuple[list[Document], dict[str, list[str]]]:
+    """The latencies by runner and point; and by reason the runners that were dropped, each from its first failure on."""
+    runs: dict[str, list[Document]] = {runner: [] for runner in (OURS, *originals)}
+    refused: dict[str, list[str]] = {}
+    for number, point in enumerate(points):
+        with watcher.work(f"time {point.label}"):
+            dropped = [runner for runners in refused.values() for runner in runners]
+            contenders: dict[str, Contender] = {OURS: _ours(on_device, index, point)}
+            if beside is not None:
+                shapes = [point.shapes[entry.name] for entry in index.inputs]
+                contenders |= {name: beside.runner(name, shapes) for name in originals if name not in dropped}
+            for runner, found in in_turns(contenders, budget).items():
+                if isinstance(found, Dropped):
+                    refused.setdefault(str(found), []).append(runner)
+                else:
+                    runs[runner].append({"runner": runner, "point": number, **found})
+    return [run for of_runner in runs.values() for run in of_runner], refused
+
+
+def _ours(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
     arrays = {
         entry.name: on_device.put(made_up(entry.dtype, point.shapes[entry.name], seed))
         for seed, entry in enumerate(index.inputs)
     }
-    return {"runner": OURS, "point": number, **measure(lambda: on_device.run(arrays), on_device.wait, budget)}
+    return Timed(lambda: on_device.run(arrays), on_device.wait)
 
 
 def _job(request: Request, package: Package, said: str) -> TraceJob:
@@ -165,29 +192,3 @@ def _job(request: Request, package: Package, said: str) -> TraceJob:
             hint="leave --eager and --torch-compile out",
         )
     return TraceJob(model.source, model.inputs, workspace.shapes[model.name])
-
-
-def _originals(
-    request: Request,
-    job: TraceJob,
-    points: Sequence[Point],
-    index: PackageIndex,
-    originals: Sequence[str],
-    device: str,
-    budget: Budget,
-) -> Document:
-    project = Path(request.project).absolute()
-    pool = WorkerPool(wiring.store_root(project), project)
-    try:
-        return pool.call(
-            "original",
-            {
-                "trace": job.to_json(),
-                "device": device,
-                "runners": list(originals),
-                "points": [[list(point.shapes[entry.name]) for entry in index.inputs] for point in points],
-                "budget": asdict(budget),
-            },
-        )
-    finally:
-        pool.close(kill=True)

@@ -61,7 +61,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
     try:
         with workspace.store.session():
             for name in workspace.models:
-                with watcher.phase(f"verify {name}"):
+                with watcher.work(f"verify {name}") as work:
                     try:
                         models.append(_Model(workspace, name, options, versions, pool, force=request.force).verified())
                     except TrtbuildError as error:
@@ -72,6 +72,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
                     except Exception as error:
                         errors.append(report.describe(unexpected(error)))
                         models.append(_entry(name, "failed"))
+                    work.failed = not models[-1]["ok"]
         workspace.store.finish()
     finally:
         pool.close(kill=True)

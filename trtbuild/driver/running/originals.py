@@ -1,0 +1,76 @@
+"""The module that a package came from, in a process of its own, as contenders beside the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trtbuild.driver import wiring
+from trtbuild.driver.running.stopwatch import Dropped, Turn
+from trtbuild.driver.workers import Worker
+from trtbuild.errors import TrtbuildError
+from trtbuild.stages.trace.job import TraceJob
+
+
+class Originals:
+    """The process, as a context manager. `refused` says why it times nothing, if it does not."""
+
+    def __init__(self, project: Path, job: TraceJob, device: str) -> None:
+        self.refused: str | None = None
+        self.about: Mapping[str, Any] = {}
+        self._worker = Worker("original", wiring.store_root(project), project)
+        try:
+            self.about = self._worker.call({"trace": job.to_json(), "device": device})
+        except TrtbuildError as error:
+            self.refused = error.text
+        except BaseException:
+            self._worker.kill()
+            raise
+
+    def __enter__(self) -> Originals:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._worker.kill()
+        self._worker.end()
+
+    def runner(self, name: str, shapes: Sequence[Sequence[int]]) -> Original:
+        """``eager`` or ``torch.compile`` at these shapes."""
+        return Original(self, name, shapes)
+
+    def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of the process. Raises Dropped, from the first time on that it fails as a whole."""
+        if self.refused is None:
+            try:
+                reply = self._worker.call(job)
+            except TrtbuildError as error:  # it died, and what it had loaded is gone
+                self.refused = error.text
+            else:
+                if "dropped" in reply:
+                    raise Dropped(reply["dropped"])
+                return reply
+        raise Dropped(self.refused)
+
+
+class Original:
+    """One runner at one point: a `trtbuild.driver.running.stopwatch.Contender`."""
+
+    def __init__(self, originals: Originals, runner: str, shapes: Sequence[Sequence[int]]) -> None:
+        self._originals = originals
+        self._runner = runner
+        self._shapes = [list(shape) for shape in shapes]
+
+    def first(self) -> float:
+        return float(self._ask(shapes=self._shapes)["first_s"])
+
+    def warm_up(self, seconds: float) -> None:
+        self._ask(warm_up=seconds)
+
+    def times(self, turn: Turn) -> list[float]:
+        return list(map(float, self._ask(turn=asdict(turn))["times"]))
+
+    def _ask(self, **what: Any) -> dict[str, Any]:
+        return self._originals.ask({"runner": self._runner, **what})

@@ -61,18 +61,19 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
     try:
         with workspace.store.session():
             for name in workspace.models:
-                with watcher.work(f"verify {name}") as work:
-                    try:
-                        models.append(_Model(workspace, name, options, versions, pool, force=request.force).verified())
-                    except TrtbuildError as error:
-                        if error.exit_code != 1:
-                            raise
-                        errors.append(report.describe(error))
-                        models.append(_entry(name, "failed"))
-                    except Exception as error:
-                        errors.append(report.describe(unexpected(error)))
-                        models.append(_entry(name, "failed"))
-                    work.failed = not models[-1]["ok"]
+                try:
+                    model = _Model(workspace, name, options, versions, pool, force=request.force)
+                    with watcher.work(f"verify {name}") as work:
+                        models.append(model.verified())
+                        work.failed = not models[-1]["ok"]
+                except TrtbuildError as error:
+                    if error.exit_code != 1:
+                        raise
+                    errors.append(report.describe(error))
+                    models.append(_entry(name, "failed"))
+                except Exception as error:
+                    errors.append(report.describe(unexpected(error)))
+                    models.append(_entry(name, "failed"))
         workspace.store.finish()
     finally:
         pool.close(kill=True)

@@ -49,15 +49,15 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
     models: list[Document] = []
     failed: dict[Path, TrtbuildError] = {}
     for path in paths:
-        with watcher.work(f"verify {path}") as work:
-            try:
-                models.append(_Packed(open_package(path), options).verified(targets))
+        try:
+            packed = _Packed(open_package(path), options)
+            with watcher.work(f"verify {path}") as work:
+                models.append(packed.verified(targets))
                 work.failed = not models[-1]["ok"]
-            except TrtbuildError as error:
-                failed[path] = error
-            except Exception as error:
-                failed[path] = unexpected(error)
-            work.failed |= path in failed
+        except TrtbuildError as error:
+            failed[path] = error
+        except Exception as error:
+            failed[path] = unexpected(error)
     if not models and all(error.exit_code == UsageError.exit_code for error in failed.values()):
         raise next(iter(failed.values()))
     errors = [{"package": str(path), **report.describe(error)} for path, error in failed.items()]

@@ -24,11 +24,13 @@ Runner = Literal["onnxruntime", "engine"]
 
 #: The largest error, by runner and the model's precision.
 #:
-#: float32 by onnxruntime differs from PyTorch in the order of sums alone. On a GPU TF32 rounds the factors of products
-#: to 11 bits. float16 has 11 bits everywhere. bfloat16 has 8: eight times the step of float16, eight times its tolerance.
+#: float32 by onnxruntime differs from PyTorch in the order of sums alone. On a GPU TF32 keeps 11 bits of the factors of
+#: products: 2**-11 of each is lost where they are rounded, 2**-10 where the rest is cut off, so 2**-9 of a product (on an
+#: H200, 3 of 14 models were between 1e-3 and 1.2e-3). float16 has 11 bits everywhere. bfloat16 has 8: eight times the
+#: step of float16, eight times its tolerance.
 TOLERANCES: Mapping[Runner, Mapping[Precision, float]] = {
     "onnxruntime": {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2},
-    "engine": {"float32": 1e-3, "float16": 1e-2, "bfloat16": 8e-2},
+    "engine": {"float32": 2e-3, "float16": 1e-2, "bfloat16": 8e-2},
 }
 
 #: How many random points each profile gets, and what they follow from, unless a user says otherwise.
@@ -105,10 +107,10 @@ def _point(worst: Mapping[str, Any] | None) -> str:
 
 #: TF32 explains an engine's error of less than so many times the tolerance: the bits that it leaves out are what the
 #: tolerance is for, and sums of some models are less forgiving than most.
-TF32_TIMES = 10
+TF32_TIMES = 5
 
 _TF32 = (
-    "TF32, which rounds the factors of products to 11 bits on a GPU: `builder: {tf32: false}` builds without it, "
+    "TF32, which keeps 11 bits of the factors of products on a GPU: `builder: {tf32: false}` builds without it, "
     "`--tolerance X` allows more"
 )
 

@@ -24,6 +24,7 @@ from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import ToolchainMissing
+from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import Unchecked
 
 
@@ -113,6 +114,22 @@ def test_engines_of_an_onnx_model_are_compared_with_what_onnxruntime_computes(
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     (model,) = verify_folders(folder)["models"]
     assert model["status"] == "unchecked" and "onnxruntime is not installed" in model["not_run"][0]["reason"]
+
+
+def test_what_onnxruntime_has_no_kernel_for_is_not_compared(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise Unchecked("onnxruntime refuses it: no kernel")
+
+    monkeypatch.setattr(OnnxRuntime, "__call__", refuse)
+    for document, ok in (
+        (verify_folders(trtbuild.project / "dist" / "words"), False),
+        (verify_here(trtbuild, monkeypatch, "words"), True),
+    ):
+        (model,) = document["models"]
+        assert document["ok"] == ok and model["status"] == "unchecked" and model["cuts"] == []
+        assert model["not_run"] == [{"target": "ada", "reason": "onnxruntime refuses it: no kernel"}]
 
 
 def test_whether_a_program_is_onnx_is_known_by_its_bytes(trtbuild: CommandLine, gpu: type[FakeOpenEngines]) -> None:

@@ -46,6 +46,10 @@ def document(
     }
 
 
+class NotCompared(Exception):
+    """Engines that could be run, and nothing here computes what is right. The text says why."""
+
+
 def unexpected(error: Exception) -> InternalError:
     """What keeps one model from being verified, and should not."""
     return InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")

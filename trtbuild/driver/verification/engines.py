@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from trtbuild.core.expand import units
@@ -105,6 +106,8 @@ def machine(fit: Fit, platform: str) -> Mapping[str, str]:
 
 def why_not_with_torch() -> str | None:
     """Why PyTorch cannot hand tensors to a GPU, where it cannot."""
+    if find_spec("torch") is None:
+        return "PyTorch is not installed"
     import torch
 
     return None if torch.cuda.is_available() else "PyTorch here was built without CUDA"

@@ -27,7 +27,7 @@ from trtbuild.core.verification import Point
 from trtbuild.driver import provenance_file, report, wiring
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
-from trtbuild.driver.verification.document import Options, document, unexpected
+from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
 from trtbuild.driver.verification.jobs import CutJob, cut_jobs, missing, once
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.driver.watcher import Watcher
@@ -135,7 +135,7 @@ class _Model:
             not_run = [{"target": target.name, "reason": reason} for target in self._plan.model.targets]
             return self._entry("unchecked", not_run=not_run)
         model = self._plan.model
-        done = [self._done(work) for work in self._works()]
+        done = [cut for work in self._works() if (cut := self._done(work)) is not None]
         cuts = records.with_tf32_hints(done, model.precision, model.builder.tf32)
         wrong = [cut for cut in cuts if cut["status"] == "wrong"]
         unchecked = [cut for cut in cuts if cut["status"] == "unchecked"]
@@ -149,12 +149,17 @@ class _Model:
     def _entry(self, status: str, **known: Any) -> Document:
         return {**_entry(self._name, status), "precision": self._plan.model.precision, **known}
 
-    def _done(self, work: _Work) -> Document:
+    def _done(self, work: _Work) -> Document | None:
+        """What a comparison has found; None where there is nothing to compare with."""
         store = self._workspace.store
         record, report = records.known(store, work.recipe) if self._asks else (None, None)
         verdict = "run" if report is None else "hit"
         if report is None:
-            report = work.run()
+            try:
+                report = work.run()
+            except NotCompared as error:
+                self._not_run += [{"target": name, "reason": str(error)} for name in work.cut.targets]
+                return None
             if self._replay is None and records.status(report) != "wrong":
                 record = records.keep(store, work.recipe, report)
         return {
@@ -240,11 +245,15 @@ class _Model:
 
     def _run_here(self, cut: CutJob, package: Package, fit: engines_here.Fit) -> Document:
         from trtbuild.stages.verify.run import verify as compare
+        from trtbuild.stages.verify.running import Unchecked
 
         self._bring(cut)
         with engines_here.OpenEngines(package, fit) as engines:
             runner = engines_here.EngineRunner(engines, self._plan.shapes)
-            return compare(cut.job, self._workspace.store.get_bytes, lambda *_: runner)
+            try:
+                return compare(cut.job, self._workspace.store.get_bytes, lambda *_: runner)
+            except Unchecked as error:
+                raise NotCompared(str(error)) from error
 
 
 def _entry(name: str, status: str) -> Document:

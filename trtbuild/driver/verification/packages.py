@@ -26,7 +26,7 @@ from trtbuild.driver import provenance_file, report
 from trtbuild.driver.builder import builder
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
-from trtbuild.driver.verification.document import Options, document, unexpected
+from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
@@ -98,8 +98,11 @@ class _Packed:
             why_not = fit if isinstance(fit, str) else self._why_not(name) or engines_here.why_not_with_torch()
             if why_not is not None or isinstance(fit, str):
                 not_run.append({"target": name, "reason": why_not})
-            else:
+                continue
+            try:
                 cuts.append(self._cut(index.targets[name], fit))
+            except NotCompared as error:
+                not_run.append({"target": name, "reason": str(error)})
         cuts = records.with_tf32_hints(cuts, index.precision, None)
         found = {cut["status"] for cut in cuts}
         status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
@@ -127,11 +130,15 @@ class _Packed:
 
     def _cut(self, target: PackedTarget, fit: engines_here.Fit) -> Document:
         from trtbuild.stages.verify.run import verify
+        from trtbuild.stages.verify.running import Unchecked
 
         blobs = _Blobs(self._package, target)
         with engines_here.OpenEngines(self._package, fit) as engines:
             runner = engines_here.EngineRunner(engines, self._shapes)
-            found = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
+            try:
+                found = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
+            except Unchecked as error:
+                raise NotCompared(str(error)) from error
         plans = provenance_file.plans_of(self._package, target.name)
         toolchain = f"{target.toolchain} {target.version}"
         made = {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}

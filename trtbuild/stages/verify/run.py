@@ -65,7 +65,7 @@ class _Found:
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
     """The report: `points`, `partitions`, `whole`, `lowered`, `worst_input`, `runner`, `against`, `versions`.
 
-    Raises SourceError where what is right cannot be computed at a point.
+    Raises SourceError where what is right cannot be computed at a point, Unchecked where it cannot be here at all.
     """
     return _Verification(job, read, runner or _by_onnxruntime(read)).report()
 
@@ -136,12 +136,12 @@ class _Verification:
             found.see(number, gaps, self._is_wrong, self._size)
 
     def _right(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """What a partition's results should be. Raises SourceError."""
+        """What a partition's results should be. Raises SourceError, and Unchecked where nothing here computes them."""
         if self._onnx is None:
             return self._torch.part(part, inputs)
         try:
             return self._onnx(part, inputs, point)
-        except (Fails, Unchecked) as error:
+        except Fails as error:
             raise SourceError(
                 f"there is nothing to compare with at {self._shapes(inputs)}: {error}", code="verify", hint=_GIVE_INPUTS
             ) from error

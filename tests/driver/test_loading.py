@@ -41,6 +41,18 @@ def test_a_package_without_a_reference_does_not_run_on_the_cpu(built: Built) -> 
     assert "set `reference: true` in the manifest and build again" in str(raised.value.hint)
 
 
+def test_a_package_that_pytorch_computes_wholly_runs_on_the_cpu(built: Built) -> None:
+    loaded = trtbuild.load(built.torch_only, device="cpu")
+    assert loaded.is_reference and not loaded.package.index.reference
+    rows = torch.randn(5, 4)
+    found, offset = loaded.module()(rows)
+    torch.testing.assert_close(found, rows.sort(dim=0).values.sort(dim=1).values)
+    torch.testing.assert_close(offset, torch.linspace(-1, 1, 4))
+    with pytest.raises(NoFittingTarget) as raised:
+        trtbuild.load(built.torch_only)
+    assert raised.value.hint == 'pass device="cpu": PyTorch computes all of it'
+
+
 def test_the_cpu_by_its_names(built: Built) -> None:
     for device in ("cpu", torch.device("cpu"), "cpu:0"):
         loaded = trtbuild.load(built.package, device=device)

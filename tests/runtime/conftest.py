@@ -47,6 +47,19 @@ class Net(torch.nn.Module):
 def build():
     torch.manual_seed(3)
     return Net().eval()
+
+
+class Sorts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("offset", torch.linspace(-1, 1, 4))
+
+    def forward(self, rows):
+        return torch.sort(rows, dim=0).values.sort(dim=1).values, self.offset
+
+
+def sorts():
+    return Sorts().eval()
 '''
 
 MANIFEST = """
@@ -61,7 +74,15 @@ profiles:
   large:
     image: {min: [1, 3, 8, 8], opt: [8, 3, 32, 32], max: [16, 3, 64, 64]}
     scale: {min: [1, 1], opt: [8, 1], max: [16, 1]}
+  rows:
+    rows: {min: [1, 4], opt: [2, 4], max: [9, 4]}
 models:
+  torch_only:
+    source: {python: "net_of_the_tests:sorts"}
+    inputs: {rows: {}}
+    profiles: [rows]
+    targets: [ada]
+    partition: {torch_executed_ops: [aten.sort]}
   net:
     source: {python: "net_of_the_tests:build"}
     inputs:
@@ -87,10 +108,11 @@ models:
 
 @dataclass(frozen=True)
 class Built:
-    """`package` has a reference program, `bare` is the same without."""
+    """`package` has a reference program, `bare` is the same without; PyTorch computes all of `torch_only`."""
 
     package: Path
     bare: Path
+    torch_only: Path
     source: Path
 
     def eager(self) -> Any:
@@ -115,7 +137,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
             (project / "net_of_the_tests.py").write_text(MODEL)
             (project / "trtbuild.yaml").write_text(MANIFEST)
             CommandLine(project, Path(os.environ.get("TRTBUILD_TEST_CACHE") or base / "runtime-cache"))("build")
-    return Built(project / "dist" / "net", project / "dist" / "bare", project / "net_of_the_tests.py")
+    dist = project / "dist"
+    return Built(dist / "net", dist / "bare", dist / "torch_only", project / "net_of_the_tests.py")
 
 
 @pytest.fixture

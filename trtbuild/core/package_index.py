@@ -107,6 +107,16 @@ class PackageIndex:
         programs = [path for target in self.targets.values() for path in target.programs.values()]
         return "onnxruntime" if any(path.endswith(".onnx") for path in programs) else "PyTorch"
 
+    @property
+    def without_engines(self) -> PackedTarget | None:
+        """A target whose programs compute all of the model: any where there is a reference program, for all have one
+        model's, cut in one way or another; else one of which PyTorch computes every partition. None where there is none."""
+        for target in self.targets.values():
+            parts = target.partitions.partitions
+            if self.reference or (parts and all(part.kind == "torch" for part in parts)):
+                return target
+        return None
+
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "index.json") -> PackageIndex:
         """The index that `data` is. `where` names it in errors. Raises PackageDamaged and PackageTooNew."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from trtbuild.errors import NoFittingTarget, UsageError
-from trtbuild.runtime.choice import Here, choose_target, no_reference_hint
+from trtbuild.runtime.choice import Here, choose_target
 from trtbuild.runtime.loaded import Loaded, needed_files
 from trtbuild.runtime.package import Package, open_package
 from trtbuild.toolchain import devices, table
@@ -23,8 +23,9 @@ def load(
     """Open the package in directory `path` and verify what will run.
 
     `device` is a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``, where PyTorch computes the
-    reference program and no engine runs. None is the current GPU. `target` names one of the package's targets; without it
-    the one for the GPU is taken. `verify=False` leaves hashing out: for files that nobody else can write.
+    reference program and no engine runs; a package that PyTorch computes wholly needs none for that. None is the current
+    GPU. `target` names one of the package's targets; without it the one for the GPU is taken. `verify=False` leaves hashing
+    out: for files that nobody else can write.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, NoFittingTarget, and UsageError for a device that means nothing.
     """
@@ -40,15 +41,9 @@ def load_package(package: Package, *, device: Any = None, target: str | None = N
 
 
 def _on_the_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
-    model = package.index.model
     if target is not None:
         raise UsageError(
             f'target {target!r} was named with device="cpu", where no engine runs', hint="leave one of the two out"
-        )
-    if not package.index.reference:
-        raise NoFittingTarget(
-            f"the package of {model!r} has no reference program, and engines do not run on a CPU",
-            hint=no_reference_hint(),
         )
     files = package.read(needed_files(package, None), verify=verify)
     return Loaded(package, None, files, None, "cpu")

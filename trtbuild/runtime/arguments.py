@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,8 +46,9 @@ class Arrays(Protocol):
         """`value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
         ...
 
-    #: Whether an own array may be one whose memory does not hold its values: then it goes through `plain`.
-    is_odd: Callable[[Array], bool]
+    def is_odd(self, array: Array) -> bool:
+        """Whether an own array may be one whose memory does not hold its values: then it goes through `plain`."""
+        ...
 
     def plain(self, array: Array, name: str) -> Array:
         """`array`, or a copy of it whose memory holds its values. Raises CallRefused where it can have none."""

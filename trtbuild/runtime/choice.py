@@ -101,8 +101,10 @@ def _said(targets: Iterable[PackedTarget]) -> str:
 
 
 def _on_the_cpu(index: PackageIndex) -> str:
+    by = index.computed_by
+    if index.without_engines is not None and not index.reference:
+        return f'pass device="cpu": {by} computes all of it'
     if index.reference:
-        by = index.computed_by
         return f'pass device="cpu" to run the reference program, which {by} computes without any engine'
     return no_reference_hint()
 

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from trtbuild.core.package_index import PackedDim, PackedProfile, PackedTarget, PackedTensor
+from trtbuild.core.package_index import PackageIndex, PackedDim, PackedProfile, PackedTarget, PackedTensor
 from trtbuild.core.partitions import Partition
 from trtbuild.core.provenance import NAME, Provenance, of
-from trtbuild.errors import PackageError
+from trtbuild.errors import NoFittingTarget, PackageError
 from trtbuild.runtime.arguments import Arrays
+from trtbuild.runtime.choice import no_reference_hint
 from trtbuild.runtime.memory import Memory
 from trtbuild.runtime.module import Runner, as_torch_module
 from trtbuild.runtime.package import Package
@@ -153,7 +154,7 @@ class Loaded:
             self._ready = self._on_the_cpu(self._files) if self.target is None else self._on_a_gpu(self._files)
             self._files = {}  # engines have copies of their own, and tensors keep what they are made of
         arrays, in_torch, flowing = self._ready
-        cut, parts = self.target or any_cut(self.targets), dict(in_torch)
+        cut, parts = cut_of(self.package.index, self.target), dict(in_torch)
         if self._engines is not None:
             for partition in cut.partitions.partitions:
                 if partition.name not in parts:
@@ -166,7 +167,7 @@ class Loaded:
         from trtbuild.runtime.torch_arrays import HostArrays
 
         arrays = HostArrays()
-        return arrays, *self._torch_parts(any_cut(self.targets), files, arrays, everything=True)
+        return arrays, *self._torch_parts(cut_of(self.package.index, None), files, arrays, everything=True)
 
     def _on_a_gpu(self, files: Mapping[str, memoryview]) -> tuple[Arrays, Mapping[str, Part], Mapping[int, Any]]:
         target = self.target
@@ -220,15 +221,21 @@ class Loaded:
         return parts, {slot: weights[slot] for slot in flowing}
 
 
-def any_cut(targets: Mapping[str, PackedTarget]) -> PackedTarget:
-    """A target whose programs are the reference: all targets have one model's, cut in one way or another."""
-    return next(iter(targets.values()))
+def cut_of(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
+    """The target whose partitions run: `target`, or (None) one that needs no engine. Raises NoFittingTarget."""
+    found = target or index.without_engines
+    if found is None:
+        raise NoFittingTarget(
+            f"the package of {index.model!r} has no reference program, and engines do not run on a CPU",
+            hint=no_reference_hint(),
+        )
+    return found
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """The files that running needs: of `target`, or (None) of the reference program."""
+    """The files that running needs: of `target`, or (None) of what runs without engines. Raises NoFittingTarget."""
     index = package.index
-    cut = target or any_cut(index.targets)
+    cut = cut_of(index, target)
     parts = [part for part in cut.partitions.partitions if target is None or part.kind == "torch"]
     slots = flowing_weights(cut.partitions).union(*(part.weights for part in parts))
     names = [cut.programs[part.graph] for part in parts]

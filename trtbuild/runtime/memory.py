@@ -41,8 +41,6 @@ class Memory(Protocol):
     contiguous: bool
     #: The types of arrays that need not be adopted.
     own: frozenset[type]
-    #: Whether an array of these may be one whose memory does not hold its values: then it goes through `plain`.
-    is_odd: Callable[[Any], bool]
 
     def is_current(self) -> bool:
         """Whether the device is the calling thread's current one."""
@@ -87,6 +85,11 @@ class Memory(Protocol):
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
         """`value` where it lies, readable on `stream` from now on. Raises CallRefused; `name` is for its text."""
+        ...
+
+    def is_odd(self, array: Any) -> bool:
+        """Whether an array that need not be adopted may be one whose memory does not hold its values: then it goes through
+        `plain`."""
         ...
 
     def plain(self, array: Any, name: str) -> Array:

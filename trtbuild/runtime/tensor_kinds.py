@@ -24,7 +24,7 @@ def is_odd(tensor: torch.Tensor) -> bool:
     """Whether rule 1 or 2 is about `tensor`."""
     import torch
 
-    return tensor.is_neg() or tensor.layout != torch.strided or tensor.is_nested
+    return bool(tensor.is_neg() or tensor.layout != torch.strided or tensor.is_nested)
 
 
 def plain(tensor: torch.Tensor, name: str) -> torch.Tensor:

@@ -122,5 +122,5 @@ def test_importing_trtbuild_loads_nothing() -> None:
 def test_a_device_that_torch_has_made_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert loading._ordinal(None) == loading._ordinal("cuda") == 3
-    assert loading._ordinal("cuda:1") == 1
+    assert loading.gpu_number(None) == loading.gpu_number("cuda") == 3
+    assert loading.gpu_number("cuda:1") == 1

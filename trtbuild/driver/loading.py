@@ -34,7 +34,7 @@ def load(
 
 def load_package(package: Package, *, device: Any = None, target: str | None = None, verify: bool = True) -> Loaded:
     """As `load`, of a package that is open already."""
-    ordinal = _ordinal(device)
+    ordinal = gpu_number(device)
     if ordinal is None:
         return _on_the_cpu(package, target, verify)
     return _on_a_gpu(package, ordinal, target, verify)
@@ -72,8 +72,8 @@ def here(sm: int | None, ordinal: int = 0) -> Here:
     return Here(table.host_platform(), sm, f"GPU {ordinal}", installed)
 
 
-def _ordinal(device: Any) -> int | None:
-    """The GPU's number; None for the CPU. Raises UsageError."""
+def gpu_number(device: Any) -> int | None:
+    """The number of the GPU that `device` names; None for the CPU. Raises UsageError."""
     if device is None:
         return _current()
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:

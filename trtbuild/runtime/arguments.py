@@ -206,7 +206,7 @@ class Arguments:
         if profile is None:
             raise CallRefused(
                 out_of_range(self._index.profiles, shapes, self._axis),
-                hint="give a shape inside of a profile, or widen the profile in the manifest and build again",
+                hint="give a shape inside of a profile, or build the model again with a wider one",
             )
         return Decision(profile, sizes)
 

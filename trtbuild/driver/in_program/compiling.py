@@ -34,10 +34,13 @@ from trtbuild.core.spec import (
     Target,
 )
 from trtbuild.driver import report
+from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.exported import describe_program
 from trtbuild.driver.in_program.inputs import Described, Input, describe
+from trtbuild.driver.in_program.said import in_arguments
 from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
 from trtbuild.driver.in_program.targets import target_of
+from trtbuild.driver.loading import gpu_number
 from trtbuild.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -76,9 +79,10 @@ def compile(
     if inputs is not None and arg_inputs is not None:
         raise UsageError("inputs and arg_inputs are two names of one thing, and both are given", hint="leave one out")
     given = arg_inputs if inputs is None else inputs
-    found = _inputs_of(module, given, kwarg_inputs, dims, dynamic_shapes)
-    chosen = name if name is not None else type(module).__name__
-    return build_module(module, found, options_of(**options), chosen, caller())
+    chosen = checked.text("name", name) if name is not None else type(module).__name__
+    with in_arguments():
+        found = _inputs_of(module, given, kwarg_inputs, dims, dynamic_shapes)
+        return build_module(module, found, options_of(**options), chosen, caller())
 
 
 @dataclass(frozen=True)
@@ -126,21 +130,30 @@ def options_of(
     * `jobs`: how many steps run at once; as many as there are processors unless said.
     """
     on_cpu = is_cpu(device)
+    if not on_cpu:
+        gpu_number(device)
+    if reference is not None:
+        checked.flag("reference", reference)
     if on_cpu and reference is False:
         raise UsageError(
             'device="cpu" runs the reference path, and reference=False leaves it out of the package',
             hint="leave reference out, or name a GPU",
         )
+    hardware_compatible = checked.flag("hardware_compatible", hardware_compatible)
+    for argument, value in (("toolchain_version", toolchain_version), ("compatibility", compatibility)):
+        if value is not None:
+            checked.text(argument, value)
+    given = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
     policy = "ampere_plus" if hardware_compatible and compatibility is None else compatibility
     return Options(
         target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
         device=device,
         precision=precision_of(precision, enabled_precisions),
         partition=partition_of(torch_executed_ops, min_block_size, require_full_compilation, granularity),
-        builder=builder_of({**(builder or {}), **settings}, _OPTIONS),
+        builder=builder_of({**given, **settings}, _OPTIONS),
         reference=on_cpu if reference is None else reference,
-        cache_dir=cache_dir,
-        jobs=jobs,
+        cache_dir=None if cache_dir is None else checked.path("cache_dir", cache_dir),
+        jobs=None if jobs is None else checked.count("jobs", jobs),
     )
 
 

@@ -7,19 +7,20 @@ Rules
    same inputs; only the shapes differ.
 3. A positional input is called as its `Input` says, else as the module's argument, else ``input_<number>``.
 4. `dims` names axes that are one dimension, as a manifest does: ``{"batch": ["x.0", "mask.0"]}``, or with
-   ``{"at": […], "multiple_of": 32}``. `dynamic_shapes` is torch.export's: a ``Dim`` at an axis gives its name, its range
-   and what it shares; opt is the example's size.
+   ``{"at": […], "multiple_of": 32}``. `dynamic_shapes` is torch.export's (`export_dims`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
 from trtbuild.core import spec
 from trtbuild.core.spec import NamedDim, Profile, ShapeRange
+from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.export_dims import with_dims
 from trtbuild.errors import UsageError
 
 Shape = Sequence[int]
@@ -130,8 +131,9 @@ def describe(
         Profile(str(number), tuple((entry.name, shape) for entry, shape in entries))
         for number, entries in enumerate(profiles)
     )
-    found = Described(first, made, _named_dims(dims or {}, first))
-    return found if dynamic_shapes is None else _with_dims(found, dynamic_shapes)
+    listed_dims = {} if dims is None else checked.mapping("dims", dims, '{"batch": ["x.0", "mask.0"]}')
+    found = Described(first, made, _named_dims(listed_dims, first))
+    return found if dynamic_shapes is None else with_dims(found, dynamic_shapes)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -185,7 +187,7 @@ def _profiles(inputs: Any) -> list[list[Any]]:
         return [[]]
     if isinstance(inputs, Input) or is_tensor(inputs):
         return [[inputs]]
-    found = list(inputs)
+    found = checked.listed("inputs", inputs, "[trtbuild.Input((1, 3, 224, 224))]")
     if found and all(isinstance(entry, list | tuple) for entry in found):
         return [list(entry) for entry in found]
     return [found]
@@ -194,7 +196,8 @@ def _profiles(inputs: Any) -> list[list[Any]]:
 def _named_profiles(kwarg_inputs: Any) -> list[Mapping[str, Any]]:
     if kwarg_inputs is None:
         return [{}]
-    return [kwarg_inputs] if isinstance(kwarg_inputs, Mapping) else list(kwarg_inputs)
+    given = kwarg_inputs if isinstance(kwarg_inputs, list | tuple) else [kwarg_inputs]
+    return [checked.mapping("kwarg_inputs", entry, '{"mask": trtbuild.Input((8, 128))}') for entry in given]
 
 
 def _one_profile(inputs: Sequence[Any], arguments: Sequence[str]) -> list[tuple[str, Input]]:
@@ -222,11 +225,13 @@ def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[
     for name, said in dims.items():
         at = said.get("at") if isinstance(said, Mapping) else said
         unit = said.get("multiple_of", 1) if isinstance(said, Mapping) else 1
-        if not at or not isinstance(at, str | list | tuple) or type(unit) is not int:
+        known = not isinstance(said, Mapping) or said.keys() <= {"at", "multiple_of"}
+        if not at or not isinstance(at, str | list | tuple) or not known:
             raise UsageError(
                 f"dim {name!r} is {said!r}, which names no axes",
                 hint='write ["x.0", "mask.0"], or {"at": ["x.0"], "multiple_of": 32}',
             )
+        checked.count(f"multiple_of of dim {name!r}", unit)
         places = []
         for place in [at] if isinstance(at, str) else at:
             owner, _, axis = str(place).rpartition(".")
@@ -238,84 +243,3 @@ def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[
             places.append((owner, int(axis)))
         found.append(NamedDim(str(name), tuple(sorted(places, key=lambda at: (order[at[0]], at[1]))), unit))
     return tuple(sorted(found, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))
-
-
-# -- torch.export's dynamic_shapes ----------------------------------------------------------------------------------
-
-
-def _with_dims(described: Described, dynamic_shapes: Any) -> Described:
-    """The same inputs, with the ranges of ``torch.export.Dim`` at the axes that `dynamic_shapes` names."""
-    names = [entry.name for entry in described.inputs]
-    per_input = (
-        dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
-    )
-    unknown = [name for name in per_input if name not in names]
-    if unknown:
-        raise UsageError(
-            f"dynamic_shapes has {unknown[0]!r}, which is no input", hint=f"the inputs are: {', '.join(names)}"
-        )
-    (profile,) = described.profiles if len(described.profiles) == 1 else (None,)
-    if profile is None:
-        raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
-    shapes = dict(profile.shapes)
-    places: dict[str, list[tuple[str, int]]] = {}
-    units: dict[str, int] = {}
-    for name, axes in per_input.items():
-        for axis, dim in _axes(axes):
-            if not 0 <= axis < len(shapes[name].opt):
-                raise UsageError(
-                    f"dynamic_shapes has axis {axis} of {name!r}, which has {len(shapes[name].opt)} axes",
-                    hint="axes are counted from 0",
-                )
-            root, unit = _root(dim, f"{name}.{axis}")
-            if not isinstance(root.max, int) or root.max * unit >= 2**31 - 1:
-                raise UsageError(
-                    f"the Dim {root.__name__!r} of {name}.{axis} has no max",
-                    hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
-                )
-            low, high = int(root.min) * unit, root.max * unit
-            shapes[name] = _ranged(shapes[name], axis, low, high)
-            key = root.__name__ if units.setdefault(root.__name__, unit) == unit else f"{root.__name__}_{unit}"
-            units.setdefault(key, unit)
-            places.setdefault(key, []).append((name, axis))
-    dims = tuple(NamedDim(name, tuple(at), units[name]) for name, at in places.items())
-    taken = {dim.name for dim in described.dims}
-    kept = [*described.dims, *(dim for dim in dims if dim.name not in taken)]
-    order = {name: number for number, name in enumerate(names)}
-    kept.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
-    made = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
-    return replace(described, profiles=(made,), dims=tuple(kept))
-
-
-def _axes(axes: Any) -> list[tuple[int, Any]]:
-    if axes is None:
-        return []
-    pairs = axes.items() if isinstance(axes, Mapping) else enumerate(axes)
-    return [(int(axis), dim) for axis, dim in pairs if dim is not None and not isinstance(dim, int)]
-
-
-def _root(dim: Any, where: str) -> tuple[Any, int]:
-    """A Dim, and how many times its size an axis is (``2 * batch``)."""
-    root = getattr(dim, "root", None)
-    if root is not None:
-        unit = int(dim.fn(1)) - int(dim.fn(0))
-        if int(dim.fn(0)) or unit < 1:
-            raise UsageError(
-                f"{where} is {dim.__name__}, which is no multiple of a Dim", hint="write k * dim, or a Dim"
-            )
-        return root, unit
-    if not hasattr(dim, "__name__") or not hasattr(dim, "max"):  # Dim.AUTO and its like have no names
-        raise UsageError(
-            f"{where} is {dim}, which has no range",
-            hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
-        )
-    return dim, 1
-
-
-def _ranged(shape: ShapeRange, axis: int, low: int, high: int) -> ShapeRange:
-    mid = min(max(shape.opt[axis], low), high)
-
-    def put(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
-        return (*sizes[:axis], size, *sizes[axis + 1 :])
-
-    return ShapeRange(put(shape.min, low), put(shape.opt, mid), put(shape.max, high))

@@ -11,6 +11,7 @@ from typing import Any
 
 from trtbuild.core.nearest import suggestion
 from trtbuild.core.spec import BuilderSettings, PartitionSettings, Precision
+from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.inputs import dtype_name
 from trtbuild.errors import UsageError
 
@@ -29,8 +30,11 @@ _BUILDER = tuple(entry.name for entry in fields(BuilderSettings))
 
 def precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
     """The one precision that is meant. Torch-TensorRT's set may have float32 beside it. Raises UsageError."""
-    lower = {_dtype(entry) for entry in enabled_precisions or ()} - {"float32"}
-    said = _dtype(precision) if precision is not None else None
+    enabled = (
+        () if enabled_precisions is None else checked.listed("enabled_precisions", enabled_precisions, "{torch.half}")
+    )
+    lower = {_precision(entry, "enabled_precisions") for entry in enabled} - {"float32"}
+    said = _precision(precision, "precision") if precision is not None else None
     found = lower | ({said} if said is not None else set())
     if not found:
         return "float32"
@@ -51,14 +55,16 @@ def partition_of(
     """How the graph is cut. Raises UsageError."""
     from trtbuild.manifest.fields import PartitionFields
 
+    operators = checked.listed("torch_executed_ops", torch_executed_ops, '["aten.relu"]')
     given: dict[str, Any] = {
-        "torch_executed_ops": [_operator(entry) for entry in torch_executed_ops],
+        "torch_executed_ops": [_operator(entry) for entry in operators],
         "require_full_compilation": require_full_compilation,
     }
     if min_block_size is not None:
         given["min_block_size"] = min_block_size
     if granularity is not None:
-        given["granularity"] = granularity if isinstance(granularity, str) else list(granularity)
+        is_text = isinstance(granularity, str)
+        given["granularity"] = granularity if is_text else checked.listed("granularity", granularity, '["layers.*"]')
     return _settings(PartitionSettings(), PartitionFields, given)  # type: ignore[no-any-return]
 
 
@@ -68,10 +74,12 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
     from trtbuild.manifest.fields import BuilderFields
 
     named: dict[str, Any] = {}
+    called: dict[str, str] = {}
     for name, value in given.items():
         if name in ALIASES:
             own, translate = ALIASES[name]
-            value = translate(value)
+            value = translate(checked.flag(name, value) if own == "tf32" else value)
+            called[own] = name
             if own == "workspace" and value is None:
                 continue
             name = own
@@ -81,23 +89,46 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
         if name == "optimization_level" and value is None:
             continue
         named[name] = value
-    return _settings(BuilderSettings(), BuilderFields, named)  # type: ignore[no-any-return]
+    return _settings(BuilderSettings(), BuilderFields, named, called)  # type: ignore[no-any-return]
 
 
-def _settings(defaults: Any, model: Any, given: Mapping[str, Any]) -> Any:
+def _settings(defaults: Any, model: Any, given: Mapping[str, Any], called: Mapping[str, str] | None = None) -> Any:
+    """`given`, checked as the fields of a manifest that `model` is. `called` is what the program calls them."""
     from pydantic import ValidationError
 
     try:
         found = model(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and part in given)
-        hint = first.get("ctx", {}).get("hint")
-        raise UsageError(
-            f"{place or 'a setting'}: {first['msg']}", hint=hint if isinstance(hint, str) else None
-        ) from None
+        raise _refused(error.errors(include_url=False)[0], model, given, called or {}) from None
     said = {name: getattr(found, name) for name in found.model_fields_set}
     return replace(defaults, **{name: tuple(v) if isinstance(v, list) else v for name, v in said.items()})
+
+
+def _refused(details: Any, model: Any, given: Mapping[str, Any], called: Mapping[str, str]) -> UsageError:
+    """What pydantic says of one of `given`, in a manifest's words."""
+    from trtbuild.manifest.wording import Expected, allowed
+
+    place: Expected | None = Expected(model)
+    name, entry = "a setting", False
+    for step in details["loc"]:
+        place = place.inside(step) if place is not None else None
+        name, entry = (name, True) if isinstance(step, int) else (str(step), False)
+    argument = called.get(name, name)
+    context = details.get("ctx", {})
+    if details["type"] == "trtbuild":
+        return UsageError(f"{argument}: {context['text']}", hint=context["hint"])
+    words = allowed(place) if place is not None else "another value"
+    words = "True or False" if words == "true or false" else words
+    where = f"each entry of {argument}" if entry else argument
+    found = details["input"] if entry or name not in given else given[name]
+    return checked.wrong(where, words, found)
+
+
+def _precision(entry: Any, argument: str) -> str:
+    try:
+        return _dtype(entry)
+    except UsageError:
+        raise checked.wrong(argument, 'one of "float32", "float16" and "bfloat16"', entry) from None
 
 
 def _dtype(entry: Any) -> str:

@@ -55,11 +55,7 @@ def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
     try:
         fields = TargetFields(**said)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(
-            f"target {dict(given)!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
-            hint='as in a manifest: {"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}',
-        ) from None
+        raise _refused(given, error.errors(include_url=False)[0], TargetFields) from None
     return Target(
         str(given.get("name", f"sm{fields.sm}")),
         fields.sm,
@@ -68,6 +64,22 @@ def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
         fields.compatibility,
         fields.platform or table.host_platform(),
     )
+
+
+def _refused(given: Mapping[str, Any], details: Any, model: Any) -> UsageError:
+    from trtbuild.manifest.wording import Expected, allowed
+
+    hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'
+    name = str(details["loc"][0]) if details["loc"] else ""
+    if details["type"] == "trtbuild":
+        text = details["ctx"]["text"].replace("`", "")
+    elif details["type"] == "extra_forbidden":
+        text = f"there is no {name!r}"
+    elif details["type"] == "missing":
+        text = f"{name!r} is missing"
+    else:
+        text = f"{name!r} must be {allowed(Expected(model).inside(name) or Expected(model))}, not {details['input']!r}"
+    return UsageError(f"target {dict(given)!r}: {text}", hint=hint)
 
 
 def _compatibility(given: str) -> Compatibility:

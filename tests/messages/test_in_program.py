@@ -1,0 +1,100 @@
+"""What `trtbuild.compile` says: about the arguments of a program, and never about a manifest that it has not.
+
+The name of a case is the arguments that a program gives, beside a module of two layers and its inputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trtbuild
+from tests.messages.catalogue import Case, read, settle
+from trtbuild import Input
+from trtbuild.driver.in_program import said
+from trtbuild.errors import TrtbuildError
+
+SOURCES = Path(trtbuild.__file__).parent
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor | None = None) -> torch.Tensor:
+        y = torch.relu(self.layer(x))
+        return y if scale is None else y * scale
+
+
+class Of(torch.nn.Module):
+    """A module of a function of one or two tensors."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], second: bool = False) -> None:
+        super().__init__()
+        self.function = function
+        if second:
+            self.forward = self._both  # type: ignore[method-assign, assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+    def _both(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.function(x, y)
+
+
+def rows(low: int = 1, mid: int = 4, high: int = 16, **more: Any) -> Input:
+    return Input(min_shape=(low, 8), opt_shape=(mid, 8), max_shape=(high, 8), **more)
+
+
+def _branch(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] == 1 else x * 3
+
+
+NAMES = {
+    "torch": torch,
+    "Input": Input,
+    "rows": rows,
+    "net": Net().eval(),
+    "fixes": Of(lambda x: x * 2 if x.shape[0] == 4 else x).eval(),
+    "branch": Of(_branch).eval(),
+    "halves": Of(lambda x: x.reshape(-1, 2, 8).sum(1)).eval(),
+    "both": Of(lambda x, y: x + y, second=True).eval(),
+    "embeds": Of(lambda x: torch.nn.functional.embedding(x, torch.ones(9, 4))).eval(),
+    "sorts": Of(lambda x: x.sort(0).values).eval(),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("in_program")])
+def test_what_is_said(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "state"))
+    given = {"module": NAMES["net"], "inputs": [rows()], "target": 89, "device": "cpu", "cache_dir": tmp_path}
+    with pytest.raises(TrtbuildError) as caught:
+        trtbuild.compile(**(given | eval(f"dict({case.name})", dict(NAMES))))
+    text = re.sub(r"[^\s(]*test_in_program\.py:\d+", "PROGRAM:LINE", str(caught.value)).replace(str(tmp_path), "CACHE")
+    text = re.sub(r"tensorrt-rtx [\d.]+\d", "tensorrt-rtx VERSION", text)
+    assert "manifest" not in text and "`" not in re.sub(
+        r"`precision`|`aten[^`]*`|`model`|`encoder[^`]*`|`\.eval\(\)`", "", text
+    )
+    settle("in_program", case, f"{type(caught.value).__name__}\n{text}")
+
+
+def test_every_translation_is_of_a_text_that_there_is() -> None:
+    """A text that was changed where it is raised has no translation any more."""
+    texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path.name != "said.py")
+    texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # one text over several lines
+    for pattern, _ in said._WORDS:
+        words = re.split(r"[^A-Za-z' _]", re.sub(r"\\[bwdS]", ".", pattern.pattern))
+        longest = max(words, key=len)
+        assert len(longest) >= 4 and longest in texts, pattern.pattern
+
+
+def test_a_dim_is_written_as_python() -> None:
+    assert said.said("write dims: {rows: {at: [x.0, y.0], multiple_of: 2}}") == (
+        'write dims={"rows": {"at": ["x.0", "y.0"], "multiple_of": 2}}'
+    )

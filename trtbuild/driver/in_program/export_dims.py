@@ -1,0 +1,108 @@
+"""The `dynamic_shapes` of torch.export, over inputs that are described: a ``Dim`` at an axis gives its name and its range.
+
+Rules
+1. Axes with one Dim are one dimension; ``2 * half`` is a dim of multiples of 2, beside `half` itself.
+2. opt is the size of the example, moved into the Dim's range.
+3. A Dim needs a max: an engine is built for a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core.spec import NamedDim, Profile, ShapeRange
+from trtbuild.driver.in_program import checked
+from trtbuild.errors import UsageError
+
+if TYPE_CHECKING:
+    from trtbuild.driver.in_program.inputs import Described
+
+
+_EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=32)}}'
+
+
+def with_dims(described: Described, dynamic_shapes: Any) -> Described:
+    """The same inputs, with the ranges of ``torch.export.Dim`` at the axes that `dynamic_shapes` names."""
+    names = [entry.name for entry in described.inputs]
+    if not isinstance(dynamic_shapes, Mapping | list | tuple):
+        raise checked.wrong("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
+    per_input = (
+        dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
+    )
+    unknown = [name for name in per_input if name not in names]
+    if unknown:
+        raise UsageError(
+            f"dynamic_shapes has {unknown[0]!r}, which is no input", hint=f"the inputs are: {', '.join(names)}"
+        )
+    (profile,) = described.profiles if len(described.profiles) == 1 else (None,)
+    if profile is None:
+        raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
+    shapes = dict(profile.shapes)
+    places: dict[str, list[tuple[str, int]]] = {}
+    units: dict[str, int] = {}
+    for name, axes in per_input.items():
+        for axis, dim in _axes(axes, name):
+            if not 0 <= axis < len(shapes[name].opt):
+                raise UsageError(
+                    f"dynamic_shapes has axis {axis} of {name!r}, which has {len(shapes[name].opt)} axes",
+                    hint="axes are counted from 0",
+                )
+            root, unit = _root(dim, f"{name}.{axis}")
+            if not isinstance(root.max, int) or root.max * unit >= 2**31 - 1:
+                raise UsageError(
+                    f"the Dim {root.__name__!r} of {name}.{axis} has no max",
+                    hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
+                )
+            low, high = int(root.min) * unit, root.max * unit
+            shapes[name] = _ranged(shapes[name], axis, low, high)
+            key = root.__name__ if units.setdefault(root.__name__, unit) == unit else f"{root.__name__}_{unit}"
+            units.setdefault(key, unit)
+            places.setdefault(key, []).append((name, axis))
+    dims = tuple(NamedDim(name, tuple(at), units[name]) for name, at in places.items())
+    taken = {dim.name for dim in described.dims}
+    kept = [*described.dims, *(dim for dim in dims if dim.name not in taken)]
+    order = {name: number for number, name in enumerate(names)}
+    kept.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
+    made = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
+    return replace(described, profiles=(made,), dims=tuple(kept))
+
+
+def _axes(axes: Any, name: str) -> list[tuple[int, Any]]:
+    if axes is None:
+        return []
+    if not isinstance(axes, Mapping | list | tuple):
+        raise checked.wrong(f"dynamic_shapes[{name!r}]", "a mapping by axis, or a list", axes, _EXAMPLE)
+    pairs = list(axes.items() if isinstance(axes, Mapping) else enumerate(axes))
+    for axis, _ in pairs:
+        if not isinstance(axis, int) or isinstance(axis, bool):
+            raise UsageError(f"dynamic_shapes has axis {axis!r} of {name!r}, which is no number", hint=_EXAMPLE)
+    return [(axis, dim) for axis, dim in pairs if dim is not None and not isinstance(dim, int)]
+
+
+def _root(dim: Any, where: str) -> tuple[Any, int]:
+    """A Dim, and how many times its size an axis is (``2 * batch``)."""
+    root = getattr(dim, "root", None)
+    if root is not None:
+        unit = int(dim.fn(1)) - int(dim.fn(0))
+        if int(dim.fn(0)) or unit < 1:
+            raise UsageError(
+                f"{where} is {dim.__name__}, which is no multiple of a Dim", hint="write k * dim, or a Dim"
+            )
+        return root, unit
+    if not hasattr(dim, "__name__") or not hasattr(dim, "max"):  # Dim.AUTO and its like have no names
+        raise UsageError(
+            f"{where} is {dim}, which has no range",
+            hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
+        )
+    return dim, 1
+
+
+def _ranged(shape: ShapeRange, axis: int, low: int, high: int) -> ShapeRange:
+    mid = min(max(shape.opt[axis], low), high)
+
+    def put(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
+        return (*sizes[:axis], size, *sizes[axis + 1 :])
+
+    return ShapeRange(put(shape.min, low), put(shape.opt, mid), put(shape.max, high))

@@ -1,0 +1,96 @@
+"""What goes wrong below `trtbuild.compile`, in the words of its arguments.
+
+Everything below is shared with the command line, whose errors speak of manifests.
+
+Rules
+1. An error keeps its type, its place and what it tells; only what it says about a manifest is said about arguments
+   (`_WORDS`), once, on its way out (`in_arguments`).
+2. What a call of a built module raises does not come by here: such texts speak of neither.
+3. Every entry is met by a test. A text that changed where it is raised shows there, by the word "manifest".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from trtbuild.errors import TrtbuildError
+
+#: Part of a text → what it is here. All are tried, in order.
+_SETTINGS = (
+    (
+        r"set `reference: true` in the manifest and build again; then device=\"cpu\" runs it",
+        'compile it with device="cpu", which runs it',
+    ),
+    (r"set require_full_compilation: false", "set require_full_compilation=False"),
+    (r"\bpartition\.(?=[a-z])", ""),
+    (r"\bbuilder\.(?=[a-z])", ""),
+    (r"\bremove (?=[a-z_]+$)", "leave out "),
+    (r"set precision: (\w+)", r'give precision="\1"'),
+    (r"or pin the target's version", "or give toolchain_version"),
+    (r"or change the pin", "or change toolchain_version"),
+    (r"write `toolchain: tensorrt` for this target", 'give toolchain="tensorrt"'),
+    (r"; `trtbuild build --until convert` does here what needs no GPU", ""),
+    (r"add a target with sm: (\d+) to the manifest and build", r"compile with target=\1"),
+    (
+        r"set TRTBUILD_CACHE_DIR to a directory that can be written",
+        "give a cache_dir that can be written, or set TRTBUILD_CACHE_DIR",
+    ),
+)
+_INPUTS = (
+    (r"these are the first profile's opt (.+?): correct the profiles", r"these are its opt_shape \1: correct inputs"),
+    (r"the manifest has (\d+) positional inputs", r"inputs has \1 entries"),
+    (r"or write `keyword: true` for what goes by its name", "or give what goes by its name in kwarg_inputs"),
+    (r"which the manifest's inputs do not give", "which is not given"),
+    (r"add `(\w+): \{keyword: true\}` to inputs and its shapes to the profiles", r"give \1 in kwarg_inputs"),
+    (r"add `(\w+): \{\}` to inputs and its shapes to the profiles", r"give \1 in inputs"),
+    (r"the manifest's inputs do not fit", "inputs do not fit"),
+    (r"the manifest declares (.+?): write the dtype", r"inputs say \1: give Input the dtype"),
+    (
+        r"the manifest declares (.+?): indices are integers, such as `\w+: \{dtype: (\w+)\}`",
+        r'inputs say \1: indices are integers: Input(…, dtype="\2")',
+    ),
+    (r" \(the manifest's side of it: [^)]*\)", ""),
+    (r"in the manifest\b", "in inputs"),
+)
+_SHAPES = (
+    (r"leave that size out of the profiles", "leave that size out of inputs"),
+    (r"or declare two models with their own profiles", "or compile the module twice, each time for other inputs"),
+    (r"which the profiles allow", "which inputs allow"),
+    (r"change the profiles' shapes", "change the shapes of inputs"),
+    (r"change the profiles so that", "change inputs so that"),
+    (r"can be two models, each with its own profiles", "can be two modules, each with its own inputs"),
+    (r"a manifest cannot say this relation", "dims cannot say this relation"),
+    (r"\(the same min, opt and max in all profiles\)", "(the same size in min_shape, opt_shape and max_shape)"),
+    (r"write (\d+|one size) as min, opt and max of (\S+) in every profile",
+     r"give \1 for \2 in min_shape, opt_shape and max_shape"),
+    (r"dims: \{(\w+): \{at: \[([^\]]*)\]\}\}", r'dims={"\1": "\2"}'),
+    (r"dims: \{(\w+): \{at: \[([^\]]*)\], multiple_of: (\d+)\}\}", r'dims={"\1": {"at": "\2", "multiple_of": \3}}'),
+)  # fmt: skip
+_WORDS = tuple((re.compile(found), words) for found, words in (*_SETTINGS, *_INPUTS, *_SHAPES))
+#: ``"x.0, y.0"`` → ``"x.0", "y.0"``: the places of a dim, in a list.
+_PLACES = re.compile(r'(dims=\{"\w+": (?:\{"at": )?)"([^"]*)"')
+
+
+@contextlib.contextmanager
+def in_arguments() -> Iterator[None]:
+    """A block whose errors speak of arguments."""
+    try:
+        yield
+    except TrtbuildError as error:
+        error.text = said(error.text)
+        error.hint = None if error.hint is None else said(error.hint)
+        error.args = (error.text,)
+        raise
+
+
+def said(text: str) -> str:
+    """`text`, in the words of arguments."""
+    for pattern, words in _WORDS:
+        text = pattern.sub(words, text)
+    return _PLACES.sub(lambda found: f"{found[1]}[{_quoted(found[2])}]", text)
+
+
+def _quoted(places: str) -> str:
+    return ", ".join(f'"{place}"' for place in places.split(", "))

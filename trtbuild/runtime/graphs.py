@@ -12,11 +12,11 @@ Rules
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.errors import EngineError
+from trtbuild.runtime.callers import warn
 from trtbuild.runtime.memory import Array, Graph
 from trtbuild.runtime.runs import Run
 from trtbuild.runtime.stitching import Call
@@ -68,7 +68,7 @@ class GraphRun:
     def _give_up(self, run: Run, why: str) -> None:
         self._plain = run
         self._captured.clear()
-        warnings.warn(f"{self._part.name} runs without CUDA graphs: {why}", RuntimeWarning, stacklevel=2)
+        warn(f"{self._part.name} runs without CUDA graphs: {why}")
 
 
 class _Captured:

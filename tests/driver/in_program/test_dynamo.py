@@ -123,7 +123,7 @@ def test_without_marks_shapes_are_static_and_another_has_an_engine_of_its_own(
             x = torch.randn(rows, 4)
             same(model(x), odd(x))
     assert [ranges(one)["x"] for one in built] == [(3, 3, 3), (6, 6, 6)]
-    assert any("mark_dynamic" in str(warning.message) for warning in said)
+    assert [warning.filename for warning in said if "mark_dynamic" in str(warning.message)] == [__file__]
 
 
 @torch.no_grad()
@@ -145,6 +145,32 @@ def test_weights_that_change_are_noticed(compile_: Any, odd: Any, built: list[An
     odd.linear.weight.data = torch.randn_like(odd.linear.weight)  # the same parameter, and not written to
     same(model(x), odd(x))
     assert len(built) == 3
+
+
+@torch.no_grad()
+def test_weights_that_are_trained_are_left_to_pytorch(compile_: Any, odd: Any, built: list[Any]) -> None:
+    model, x = compile_(odd), torch.randn(3, 4)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(6):
+            same(model(x), odd(x))
+            odd.linear.weight.mul_(1.1)
+    assert len(built) == 1 + dynamo.CHANGES
+    (warning,) = [one for one in said if "runs in PyTorch from now on" in str(one.message)]
+    assert warning.filename == __file__
+
+
+@torch.no_grad()
+def test_weights_that_were_settled_may_change_as_often_as_they_like(
+    compile_: Any, odd: Any, built: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamo, "SETTLED", 3)
+    model, x = compile_(odd), torch.randn(3, 4)
+    for _ in range(4):
+        for _ in range(5):
+            same(model(x), odd(x))
+        odd.linear.weight.mul_(1.1)
+    assert len(built) == 4
 
 
 @torch.no_grad()
@@ -178,8 +204,9 @@ def test_what_has_no_engine_runs_in_pytorch_with_a_warning(compile_: Any) -> Non
             return x + torch.rand_like(x)
 
     x = torch.zeros(3, 4)
-    with pytest.warns(RuntimeWarning, match="runs in PyTorch"):
+    with pytest.warns(RuntimeWarning, match="runs in PyTorch") as said:
         assert compile_(Random().eval(), pass_through_build_failures=False)(x).shape == (3, 4)
+    assert {one.filename for one in said if "trtbuild" in str(one.message)} == {__file__}
     torch._dynamo.reset()
     with pytest.raises(SourceError, match="draws random numbers"):
         compile_(Random().eval())(x)

@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ from trtbuild.driver.in_program.settings import builder_of, partition_of, precis
 from trtbuild.driver.in_program.targets import target_of
 from trtbuild.driver.loading import gpu_number
 from trtbuild.errors import InternalError, UsageError
+from trtbuild.runtime.callers import user_frame
 
 if TYPE_CHECKING:
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
@@ -228,10 +228,7 @@ def _arguments(module: Any) -> list[str]:
 
 def caller() -> Origin:
     """The line of the program that called trtbuild, for messages."""
-    package = str(Path(__file__).resolve().parents[2])
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
-        frame = frame.f_back
+    frame = user_frame()
     return Origin(frame.f_code.co_filename, frame.f_lineno)
 
 

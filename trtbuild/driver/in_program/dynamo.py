@@ -10,13 +10,14 @@ Rules
 4. What no engine can be built for runs in PyTorch, with a warning (an error with `pass_through_build_failures`). Wrong
    options, and a machine that cannot build, are errors always.
 5. Weights are in the engines. A parameter that is replaced or written to afterwards is noticed at the next call, and the
-   graph is built again with what it is now. (Writes into ``parameter.data`` are not: torch does not count them.)
+   graph is built again with what it is now. (Writes into ``parameter.data`` are not: torch does not count them.) Weights
+   that change again and again are being trained, and an engine for each step is no use: after `CHANGES` PyTorch runs the
+   graph from then on, with a warning. A change behind `SETTLED` calls is no such one.
 6. There are no gradients: where one is asked for (an input that requires it), or under autocast, PyTorch runs the graph.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,12 @@ from trtbuild.core import spec
 from trtbuild.core.spec import NamedDim, Origin, Profile, ShapeRange
 from trtbuild.driver.in_program.compiling import Options, build_module, caller, options_of
 from trtbuild.driver.in_program.inputs import Described, dtype_name
+from trtbuild.driver.in_program.said import in_arguments
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
+from trtbuild.runtime.callers import warn
 
+#: How often weights may change, where each time fewer than so many calls came before.
+CHANGES, SETTLED = 2, 100
 #: How many values of sizes without bounds, and of integers, one graph is built for.
 SPECIALIZATIONS = 8
 
@@ -40,7 +45,8 @@ def backend(graph: Any, example_inputs: Sequence[Any], **given: Any) -> Callable
     if type(most) is not int:
         raise UsageError(f"max_specializations is {most!r}", hint="write a number of sets of engines, such as 8")
     options.setdefault("device", _device(graph, example_inputs))
-    resolved = options_of(**options)
+    with in_arguments():
+        resolved = options_of(**options)
     strict = strict or resolved.partition.require_full_compilation
     try:
         captured = capture(graph)
@@ -66,14 +72,19 @@ class _Graph:
         self._built: dict[tuple[int, ...], Any] = {}
         #: Position, the weight, what it was, and its memory, which nothing else has as long as it is kept here.
         self._weights: list[tuple[int, Any, tuple[int, int], Any]] | None = None
+        self._calls = self._changes = 0
+        self._trains = False
         self._positions = tuple(entry.position for entry in captured.tensors)
         self._open = tuple(captured.open)
 
     def __call__(self, *arguments: Any) -> Any:
         """What the graph returns."""
-        if self._wants_gradient(arguments):
+        if self._trains or self._wants_gradient(arguments):
             return self._eager(*arguments)
+        self._calls += 1
         if self._weights is None or self._have_changed(arguments):
+            if self._gives_up():
+                return self._eager(*arguments)
             self._built.clear()
             weights = [(w.position, arguments[w.position]) for w in self._captured.weights]
             self._weights = [(position, value, _state(value), value.detach()) for position, value in weights]
@@ -85,6 +96,21 @@ class _Graph:
         if module is None:
             return self._eager(*arguments)
         return self._captured.put_back(module(*[arguments[position] for position in self._positions]), sizes)
+
+    def _gives_up(self) -> bool:
+        """Whether the weights, which are new or have changed, are to be left to PyTorch."""
+        if self._weights is not None:
+            self._changes = 1 if self._calls > SETTLED else self._changes + 1
+        self._calls = 0
+        if self._changes <= CHANGES:
+            return False
+        self._trains, self._weights = True, None
+        self._built.clear()
+        _warn(
+            f"a graph of torch.compile runs in PyTorch from now on: its weights have changed {self._changes} times, each "
+            f"time before {SETTLED} calls, and each change needs engines of its own; compile the model when it is trained"
+        )
+        return True
 
     def _have_changed(self, arguments: Sequence[Any]) -> bool:
         return any(
@@ -113,7 +139,8 @@ class _Graph:
             return None
         fixed = {symbol: sizes.get(symbol, 0) for symbol in self._open}
         try:
-            return self._build(arguments, fixed)
+            with in_arguments():
+                return self._build(arguments, fixed)
         except UsageError:
             raise
         except (SourceError, ConversionRefused, ToolchainError) as error:
@@ -194,4 +221,4 @@ def _is_autocast(options: Options) -> bool:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(f"trtbuild: {text}", RuntimeWarning, stacklevel=2)
+    warn(f"trtbuild: {text}")

@@ -138,6 +138,15 @@ def test_what_is_cut_again_is_asked_of_the_parser_that_its_recipe_names(world: M
     )
 
 
+def test_a_pointer_whose_record_is_not_there_is_a_miss(world: Machines) -> None:
+    world.become(GPU, torch=False)
+    (cut,) = (record for record in world.records.values() if record.recipe.stage == "partition")
+    del world.records[cut.recipe.key]
+    assert world.partition().verdict == "run"
+    world.become(NEITHER, torch=True)
+    assert world.partition().verdict == "run"
+
+
 def test_where_no_other_parser_answers_nothing_else_is_looked_for() -> None:
     world = Machines()
     world.build(a_model())

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.conftest import HOPPER, a_model
+from tests.core.conftest import HOPPER, VERSIONS, a_model
 from tests.core.test_locks import a_lock
+from tests.core.test_parsers_elsewhere import GPU, NET, NO_GPU, Machines
 from trtbuild.core.locks import Lock, LockedTarget
+from trtbuild.core.lookups import LockedTrace
 from trtbuild.core.spec import Origin
 from trtbuild.driver import environment
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
@@ -71,6 +73,29 @@ def test_a_pin_against_the_lock_names_both_places(installed: dict[str, str]) -> 
         environment.gather([model], locked_to())
     assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", 3)
     assert "pinned to tensorrt-rtx 1.8.0, and trtbuild.lock:" in caught.value.text
+
+
+def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
+    world = Machines()
+    world.become(GPU, torch=True)  # where the toolchain's own parser is asked
+    world.build(NET)
+    trace, cut = (world.plan(NET).steps[f"net/{stage}"] for stage in ("trace", "partition"))
+    world.become(NO_GPU, torch=True)
+    world.locked = LockedTrace(trace.key, VERSIONS, (str(cut.key),))
+    steps = list(world.plan(NET).steps.values())
+    environment.check_asked_parsers(world.facts(NET), steps)  # it is a hit, and nobody is asked
+    assert cut.record is not None
+    world.evict(cut.record.outputs["partitions"])
+    steps = list(world.plan(NET).steps.values())
+    with pytest.raises(
+        EnvironmentFault, match=r"the parser of tensorrt 8\.6\.0 has cut; here that of tensorrt-rtx 1\.7\.1"
+    ):
+        environment.check_asked_parsers(world.facts(NET), steps)
+    world.become(GPU, torch=True)
+    environment.check_asked_parsers(world.facts(NET), steps)
+    world.become(NO_GPU, torch=True)
+    world.locked = None  # so it is with --upgrade: what is cut here is asked here
+    environment.check_asked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
 
 
 def test_another_torch_than_the_locked_one_cannot_trace(installed: dict[str, str]) -> None:

@@ -479,6 +479,20 @@ def test_what_several_records_name_is_sent_once(tmp_path: Path) -> None:
     assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
 
 
+def test_pointers_go_behind_what_they_lead_to(tmp_path: Path) -> None:
+    local = LocalStore(tmp_path / "cache")
+    made = [
+        local.put_record(Record(Recipe(stage, 1, (("number", n),)), {"record": local.put_bytes(bytes([n]) * 9000)}))
+        for n in range(12)
+        for stage in ("partition", "partition-any", "trace-any")
+    ]
+    transport = MemoryTransport()
+    transfer._Sending(local, RemoteStore(transport, "team")).send([record.recipe.key for record in made], _nobody)
+    stages = {record.recipe.key: record.recipe.stage for record in made}
+    sent = [stages[name] for method, kind, name, _ in transport.calls if (method, kind) == ("put", "ac")]
+    assert len(sent) == len(made) and "partition" not in sent[12:]
+
+
 def _nobody(what: str, done: int, total: int, unit: str) -> None:
     """Who is told nothing."""
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,31 @@ def theirs(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
 
 def moved(team: MemoryTransport, method: str) -> int:
     return sum(size for called, _, _, size in team.calls if called == method)
+
+
+def test_a_pointer_is_sent_when_what_it_leads_to_is_there(
+    mine: LayeredStore, team: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, slow = threading.Event(), threading.Event()
+    publish = RemoteStore.publish
+
+    def slowly(self: RemoteStore, found: Any, read: Any) -> Any:
+        if found.record.recipe.stage == "trace":
+            begun.set()
+            assert slow.wait(10)
+        return publish(self, found, read)
+
+    monkeypatch.setattr(RemoteStore, "publish", slowly)
+    recipes = [Recipe("trace", 1, (("a", 1),)), Recipe("trace-any", 1, (("a", 1),)), Recipe("lower", 1, (("a", 1),))]
+    for recipe in recipes:
+        mine.put_record(Record(recipe, {"x": mine.put_bytes(recipe.stage.encode())}))
+    assert begun.wait(10)
+    while len(mine.uploads._snapshot()) > 2:  # what is no pointer waits for nobody
+        time.sleep(0.005)
+    slow.set()
+    mine.finish()
+    entries = [name for method, kind, name, _ in team.calls if (method, kind) == ("put", "ac")]
+    assert entries == [recipes[2].key, recipes[0].key, recipes[1].key]
 
 
 def test_what_one_puts_another_finds(

@@ -283,6 +283,10 @@ def any_partition(recipe: Recipe) -> Recipe:
     return Recipe("partition-any", recipe.version, parts)
 
 
+#: Stages of records that only lead to another. Whoever sends both sends these behind what they lead to.
+POINTERS = frozenset(("trace-any", "partition-any"))
+
+
 def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
     """The fields of the stand-in that a partition's recipe says is asked; None for the toolchain's own parser."""
     parser = dict(partition.parts).get("parser")

@@ -10,8 +10,10 @@ installed. What is planned with one version is never run with another: that is f
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from trtbuild.core import keys
+from trtbuild.core.graph import Step
 from trtbuild.core.locks import NAME, Lock, LockedModel, stage_of
 from trtbuild.core.lookups import LockedTrace
 from trtbuild.core.planning import Facts, ToolchainFacts
@@ -157,6 +159,34 @@ def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None
                 "not installed",
                 hint="pip install 'trtbuild[rtx]'",
             )
+
+
+def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
+    """Raise before any work when a partition has to be cut again (``--force``, or what it left is gone) that a lock file
+    names, and the parser that it was cut by is not the one that can be asked here. Raises EnvironmentFault."""
+    here = {target.toolchain: found for target, found in facts.toolchains.items() if found.parsers_differ}
+    for step in steps:
+        found = here.get(str(step.job.get("toolchain"))) if step.stage == "partition" else None  # type: ignore[call-overload]
+        if step.verdict != "run" or found is None or step.recipe is None:
+            continue
+        asked = keys.stand_in_of(step.recipe)
+        own = None if found.stand_in is None else keys.fields_of(found.stand_in)
+        if (None if asked is None else dict(asked)) == own:
+            continue
+        raise EnvironmentFault(
+            f"{step.id} is to be cut again ({step.reason.text}), and {NAME} names what the parser of "
+            f"{_parser(asked, step)} has cut; here that of {_parser(own, step)} is asked",
+            hint=f"build it where that parser is, or leave --force out; or cut it anew here: {UPGRADE}",
+        )
+
+
+def _parser(stand_in: Mapping[str, object] | None, step: Step) -> str:
+    name, version = (
+        (step.job["toolchain"], step.job["toolchain_version"])
+        if stand_in is None
+        else (stand_in["toolchain"], stand_in["version"])
+    )
+    return f"{name} {version}"
 
 
 def check_releases(model: Model, facts: Facts) -> None:

@@ -6,6 +6,7 @@ Rules
 2. What the other side has is not moved again, file by file. So a transfer that was broken off goes on where it stopped.
 3. Signatures travel as they are. What only this machine vouches for stays here, and what this machine does not believe is
    neither taken nor passed on.
+4. Pointers go behind what they lead to: nobody finds one that leads nowhere.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from trtbuild.core.keys import POINTERS
 from trtbuild.core.nearest import suggestion
 from trtbuild.core.record import Output
 from trtbuild.driver.selection import Selection, select
 from trtbuild.driver.workspace import Request, Workspace
-from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, UsageError
+from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
 from trtbuild.store.bringing import Brought, Turns, bring
-from trtbuild.store.held import for_others, held, reading
+from trtbuild.store.held import for_others, found_locally, held, reading
 from trtbuild.store.layered import LayeredStore
 from trtbuild.store.local import LocalStore
 from trtbuild.store.remote.records import INLINE
@@ -188,17 +191,27 @@ class _Sending:
     def send(self, keys: Sequence[str], told: Told) -> None:
         """Have the records with these keys over there. Raises StoreUnavailable."""
         told(f"push to {self.name}", 0, len(keys), "records")
+        pointers = {key for key in keys if self._leads_on(key)}
+        done = 0
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            running = {pool.submit(self._send, key): key for key in keys}
-            try:
-                for done, future in enumerate(as_completed(running), start=1):
-                    why_not = future.result()
-                    if why_not is not None:
-                        self.failures[running[future]] = why_not
-                    told(f"push to {self.name}", done, len(keys), "records")
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            for batch in ([key for key in keys if key not in pointers], sorted(pointers)):  # rule 4
+                running = {pool.submit(self._send, key): key for key in batch}
+                try:
+                    for future in as_completed(running):
+                        why_not = future.result()
+                        if why_not is not None:
+                            self.failures[running[future]] = why_not
+                        done += 1
+                        told(f"push to {self.name}", done, len(keys), "records")
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+
+    def _leads_on(self, key: str) -> bool:
+        with suppress(StoreError, KeyError, ValueError):  # why it cannot be read is said when it is to be sent
+            found = found_locally(self._local, key)
+            return found is not None and found.record.recipe.stage in POINTERS
+        return False
 
     def _send(self, key: str) -> str | None:
         """None, or why the record could not be sent."""

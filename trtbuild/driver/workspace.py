@@ -126,6 +126,7 @@ class Workspace:
                 environment.check_torch_side(name, self.facts[name])
             if "partition" in asked:
                 environment.check_parsers(name, self.facts[name], _to_cut(plan))
+                environment.check_asked_parsers(self.facts[name], plan.steps.values())
             targets = {target.name: target for target in self.models[name].targets}
             for step in plan.steps.values():
                 if step.stage not in asked:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
+from trtbuild.core.keys import POINTERS
 from trtbuild.core.ports import FileStamp
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
@@ -144,7 +145,7 @@ class LayeredStore:
             engines = dict(record.recipe.parts).get("engines")
             self._packages[key] = frozenset(engines.values()) if isinstance(engines, Mapping) else frozenset()
         else:
-            self.uploads.add(key)
+            self.uploads.add(key, last=record.recipe.stage in POINTERS)
         return record
 
     def _lost_race(self, remote: RemoteStore, found: Found) -> None:

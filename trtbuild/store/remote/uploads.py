@@ -7,7 +7,8 @@ Rules
    compared with their names first: damage here must not become write-once damage there.
 3. Where a remote does not tell first writers apart, engines are looked at again at the end (records.py, rule 6), so one
    machine's engine is everybody's. Other records of a key are all alike, but for who made them.
-4. Records that this machine's policy does not trust are not sent, and neither are those that nobody else could
+4. A pointer is sent when what was given before it is there, or cannot be: nobody finds one that leads nowhere.
+5. Records that this machine's policy does not trust are not sent, and neither are those that nobody else could
    (`Trust.for_others`).
 """
 
@@ -46,7 +47,7 @@ class Uploads:
         self._lost = lost
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._running: set[Future[None]] = set()
+        self._running: dict[Future[None], str] = {}
         self._given: set[tuple[str, str]] = set()
         # Engines that were first on a remote that does not decide, and when the last of them was.
         self._first: list[tuple[RemoteStore, Found]] = []
@@ -57,8 +58,8 @@ class Uploads:
         self.sent: Counter[str] = Counter()
         self.not_sent: Counter[str] = Counter()
 
-    def add(self, key: str) -> None:
-        """Send the local store's record under `key`, once."""
+    def add(self, key: str, *, last: bool = False) -> None:
+        """Send the local store's record under `key`, once; behind all that was given before, if it is to be the `last`."""
         for remote in self.remotes:
             with self._lock:
                 if (remote.name, key) in self._given:
@@ -68,15 +69,18 @@ class Uploads:
                 if pool is None:
                     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=f"upload-{remote.name}")
                     self._pools[remote.name] = pool
-                future = pool.submit(self._send, remote, key)
-                self._running.add(future)
+                # These have been begun when it is, so none of them waits for a thread that waits.
+                before = [one for one, name in self._running.items() if name == remote.name] if last else []
+                future = pool.submit(self._send, remote, key, before)
+                self._running[future] = remote.name
             future.add_done_callback(self._done)
 
     def _done(self, future: Future[None]) -> None:
         with self._lock:
-            self._running.discard(future)
+            self._running.pop(future, None)
 
-    def _send(self, remote: RemoteStore, key: str) -> None:
+    def _send(self, remote: RemoteStore, key: str, before: Sequence[Future[None]]) -> None:
+        wait(before)
         try:
             sent = self.send_now(remote, key)
         except Exception:

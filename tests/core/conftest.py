@@ -150,6 +150,9 @@ class FakeWorld:
             return Reason("uncacheable", "it reads the clock")
         return Reason("forced", "--force was given") if self.forced else None
 
+    def was_run(self, step: str) -> bool:
+        return step in self.ran
+
     def ahead(self, link: Recipe) -> Sequence[Dependency]:
         return ()
 

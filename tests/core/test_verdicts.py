@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -118,6 +119,31 @@ def test_a_hit_whose_documents_are_nonsense_runs_again(world: FakeWorld, step: s
     world.keep(record.recipe, {**record.outputs, name: world.put(damage)})
     assert reason_of(world, step) == ("corrupt", [])
     assert world.build(a_model()) == [step]
+
+
+@pytest.mark.parametrize(("name", "spoil"), [("trace", "interface"), ("partition", "partitions")])
+def test_documents_that_do_not_fit_one_another_are_made_again(world: FakeWorld, name: str, spoil: str) -> None:
+    """They are whole and believed, and say nonsense: a trace without weights, a partition of weights that there are not."""
+    wanted = world.build(a_model()) and world.plan(a_model())
+    record = wanted.steps[f"net/{name}"].record
+    assert record is not None
+    document = json.loads(world.blob(record.outputs[spoil].sha256))
+    if name == "trace":
+        document["weights"] = []
+    else:
+        document["partitions"][0]["weights"] = [99]
+    world.keep(record.recipe, {**record.outputs, spoil: world.put(json.dumps(document).encode())})
+    world.ran, world.ran_keys = [], set()
+    assert reason_of(world, "net/trace") == ("corrupt", [])
+    assert world.build(a_model()) == ["net/trace"] + ["net/partition"] * (name == "partition")
+    assert world.plan(a_model()).steps["net/package"].key == wanted.steps["net/package"].key
+
+
+def test_a_bug_that_is_in_what_was_run_just_now_is_shown(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.build(a_model())
+    monkeypatch.setattr("trtbuild.core.planning.engine_job", lambda *_: [][0])
+    with pytest.raises(IndexError):
+        world.build(a_model())
 
 
 def test_a_document_in_quarantine_is_made_again(world: FakeWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from safetensors.numpy import save_file
 
 from trtbuild.core.chain import link_bytes
 from trtbuild.core.dependency import Dependency
+from trtbuild.core.graph import ModelPlan, Reason, Step
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.spec import Input, Model, Origin, Source
@@ -53,6 +55,17 @@ def test_a_damaged_record_is_a_miss_that_says_so(store: LocalStore, tmp_path: Pa
     assert look.overruled("m/engine", RECIPE.key) is None
     look.ran("m/engine", Record(RECIPE, {}))
     assert look.record(RECIPE.key) is not None
+
+
+def test_a_record_that_the_plan_cannot_go_by_is_no_new_one(store: LocalStore, tmp_path: Path) -> None:
+    """It is whole, and what it left is nonsense. Taken for another build's, it would be planned and refused for ever."""
+    refused = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"{}")}))
+    look, plan = lookups(store, tmp_path), cast("ModelPlan", None)
+    assert look.record(RECIPE.key) == refused
+    step = Step("m/engine", "m", "engine", "run", Reason("corrupt", "nonsense"), recipe=RECIPE, refused=refused)
+    assert look.made_meanwhile(plan, step) is None
+    better = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"plan")}), replace=True)
+    assert look.made_meanwhile(plan, step) == better
 
 
 def test_a_link_is_write_once(store: LocalStore, tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ class Step:
     """One step of one model, and the verdict on it.
 
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is what a worker is told
-    when the step runs: JSON, with blobs by digest. `after` are the ids of the steps whose outputs it consumes.
+    when the step runs: JSON, with blobs by digest. `after` are the ids of the steps whose outputs it consumes. `refused` is
+    a record that is there and cannot be gone by: whoever looks again before the step runs takes it for no other.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Step:
     job: Mapping[str, object] = field(default_factory=dict)
     after: tuple[str, ...] = ()
     source: str | None = None
+    refused: Record | None = None
 
     @property
     def key(self) -> str | None:

@@ -93,6 +93,9 @@ class Lookups(Protocol):
     def overruled(self, step: str, key: str) -> Reason | None:
         """Why the step has to run whatever the records say (``--force``, not cacheable), or None."""
 
+    def was_run(self, step: str) -> bool:
+        """Whether the step of this id was run by this command: what it left is what it leaves."""
+
     def unusable(self, key: str) -> Reason | None:
         """Why what lies under a key is no record to go by: damaged, or nobody vouches for it. None: nothing lies there."""
 

@@ -8,12 +8,14 @@ Rules
 3. Neither torch nor TensorRT is needed: versions come as facts, and a machine without torch accepts a trace record
    whose dependencies match, with the versions that it was made with (`Facts.versions` is None; `core.acceptance`).
 4. A package holds the bytes of engines, its recipe their keys. Where engines were built again its index is made again.
+5. Documents that do not fit one another (a partition takes a weight that the trace's interface has not) are damaged, though
+   their bytes are whole and believed: the trace runs again, then the partition. What was run by this command is right.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -24,18 +26,15 @@ from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.expand import engine_job
 from trtbuild.core.graph import Deferred, ModelPlan, Reason, Step, step_id
 from trtbuild.core.lookups import Facts, Lookups, ToolchainFacts
-from trtbuild.core.packaging import Contents, Cut, Engine
+from trtbuild.core.packaging import Cut
 from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.recipe import Change
-from trtbuild.core.record import Output, Record
+from trtbuild.core.planned_package import Bound, Cuts, plan_package
+from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan
 from trtbuild.core.spec import Model, Target
 from trtbuild.core.verdicts import RECORDED, Verdicts
 
 __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
-
-#: The partitions of each toolchain that the model's targets name: the step, and its result once that is known.
-Cuts = dict[tuple[str, ToolchainFacts], tuple[Step, Cut | None]]
 
 
 def plan_model(
@@ -70,25 +69,53 @@ class _Forward:
             self._verdicts.unknown("lower", after=(trace.id,))
             self._unknown_below_lower()
             return
-        interface, weights = bound
-        lower = self._lower(trace, trace.record, interface)
+        lower = self._lower(trace, trace.record, bound[0])
         if lower.record is None:
             self._unknown_below_lower()
             return
+        try:
+            self._below(lower.record, bound)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+            if not self._blamed(trace):
+                raise
+
+    def _below(self, lower: Record, bound: Bound) -> None:
+        """All below a lowered program. Raises what comes of documents that do not fit one another (rule 5)."""
         cuts: Cuts = {}
         engines: dict[tuple[str, str], Step] = {}
         for target in self._model.targets:
             facts = self._facts.toolchains[target]
             group = (target.toolchain, facts)
             if group not in cuts:
-                cuts[group] = self._partition(lower, lower.record, target.toolchain, facts, first=not cuts)
+                cuts[group] = self._partition(lower, target.toolchain, facts, first=not cuts)
             step, cut = cuts[group]
             if cut is None:
                 self._verdicts.unknown("convert", suffix=_suffix(step), after=(step.id,))
                 self._verdicts.unknown("engine", target=target.name, after=(step.id,))
                 continue
             engines |= self._engines(step, cut, target, facts, bound)
-        self._package(lower.record, interface, weights, cuts, engines)
+        plan_package(self.plan, self._verdicts, self._facts, lower, bound, cuts, engines)
+
+    def _blamed(self, trace: Step) -> bool:
+        """Have the first step run again whose documents may be wrong, and that was not run just now; False: there is none
+        (rule 5)."""
+        reason = Reason("corrupt", "what it left does not fit what was made of it")
+        cuts = [step for step in self.plan.steps.values() if step.stage == "partition" and step.verdict == "hit"]
+        lower = self.plan.steps[step_id(self._model.name, "lower")]
+        self.plan.contents = None
+        if trace.verdict == "hit" and not self._look.was_run(trace.id):
+            self.plan.steps = {trace.id: trace}
+            self._verdicts.cannot_use(trace, reason)
+            self._verdicts.unknown("lower", after=(trace.id,))
+            self._unknown_below_lower()
+            return True
+        for cut in cuts:
+            if not self._look.was_run(cut.id):
+                self.plan.steps = {trace.id: trace, lower.id: lower, cut.id: cut}
+                self._verdicts.cannot_use(cut, reason)
+                self._unknown_below(cut.id)
+                return True
+        return False
 
     # -- the stages
 
@@ -110,7 +137,7 @@ class _Forward:
         job = {"weights": None if names is None else [[name, dtype, list(shape)] for name, dtype, shape in names]}
         return self._verdicts.look_up("trace", recipe, job, hit=hit)
 
-    def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> tuple[Interface, tuple[Weight, ...]] | None:
+    def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> Bound | None:
         """What a trace tells about its program, and the weight of each slot."""
         interface = self._verdicts.read(trace, "interface", self._interface)
         if interface is None:
@@ -138,8 +165,9 @@ class _Forward:
         return self._verdicts.look_up("lower", recipe, job, after=(trace.id,))
 
     def _partition(
-        self, lower: Step, record: Record, toolchain: str, facts: ToolchainFacts, *, first: bool
+        self, record: Record, toolchain: str, facts: ToolchainFacts, *, first: bool
     ) -> tuple[Step, Cut | None]:
+        """The partition step for a toolchain; `record` is that of the lowered program."""
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         settings = self._model.partition
         recipe = keys.partition(
@@ -170,7 +198,8 @@ class _Forward:
             "stand_in": keys.stand_in_of(recipe),  # what the recipe says is asked
         }
         suffix = "" if first else f"{toolchain}-{facts.version}"
-        step = self._verdicts.look_up("partition", recipe, job, suffix=suffix, after=(lower.id,), hit=hit)
+        lower = step_id(self._model.name, "lower")
+        step = self._verdicts.look_up("partition", recipe, job, suffix=suffix, after=(lower,), hit=hit)
         partitions = self._verdicts.read(step, "partitions", Partitions.from_bytes)
         if step.record is None or partitions is None:
             return self.plan.steps[step.id], None
@@ -199,7 +228,7 @@ class _Forward:
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 
     def _engines(
-        self, step: Step, cut: Cut, target: Target, facts: ToolchainFacts, bound: tuple[Interface, Sequence[Weight]]
+        self, step: Step, cut: Cut, target: Target, facts: ToolchainFacts, bound: Bound
     ) -> dict[tuple[str, str], Step]:
         """The engine steps for one target, by partition and target; and the convert steps before them."""
         parts = [part for part in cut.partitions.partitions if part.kind == "tensorrt"]
@@ -221,7 +250,7 @@ class _Forward:
         target: Target,
         facts: ToolchainFacts,
         converted: Step,
-        bound: tuple[Interface, Sequence[Weight]],
+        bound: Bound,
     ) -> Step:
         interface, _ = bound
         after = (converted.id, step_id(self._model.name, "trace"))
@@ -245,7 +274,7 @@ class _Forward:
         target: Target,
         facts: ToolchainFacts,
         converted: Record,
-        bound: tuple[Interface, Sequence[Weight]],
+        bound: Bound,
     ) -> EngineJob:
         onnx = converted.outputs["onnx"].sha256
         settings = self._model.builder
@@ -258,58 +287,11 @@ class _Forward:
         self._jobs[id(part)] = job
         return job
 
-    def _package(
-        self,
-        lower: Record,
-        interface: Interface,
-        weights: Sequence[Weight],
-        cuts: Cuts,
-        engines: Mapping[tuple[str, str], Step],
-    ) -> None:
-        converted = [
-            step.id for step in self.plan.steps.values() if step.stage in ("lower", "convert")
-        ]  # for its names
-        cut = [step.id for step, _ in cuts.values()]
-        after = tuple(dict.fromkeys([*(step.id for step in engines.values()), *cut, *converted]))
-        facts = self._facts.toolchains
-        by_target: dict[str, Cut] = {}
-        for target in self._model.targets:
-            found = cuts[target.toolchain, facts[target]][1]
-            if found is not None:
-                by_target[target.name] = found
-        if len(by_target) < len(self._model.targets) or any(step.recipe is None for step in engines.values()):
-            self._verdicts.unknown("package", after=after)
-            return
-        origins = {}
-        for step in self.plan.steps.values():
-            if step.stage == "convert" and step.record is not None and step.recipe is not None:
-                origins[str(dict(step.recipe.parts)["graph"])] = step.record.outputs["origins"].sha256
-        self.plan.contents = contents = Contents(
-            model=self._model,
-            shapes=self.plan.shapes,
-            interface=interface,
-            weights=weights,
-            modules=lower.outputs["modules"],
-            cuts=by_target,
-            engines=[
-                Engine(part, target, step.key or "", *(_left(step, name) for name in ("plan", "layers")))
-                for (part, target), step in engines.items()
-            ],
-            toolchains={target.name: facts[target].version for target in self._model.targets},
-            origins=origins,
-            sms={target.name: self._facts.sms.get(target, (target.sm,)) for target in self._model.targets},
-        )
-        step = self._verdicts.look_up("package", contents.recipe(), {}, after=after)
-        waiting = [engine.id for engine in engines.values() if engine.record is None]
-        if step.record is not None and waiting:
-            self._verdicts.unknown("package", after=(*waiting, *(name for name in after if name not in waiting)))
-        elif step.record is not None:
-            rebuilt = _rebuilt(step.record, contents)
-            if rebuilt:
-                self.plan.run_again(step, Reason("changed", "its engines were built again", rebuilt))
-
     def _unknown_below_lower(self) -> None:
         partition = self._verdicts.unknown("partition", after=(step_id(self._model.name, "lower"),)).id
+        self._unknown_below(partition)
+
+    def _unknown_below(self, partition: str) -> None:
         self._verdicts.unknown("convert", after=(partition,))
         for target in self._model.targets:
             self._verdicts.unknown("engine", target=target.name, after=(partition,))
@@ -319,19 +301,3 @@ class _Forward:
 def _suffix(cut: Step) -> str:
     """What tells the partition and convert steps of a second toolchain from the first one's."""
     return cut.id.partition("/partition")[2].removeprefix("@")
-
-
-def _left(step: Step, name: str) -> Output | None:
-    return step.record.outputs[name] if step.record is not None else None
-
-
-def _rebuilt(package: Record, contents: Contents) -> tuple[Change, ...]:
-    """The engines whose bytes are not those that a package was put together from."""
-    plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
-    packed = package.provenance.get("plans")
-    was: Mapping[str, object] = packed if isinstance(packed, Mapping) else {}
-    return tuple(
-        Change(f"plan:{name}", str(was.get(name, "(absent)")), sha256)
-        for name, sha256 in plans.items()
-        if was.get(name) != sha256
-    )

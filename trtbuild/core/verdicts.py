@@ -104,7 +104,7 @@ class Verdicts:
 
     def cannot_use(self, step: Step, reason: Reason) -> Step:
         """Make a run of a hit whose results cannot be gone by."""
-        self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None)
+        self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None, refused=step.record)
         return self.plan.steps[step.id]
 
     def _unusable(self, recipe: Recipe) -> Reason | None:

@@ -163,6 +163,9 @@ class StoreLookups:
         why = self._history.uncacheable(step)
         return Reason("uncacheable", why) if why else None
 
+    def was_run(self, step: str) -> bool:
+        return step in self._ran
+
     def unusable(self, key: str) -> Reason | None:
         if key in self.corrupt:
             return Reason("corrupt", "its record was damaged, and is in quarantine now")
@@ -234,7 +237,7 @@ class StoreLookups:
             recipe = keys.trace(plan.declared, seen)
         self._records.pop(recipe.key, None)
         record = self.record(recipe.key)
-        if record is None or not record.recipe.same_as(recipe):
+        if record is None or not record.recipe.same_as(recipe) or record == step.refused:
             return None
         if recipe.key != step.recipe.key and self._trail is not None:
             self._links.clear()

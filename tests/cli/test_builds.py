@@ -91,6 +91,13 @@ def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
     ]
 
 
+def test_what_was_not_begun_because_of_a_failure_is_told_the_flag() -> None:
+    found = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False)
+    assert shown(builds.failures({**found, "not_begun": 1})) == [
+        "failed: 1 failed, 1 skipped in 4.2 s; --keep-going builds what does not need what failed"
+    ]
+
+
 def test_an_error_of_no_step_is_said_too() -> None:
     found = a_build(
         a_step("a", "trace", "hit"),

@@ -93,6 +93,16 @@ def test_a_trace_whose_links_do_not_count_says_so(world: FakeWorld) -> None:
         assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
 
 
+def test_a_package_that_loses_its_reference_says_that_alone(world: FakeWorld) -> None:
+    for first, then in ((True, False), (False, True)):
+        world.records.clear()
+        world.build(replace(a_model(), reference=first))
+        reason = world.plan(replace(a_model(), reference=then)).steps["net/package"].reason
+        assert reason.text == "changed: reference"
+        said = [(change.part, change.was, change.now) for change in reason.changed]
+        assert said == [("reference", str(first).lower(), str(then).lower())]
+
+
 # -- documents that planning reads
 
 

@@ -56,7 +56,8 @@ def _verdict(found: Document) -> str:
     verdicts = Counter(step["verdict"] for step in found["steps"])
     told = ", ".join(f"{verdicts[word]:,} {word}" for word in ("run", "hit", "failed", "skipped") if verdicts[word])
     if not found["ok"]:
-        return f"{terminal.red('failed')}: {told or 'nothing ran'} in {duration(found['duration_s'])}"
+        more = "; --keep-going builds what does not need what failed" if found.get("not_begun") else ""
+        return f"{terminal.red('failed')}: {told or 'nothing ran'} in {duration(found['duration_s'])}{more}"
     if not verdicts["run"] and not any(entry.get("written") for entry in found["outputs"]):
         # in ms: it is what the null build is about; `trtbuild.null_build` puts its own time in this place
         return f"{terminal.green('up to date')}: {told or 'nothing to do'} in {found['duration_s']:.3f} s"

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -32,6 +33,9 @@ LEAVES: Mapping[Stage, Sequence[str]] = {
 
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
 GONE = Reason("evicted", "what it left is needed, and no longer in the cache")
+
+#: Parts of a package's recipe that are there or not as its `reference` says.
+_FOLLOWS = re.compile(r"weights\.|partitions\.[^.]+\.programs\.")
 
 T = TypeVar("T")
 
@@ -124,6 +128,7 @@ class Verdicts:
             # the chain ended where the change is, or where a link is gone: what a trace would look at behind that is
             # not known, not changed
             found = tuple(change for change in found if change.now != ABSENT or not _is_dependency(change.part))
+        found = _causes(found)
         if not found:
             return Reason("evicted", "it was built before, but the cache no longer has it")
         known = names()
@@ -147,6 +152,15 @@ def _called(change: Change, names: Mapping[str, str]) -> Change:
     part = change.part.removesuffix(".sha256")
     whole = ".".join(part.split(".")[:2])
     return replace(change, name=names[whole] + part[len(whole) :]) if whole in names else change
+
+
+def _causes(found: tuple[Change, ...]) -> tuple[Change, ...]:
+    """Without what only follows from another change: programs and weights come and go with a package's reference."""
+    if all(change.part != "reference" for change in found):
+        return found
+    return tuple(
+        change for change in found if ABSENT not in (change.was, change.now) or not _FOLLOWS.match(change.part)
+    )
 
 
 def _is_dependency(part: str) -> bool:

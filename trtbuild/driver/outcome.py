@@ -42,6 +42,19 @@ class Outcome:
         done = all(is_done(plan, self.stages) for plan in self.plans.values())
         return done and not (self.failed or self.unwritten)
 
+    @property
+    def not_begun(self) -> int:
+        """How many steps could have been run and were not, because another failed that they do not need."""
+        count = 0
+        for plan in self.plans.values():
+            below: set[str] = set()
+            for step in plan.steps.values():
+                if step.id in self.failed or not below.isdisjoint(step.after):
+                    below.add(step.id)
+                elif self.failed and step.verdict == "run" and step.id not in self.ran and step.stage in self.stages:
+                    count += 1
+        return count
+
 
 def is_done(plan: ModelPlan, stages: Collection[str] = STAGES) -> bool:
     """Whether nothing has to run for a model, as far as `stages` go."""

@@ -49,6 +49,7 @@ def build_document(result: BuildResult) -> Document:
         "totals": totals(steps),
         "steps": steps,
         "outputs": [{"model": w.model, "kind": w.kind, "path": w.path, "written": w.changed} for w in result.written],
+        "not_begun": outcome.not_begun,
         "errors": errors + [describe(error) for error in result.errors],
         "warnings": list(result.warnings),
         "remotes": result.remotes,

@@ -34,7 +34,7 @@ STEP_VERSIONS: Mapping[str, int] = {
     "partition": 1,
     "convert": 1,
     "engine": 1,
-    "package": 2,
+    "package": 3,
     "weights": 1,
     "verify": 1,
     "pt2": 1,

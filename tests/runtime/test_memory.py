@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from typing import Any
@@ -39,6 +40,9 @@ class HostMemory(TorchMemory):
     def synchronize(self, stream: int) -> None:
         pass
 
+    def on_device(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
 
 def test_torch_tensors_go_through_an_engine_as_they_are() -> None:
     gpu = FakeGpu(deferred=False)
@@ -69,24 +73,29 @@ def test_what_is_negated_when_it_is_read_comes_back_with_its_sign() -> None:
     np.testing.assert_array_equal(HostMemory(4096).download(torch._neg_view(torch.ones(2))), [-1, -1])
 
 
-@pytest.mark.parametrize("shape", [(), (0, 4), (2, 3, 5)])
+@pytest.mark.parametrize("strided", [True, False])
+@pytest.mark.parametrize("shape", [(), (0, 4), (1,), (2, 1, 5), (2, 0, 3)])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.int64])
-def test_new_tensors_are_rows_in_order_however_they_are_made(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_new_tensors_are_rows_in_order(shape: tuple[int, ...], dtype: torch.dtype, strided: bool) -> None:
     memory = HostMemory(4096)
-    ways = [*memory._quick_makers(shape, dtype, torch.empty((), dtype=dtype)), memory.maker(shape, dtype, 4096)]
-    assert len(ways) == 3
-    for make in ways:
-        tensors = [make(), make()]
-        for tensor in tensors:
-            assert tensor.shape == shape and tensor.dtype == dtype and tensor.is_contiguous()
-            assert tensor.device == memory.device and not tensor.requires_grad
-        assert not tensors[0].numel() or tensors[0].data_ptr() != tensors[1].data_ptr()
+    assert memory._strided is not None
+    if not strided:
+        memory._strided = None
+    make = memory.maker(shape, dtype, 4096)
+    tensors = [make(), make()]
+    for tensor in tensors:
+        assert tensor.shape == shape and tensor.stride() == torch.empty(shape).stride()
+        assert tensor.dtype == dtype and tensor.device == memory.device and not tensor.requires_grad
+    assert not tensors[0].numel() or tensors[0].data_ptr() != tensors[1].data_ptr()
 
 
-@pytest.mark.parametrize("wrong", [None, lambda *_: torch.ones(7), lambda shape: None])
-def test_a_torch_that_makes_tensors_otherwise_is_not_asked_again(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", wrong)
-    assert HostMemory(4096).maker((2, 3), torch.float32, 4096)().shape == (2, 3)
+@pytest.mark.parametrize("other", [None, lambda *_: torch.ones(7), lambda shape: None])
+def test_a_torch_that_has_another_function_of_the_name_makes_them_as_everybody(
+    other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", other)
+    memory = HostMemory(4096)
+    assert memory._strided is None and memory.maker((2, 3), torch.float32, 4096)().shape == (2, 3)
 
 
 def test_a_view_of_bytes_has_their_memory() -> None:

@@ -124,13 +124,18 @@ def test_no_memory_for_an_output_of_unknown_size_is_raised_too(rig: Rig, monkeyp
     rig.driver.fails.clear()
 
 
-def test_calls_that_decide_their_shapes_are_told_anew_after_others(rig: Rig) -> None:
+def test_calls_that_decide_their_shapes_are_told_anew_after_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    maker = rig.memory.maker
+    monkeypatch.setattr(rig.memory, "maker", lambda *given: made.append(given) or maker(*given))  # type: ignore[func-returns-value]
     part, stream = rig.part("affine"), rig.stream()
     calls = [replace(rig.call(size, stream=stream), decides=True) for size in (3, 5)]
+    rig.trt.calls.clear()
     for call in (calls[0], calls[0], calls[1], calls[0], rig.call(4, stream=stream), calls[1]):
         value, data = rig.values(call.sizes[0], 4, stream=stream)
         (output,) = part([value], call)
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
+    assert rig.trt.calls["set_input_shape"] == 5 and len(made) == 3  # outputs' shapes are asked for once for each call
 
 
 def test_what_did_not_change_is_not_told_again(rig: Rig) -> None:

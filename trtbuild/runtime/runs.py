@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from trtbuild.runtime.engines import EnginePart
 
 _UNSET = -1
+#: Calls whose outputs' makers are remembered. Then all are forgotten: memory stays bounded.
+_REMEMBERED = 256
 _ANOTHER = "the engine is not the one that the package was made with: build the package again"
+
+#: An output's name, what makes a new tensor for it (None where only running tells the size), and dtype.
+_Made = tuple[str, Callable[[], Array] | None, Any]
 
 
 class Run:
@@ -61,8 +66,9 @@ class Run:
         self._sizes: tuple[int, ...] = ()
         #: The call that the shapes are of, where it decides them.
         self._call: Call | None = None
-        #: Each output's name, what makes a new tensor for it (None where only running tells the size), and dtype.
-        self._made: list[tuple[str, Callable[[], Array] | None, Any]] = []
+        #: Such calls → what their outputs are made with.
+        self._known: dict[Call, list[_Made]] = {}
+        self._made: list[_Made] = []
         self._measured: dict[str, Measured] = {}
         #: The outputs' sizes as the package says them; None where they depend on data.
         self._said_sizes: dict[str, list[int | None]] = {}
@@ -171,19 +177,32 @@ class Run:
         self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
-        context = self.context
         self.part.library.words()  # what was said before is not the reason of what comes
-        ranges = self.part.ranges[call.profile]
+        known = self._known.get(call)
         for index, (name, value) in enumerate(zip(self._input_names, values, strict=True)):
-            shape, (low, high) = tuple(value.shape), ranges[index]
-            if not _within(shape, low, high):
-                raise CallRefused(
-                    f"{self._said(index)} has shape {list(shape)}, and profile {call.profile} of its engine takes "
-                    f"{list(low)} to {list(high)}"
-                )
-            if not context.set_shape(name, shape):
+            shape = tuple(value.shape)
+            if known is None:
+                self._check_range(index, shape, call.profile)
+            if not self.context.set_shape(name, shape):
                 raise self._refused(f"shape {list(shape)} of {self._said(index)}")
-        self._made = []
+        self._made = self._makers(call) if known is None else known
+        if call.decides and not self._measured:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[call] = self._made
+        self._sizes = call.sizes
+        self._shapes = [value.shape for value in values]
+
+    def _check_range(self, index: int, shape: tuple[int, ...], profile: int) -> None:
+        low, high = self.part.ranges[profile][index]
+        if not _within(shape, low, high):
+            raise CallRefused(
+                f"{self._said(index)} has shape {list(shape)}, and profile {profile} of its engine takes "
+                f"{list(low)} to {list(high)}"
+            )
+
+    def _makers(self, call: Call) -> list[_Made]:
+        made: list[_Made] = []
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
         ):
@@ -191,9 +210,8 @@ class Run:
             shape = self._shape(name, said)
             self._said_sizes[name] = said
             make = None if -1 in shape else self.part.memory.maker(shape, dtype, self._stream)
-            self._made.append((name, make, dtype))
-        self._sizes = call.sizes
-        self._shapes = [value.shape for value in values]
+            made.append((name, make, dtype))
+        return made
 
     def _shape(self, name: str, said: list[int | None]) -> tuple[int, ...]:
         """The shape of an output under the input shapes that were set, which is what the package has `said`; -1 where only

@@ -17,7 +17,7 @@ from trtbuild.core.partitions import Partitions
 from trtbuild.runtime.arguments import Array
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """One call: the optimization profile, the size of each symbol (in the graph's units), the CUDA stream that work is
     enqueued on (0 is the default stream, and is what the CPU has), and the device as the arrays name it.

@@ -160,12 +160,12 @@ def _verify(job: Job, store: Store) -> dict[str, Any]:
 
 
 def _exported(job: Job, store: Store) -> dict[str, Any]:
-    from trtbuild.core.package_index import PackageIndex
+    from trtbuild.core.package_reading import read_index
     from trtbuild.driver.engine_operator import register
     from trtbuild.stages.pt2.writing import about, write_pt2
 
     register()
-    index = PackageIndex.from_bytes(store.get_bytes(job["index"]))
+    index = read_index(store.get_bytes(job["index"]))
 
     def read(name: str) -> bytes:
         return store.get_bytes(index.files[name].sha256)

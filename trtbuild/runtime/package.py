@@ -22,6 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from trtbuild.core.package_index import PackageIndex
+from trtbuild.core.package_reading import read_index
 from trtbuild.core.record import Output
 from trtbuild.errors import PackageDamaged, PackageMissing
 
@@ -73,7 +74,7 @@ def open_package(path: str | os.PathLike[str]) -> Package:
         raise PackageMissing(f"there is no package at {root}: {_absence(root)}", hint=_what_to_do(root)) from None
     except OSError as error:
         raise PackageMissing(f"the package at {root} cannot be read: {error.strerror}") from error
-    return Package(root, PackageIndex.from_bytes(data, str(root / INDEX)), hashlib.sha256(data).hexdigest())
+    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest())
 
 
 def _absence(root: Path) -> str:

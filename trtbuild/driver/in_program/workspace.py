@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtbuild.core.graph import ModelPlan, step_id
-from trtbuild.core.package_index import PackageIndex
+from trtbuild.core.package_reading import read_index
 from trtbuild.core.planning import plan_model
 from trtbuild.core.ports import Store
 from trtbuild.core.record import Output, Record
@@ -84,7 +84,7 @@ class ProgramWorkspace(Workspace):
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
         place = self.project / "packages" / index.sha256[:32]  # where a runtime cache may be kept
-        return StoredPackage(place, PackageIndex.from_bytes(data), index.sha256, self.files, self.store)
+        return StoredPackage(place, read_index(data), index.sha256, self.files, self.store)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.core.recipes import MODEL, Build
-from trtbuild.core.package_index import PackageIndex, check_path
+from trtbuild.core.package_index import PackageIndex
+from trtbuild.core.package_reading import check_path, read_index
 from trtbuild.core.packaging import Cut
 from trtbuild.core.record import Output
 from trtbuild.core.spec import ShapeRange
@@ -29,7 +30,7 @@ def document() -> Any:
 
 
 def read(changed: Any) -> PackageIndex:
-    return PackageIndex.from_bytes(json.dumps(changed).encode())
+    return read_index(json.dumps(changed).encode())
 
 
 def test_it_says_what_computes_the_reference_program() -> None:
@@ -176,7 +177,7 @@ def test_what_is_wrong_is_said(case: str) -> None:
 
 def test_deep_nesting_is_damage() -> None:
     with pytest.raises(PackageDamaged):
-        PackageIndex.from_bytes(b'{"schema": "trtbuild.package/1", "files": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+        read_index(b'{"schema": "trtbuild.package/1", "files": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
 @pytest.mark.parametrize("path", ["index.json", "engines/ada/encoder.layers.3#1.plan", "weights/aa"])

@@ -61,6 +61,7 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
     BuilderSettings: {
         **{field.name: {ENGINE} for field in dataclasses.fields(BuilderSettings)},
         "version_compatible": {ENGINE, PACKAGE},  # a loader must know
+        "exclude_lean_runtime": {ENGINE, PACKAGE},  # this too
     },
     Target: {
         "name": {PACKAGE},

@@ -103,6 +103,16 @@ def test_why_nothing_fits(case: str) -> None:
     assert hint in str(raised.value.hint)
 
 
+def test_without_its_lean_runtime_a_plan_runs_on_its_own_version_alone() -> None:
+    old = target(
+        "hopper", 90, toolchain="tensorrt", version="8.6.0", version_compatible=True, exclude_lean_runtime=True
+    )
+    assert choose_target(package(old), here(90, {"tensorrt": "8.6.0"})) is old
+    with pytest.raises(NoFittingTarget, match=r"leave the lean runtime of tensorrt 8\.6\.0 out \(builder") as raised:
+        choose_target(package(old), here(90, {"tensorrt": "10.3.0"}))
+    assert "pip install 'tensorrt==8.6.0', or build the package without exclude_lean_runtime" in str(raised.value.hint)
+
+
 def test_a_version_compatible_plan_runs_on_later_versions() -> None:
     old = target("hopper", 90, toolchain="tensorrt", version="8.6.0", version_compatible=True)
     assert choose_target(package(old), here(90, {"tensorrt": "10.3.0"})).name == "hopper"

@@ -67,6 +67,13 @@ class PackedTarget:
     programs: Mapping[str, str]  # graph digest → path
     engines: Mapping[str, str]  # partition → path of its plan
     layers: Mapping[str, str]  # partition → path of its layer information
+    exclude_lean_runtime: bool = False
+
+    @property
+    def runs_on_later(self) -> bool:
+        """Whether later versions of its toolchain run the plans. One that leaves its lean runtime out wants that of the
+        version that built it beside it (``IRuntime.load_runtime``), which trtbuild does not load."""
+        return self.version_compatible and not self.exclude_lean_runtime
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,8 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
         _expect(path in files, f"{path!r} is no file of the package")
     compatible = entry.get("version_compatible", False)
     _expect(isinstance(compatible, bool), "version_compatible is neither true nor false")
+    excluded = entry.get("exclude_lean_runtime", False)
+    _expect(isinstance(excluded, bool), "exclude_lean_runtime is neither true nor false")
     sm = _size(entry["sm"])
     sms = tuple(_size(one) for one in entry["sms"]) if "sms" in entry else (sm,)
     return PackedTarget(
@@ -170,6 +172,7 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
         programs=programs,
         engines=engines,
         layers=layers,
+        exclude_lean_runtime=excluded,
     )
 
 

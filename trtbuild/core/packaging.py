@@ -158,6 +158,8 @@ class Contents:
                 "version": self.toolchains[target.name],
                 "sms": list(self.sms[target.name]),
                 "version_compatible": self.model.builder.version_compatible,
+                # said only where it is so: packages from before it was said keep their keys
+                **({"exclude_lean_runtime": True} if self.model.builder.exclude_lean_runtime else {}),
             }
             for target in self.model.targets
         }

@@ -194,7 +194,10 @@ class BuilderFields(Fields):
         _SETTINGS.version_compatible, description="Whether later TensorRT versions may run the engine."
     )
     exclude_lean_runtime: bool = Field(
-        _SETTINGS.exclude_lean_runtime, description="Whether a version-compatible plan leaves the lean runtime out."
+        _SETTINGS.exclude_lean_runtime,
+        description="Whether a version-compatible plan leaves the lean runtime out. "
+        "`trtbuild.load` runs it with the version that built it alone: later ones want that version's lean runtime "
+        "beside it (`IRuntime.load_runtime`), for a program that runs the plans itself.",
     )
     distributive_independence: bool = Field(
         _SETTINGS.distributive_independence, description="Whether results do not depend on other axes' sizes."

@@ -80,7 +80,13 @@ def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
     install = f"pip install '{target.toolchain}=={target.version}'"
     if installed is None:
         return f"it needs {target.toolchain} {target.version}, which is not installed", install
-    if installed != target.version and not (target.version_compatible and _later(installed, target.version)):
+    if installed != target.version and not (target.runs_on_later and _later(installed, target.version)):
+        if target.version_compatible and target.exclude_lean_runtime and _later(installed, target.version):
+            return (
+                f"its plans leave the lean runtime of {target.toolchain} {target.version} out "
+                f"(builder.exclude_lean_runtime), and without it {installed} does not run them",
+                f"{install}, or build the package without exclude_lean_runtime, or with {installed}",
+            )
         return (
             f"it was built by {target.toolchain} {target.version}, and {installed} is installed",
             f"{install}, or build the package with {installed}",

@@ -32,7 +32,7 @@ def device_memory(path: Path) -> Document:
         if device is None:
             return {**nothing, "because": "the GPU cannot be used"}
         files = package.read(target.engines.values())
-        version = None if target.version_compatible else target.version
+        version = None if target.runs_on_later else target.version
         library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # one of them, or it would not fit
         contexts = {}
         for partition, plan in target.engines.items():

@@ -208,7 +208,7 @@ def engine_text(
         sms=target.sms,
         toolchain=target.toolchain,
         version=target.version,
-        version_compatible=target.version_compatible,
+        version_compatible=target.runs_on_later,
         compatibility=target.compatibility,
         platform=target.platform,
         plan=index.files[target.engines[part.name]].sha256,

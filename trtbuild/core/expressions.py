@@ -53,6 +53,20 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
     return _bounds(str(operator), bounds)
 
 
+def spelled(expression: Expression, symbols: Sequence[str]) -> str:
+    """The expression for a person, with the symbols' names: ``32*height``."""
+    if isinstance(expression, int):
+        return str(expression)
+    operator, *operands = expression
+    if operator == "sym":
+        return symbols[_index(operands[0])]
+    signs = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
+    parts = [spelled(_operand(part), symbols) for part in operands]
+    if operator in signs:
+        return signs[str(operator)].join(parts)
+    return f"{operator}({', '.join(parts)})"
+
+
 def symbols_of(expression: Expression) -> frozenset[int]:
     """The numbers of the symbols that occur in it."""
     if isinstance(expression, int):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.core.expressions import Expression
+from trtbuild.core.expressions import Expression, spelled
 from trtbuild.core.partitions import Partitions
 from trtbuild.core.record import Output
 from trtbuild.core.spec import ShapeRange
@@ -20,6 +20,26 @@ class PackedTensor:
     dtype: str
     shape: tuple[Expression, ...]
     keyword: bool = False
+
+
+class Tensors(tuple[PackedTensor, ...]):
+    """The inputs or outputs of a package. Shown, they are a signature with the names of the dims:
+    ``(image: float32[batch, 3, 32*height], *, scale: float32[batch, 1])``."""
+
+    dims: Sequence[str]
+
+    def __new__(cls, tensors: Iterable[PackedTensor], dims: Sequence[str]) -> Tensors:
+        made = super().__new__(cls, tensors)
+        made.dims = dims
+        return made
+
+    def __repr__(self) -> str:
+        positional = [self._shown(tensor) for tensor in self if not tensor.keyword]
+        named = [self._shown(tensor) for tensor in self if tensor.keyword]
+        return f"({', '.join([*positional, *(['*'] if named else []), *named])})"
+
+    def _shown(self, tensor: PackedTensor) -> str:
+        return f"{tensor.name}: {tensor.dtype}[{', '.join(spelled(size, self.dims) for size in tensor.shape)}]"
 
 
 @dataclass(frozen=True)

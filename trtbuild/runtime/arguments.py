@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trtbuild.core.expressions import Expression, evaluate, symbols_of
+from trtbuild.core.expressions import Expression, evaluate, spelled, symbols_of
 from trtbuild.core.nearest import nearest
 from trtbuild.core.package_index import PackageIndex, PackedTensor
 from trtbuild.errors import CallRefused
@@ -284,20 +284,7 @@ class Arguments:
 
     def _symbolic(self, entry: PackedTensor) -> str:
         """A shape with the names of its dims: ``(batch, 3, 32*height)``."""
-        return _shape(_spelled(size, [dim.name for dim in self._index.dims]) for size in entry.shape)
-
-
-def _spelled(expression: Expression, dims: Sequence[str]) -> str:
-    if isinstance(expression, int):
-        return str(expression)
-    operator, *operands = expression
-    if operator == "sym":
-        return dims[int(operands[0])]  # type: ignore[arg-type]
-    signs = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
-    parts = [_spelled(part, dims) for part in operands]
-    if operator in signs:
-        return signs[str(operator)].join(parts)
-    return f"{operator}({', '.join(parts)})"
+        return _shape(spelled(size, [dim.name for dim in self._index.dims]) for size in entry.shape)
 
 
 def _shape(sizes: Any) -> str:

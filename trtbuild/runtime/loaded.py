@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from trtbuild.core.package_index import PackageIndex, PackedDim, PackedProfile, PackedTarget, PackedTensor
+from trtbuild.core.package_index import PackageIndex, PackedDim, PackedProfile, PackedTarget, PackedTensor, Tensors
 from trtbuild.core.partitions import Partition
 from trtbuild.core.provenance import NAME, Provenance, of
 from trtbuild.errors import NoFittingTarget, PackageError
@@ -57,8 +57,9 @@ class Loaded:
         self.path = package.path
         self.device = device
         self.target = target
-        self.inputs: tuple[PackedTensor, ...] = index.inputs
-        self.outputs: tuple[PackedTensor, ...] = index.outputs
+        names = [dim.name for dim in index.dims]
+        self.inputs: tuple[PackedTensor, ...] = Tensors(index.inputs, names)
+        self.outputs: tuple[PackedTensor, ...] = Tensors(index.outputs, names)
         self.dims: tuple[PackedDim, ...] = index.dims
         self.profiles: tuple[PackedProfile, ...] = index.profiles
         self.targets: Mapping[str, PackedTarget] = index.targets

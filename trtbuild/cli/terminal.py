@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -38,10 +39,20 @@ def answer(text: str) -> None:
     except BrokenPipeError:  # who reads has enough
         raise
     except OSError as error:
+        _drop_the_rest()
         raise TrtbuildError(
             f"standard output cannot be written: {error.strerror or error}",
             hint="what was built is in the cache: run this again",
         ) from error
+
+
+def _drop_the_rest() -> None:
+    """What standard output has not taken goes nowhere. Else Python tries it again when the process ends, says so in its own
+    words, and exits with 120 (seen with 3.11.2)."""
+    with contextlib.suppress(OSError, ValueError):  # one without a descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def say(text: str, *, err: bool = False) -> None:

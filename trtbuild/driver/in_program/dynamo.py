@@ -25,6 +25,7 @@ from trtbuild.core import spec
 from trtbuild.core.spec import NamedDim, Origin, Profile, ShapeRange
 from trtbuild.driver.in_program.compiling import Options, build_module, caller, options_of
 from trtbuild.driver.in_program.inputs import Described, dtype_name
+from trtbuild.driver.in_program.kept_weights import KeptWeights
 from trtbuild.driver.in_program.said import in_arguments
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
 from trtbuild.runtime.callers import warn
@@ -70,8 +71,7 @@ class _Graph:
         self._eager: Callable[..., Any] = captured.module.forward
         #: Values of the open symbols → what runs then; None is PyTorch.
         self._built: dict[tuple[int, ...], Any] = {}
-        #: Position, the weight, what it was, and its memory, which nothing else has as long as it is kept here.
-        self._weights: list[tuple[int, Any, tuple[int, int], Any]] | None = None
+        self._weights: KeptWeights | None = None
         self._calls = self._changes = 0
         self._trains = False
         self._positions = tuple(entry.position for entry in captured.tensors)
@@ -82,12 +82,11 @@ class _Graph:
         if self._trains or self._wants_gradient(arguments):
             return self._eager(*arguments)
         self._calls += 1
-        if self._weights is None or self._have_changed(arguments):
+        if self._weights is None or self._weights.have_changed(arguments):
             if self._gives_up():
                 return self._eager(*arguments)
             self._built.clear()
-            weights = [(w.position, arguments[w.position]) for w in self._captured.weights]
-            self._weights = [(position, value, _state(value), value.detach()) for position, value in weights]
+            self._weights = KeptWeights([(w.position, arguments[w.position]) for w in self._captured.weights])
         sizes = self._captured.sizes(arguments)
         key = tuple(sizes.get(symbol, 0) for symbol in self._open)
         if key not in self._built:
@@ -111,12 +110,6 @@ class _Graph:
             f"time before {SETTLED} calls, and each change needs engines of its own; compile the model when it is trained"
         )
         return True
-
-    def _have_changed(self, arguments: Sequence[Any]) -> bool:
-        return any(
-            arguments[position] is not value or _state(value) != state
-            for position, value, state, _ in self._weights or ()
-        )
 
     def _wants_gradient(self, arguments: Sequence[Any]) -> bool:
         import torch
@@ -192,16 +185,6 @@ class _Graph:
                 units.setdefault(unit, []).append((captured.tensors[owner].name, axis))
             named += [NamedDim(f"s{number}_{unit}", tuple(at), unit) for unit, at in units.items()]
         return Described(tuple(inputs), (Profile("0", tuple(shapes)),), tuple(named))
-
-
-def _state(value: Any) -> tuple[int, int]:
-    """How often a tensor was written to (tensors of inference mode do not count), and where it lies: ``parameter.data = …``
-    is no write."""
-    try:
-        place = int(value.data_ptr())
-    except RuntimeError:  # a tensor of other tensors, which has no memory of its own
-        place = 0
-    return 0 if value.is_inference() else int(value._version), place
 
 
 def _device(graph: Any, example_inputs: Sequence[Any]) -> str | None:

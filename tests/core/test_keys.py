@@ -17,6 +17,7 @@ from trtbuild.core import keys
 from trtbuild.core.dependency import Dependency, Observation
 from trtbuild.core.encoding import encode
 from trtbuild.core.spec import BuilderSettings, Input, PartitionSettings, Profile, ShapeRange
+from trtbuild.toolchain.releases import release
 
 # -- trace
 
@@ -207,6 +208,25 @@ def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
         keys.engine(job, {**ENVIRONMENT, "CUDA_MODULE_LOADING": "LAZY"}).key,
     }
     assert len(found) == 7
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "version", "said"),
+    [
+        ("tensorrt", "8.6.0", True),
+        ("tensorrt", "9.0.1", False),
+        ("tensorrt", "11.0.0.114", False),
+        ("tensorrt-rtx", "1.4.0.76", False),
+    ],
+)
+def test_how_layers_get_their_types_is_said_where_the_network_does_not(
+    toolchain: Any, version: str, said: bool
+) -> None:
+    job = Build().engine_job()
+    changed = replace(job, target=replace(job.target, toolchain=toolchain), toolchain_version=version)
+    parts = dict(keys.engine(changed, ENVIRONMENT).parts)
+    assert parts.get("typed") == (keys.TYPED if said else None)
+    assert release(toolchain, version).strongly_typed is not said
 
 
 def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:

@@ -65,7 +65,7 @@ def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
     layers = {
         "cast": trt.FakeLayer("CAST", [tensor["i0"]], [tensor["v0"]]),
         "constant": trt.FakeLayer("CONSTANT", [], [tensor["v1"]]),
-        "helper": trt.FakeLayer("SHUFFLE", [tensor["v0"]], [tensor["x0"]]),
+        "helper": trt.FakeLayer("ACTIVATION", [tensor["v0"]], [tensor["x0"]]),
         "product": trt.FakeLayer("MATRIX_MULTIPLY", [tensor["x0"], tensor["v1"]], [tensor["v2"]]),
         "softmax": trt.FakeLayer("SOFTMAX", [tensor["v3"]], [tensor["v4"]]),
         "size": trt.FakeLayer("SHAPE", [tensor["v4"]], [sizes]),
@@ -85,3 +85,17 @@ def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
         "unknown": (FLOAT, {0: FLOAT}),
         "integers": (None, {}),
     }
+
+
+def test_layers_that_only_move_are_bound_where_they_move_float32(make_model: Any) -> None:
+    """Halves may be moved as float32. float32 must not be moved as halves."""
+    tensor = {name: trt.FakeTensor(name) for name in ("v2", "v3", "v4", "x0", "x1")}
+    kinds = ("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT")
+    halves = [trt.FakeLayer(kind, [tensor["v2"]], [tensor["x0"]]) for kind in kinds]
+    floats = [trt.FakeLayer(kind, [tensor["v3"]], [tensor["x1"]]) for kind in kinds]
+    behind = trt.FakeLayer("UNARY", [tensor["x0"]], [trt.FakeTensor("x2")])
+    network = trt.FakeNetwork([], [*halves, *floats, behind])
+    constrain(trt.MODULE, network, trt.FakeConfig(), outline(mixed(make_model)))
+    assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
+    assert [(layer.precision, layer.types) for layer in floats] == [(FLOAT, {0: FLOAT})] * len(kinds)
+    assert (behind.precision, behind.types) == (HALF, {0: HALF})  # the type goes on through them

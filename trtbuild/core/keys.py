@@ -72,6 +72,10 @@ LOWERED_OPSET, LOWERED = 17, 3
 #: other values are. Only partitions for such a toolchain say it.
 NARROWED = 2
 
+#: How the layers of a network that is not strongly typed, TensorRT's before release 9, get the types of the graph
+#: (`trtbuild.toolchain.precision`, `half_weights`): one more when they get others. Only engines of such a release say it.
+STRONGLY_TYPED_SINCE, TYPED = 9, 2
+
 
 def fields_of(value: Any) -> dict[str, Value]:
     """Every field of a dataclass that is not in `EXCLUDED`, nested dataclasses too, as encodable values. Those in
@@ -209,7 +213,14 @@ def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
         ("target", settings_of(job.target)),
         ("toolchain", [job.target.toolchain, job.toolchain_version]),
         ("environment", environment if isinstance(environment, Shared) else dict(environment)),
+        *_typed(job),
     )
+
+
+def _typed(job: EngineJob) -> tuple[tuple[str, Value], ...]:
+    major = job.toolchain_version.partition(".")[0]
+    weak = job.target.toolchain == "tensorrt" and major.isdigit() and int(major) < STRONGLY_TYPED_SINCE
+    return (("typed", TYPED),) if weak else ()
 
 
 @lru_cache(maxsize=256)  # the engines of a partition for all targets come close together

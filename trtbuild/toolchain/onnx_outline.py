@@ -1,25 +1,26 @@
 """The few things that the toolchain wants to know of a serialized ONNX model, read from the protobuf wire format.
 
 Engine workers have TensorRT and numpy, and need not have onnx; and a model whose weights are elsewhere is small, so
-reading it twice costs nothing. Field numbers are those of onnx.proto (they never change). The wire format is
-https://protobuf.dev/programming-guides/encoding.
+reading it twice costs nothing. Field numbers are those of onnx.proto (they never change).
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtbuild.toolchain.protobuf import fields, messages, packed, signed
+
 # onnx.proto
-_MODEL_GRAPH = 7
-_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
+MODEL_GRAPH = 7
+GRAPH_NODE, GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
 _NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 3, 4, 5
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS = 1, 3, 5, 6, 8
-_TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_INT64, _TENSOR_NAME, _TENSOR_RAW, _TENSOR_LOCATION, _EXTERNAL = 1, 2, 7, 8, 9, 14, 1
+TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION, EXTERNAL = 1, 2, 7, 8, 9, 14, 1
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
-_INT64 = 7
+FLOAT32, _INT64, FLOAT16 = 1, 7, 10  # TensorProto.DataType
 #: Attributes of ONNX operators that are element types (Cast, CastLike's kin, EyeLike, RandomNormal, …).
 _TYPE_ATTRIBUTES = ("to", "dtype")
 #: Attributes of Constant that are int64 numbers.
@@ -34,6 +35,7 @@ class ExternalWeight:
     """An initializer whose data the model does not hold."""
 
     name: str
+    shape: tuple[int, ...]
     size_bytes: int
 
 
@@ -66,13 +68,13 @@ class Outline:
 
 def outline(model: bytes) -> Outline:
     """Raises ValueError when `model` is not a protobuf message, or a weight has a type of unknown size."""
-    graph = next((part for field, part in _messages(memoryview(model)) if field == _MODEL_GRAPH), memoryview(b""))
+    graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
     weights, initializers = [], []
     parts: dict[int, list[memoryview]] = {}
-    for field, part in _messages(graph):
+    for field, part in messages(graph):
         parts.setdefault(field, []).append(part)
     ranges = {}
-    for tensor in parts.get(_GRAPH_INITIALIZER, []):
+    for tensor in parts.get(GRAPH_INITIALIZER, []):
         name, element, weight = _tensor(tensor)
         initializers.append((name, element))
         if weight is not None:
@@ -80,7 +82,7 @@ def outline(model: bytes) -> Outline:
         elif element == _INT64:
             ranges[name] = _int64_range(tensor)
     return Outline(
-        tuple(map(_node, parts.get(_GRAPH_NODE, []))),
+        tuple(map(_node, parts.get(GRAPH_NODE, []))),
         tuple(weights),
         tuple(initializers),
         tuple(map(_value, parts.get(_GRAPH_INPUT, []))),
@@ -93,7 +95,7 @@ def _node(message: memoryview) -> Node:
     texts: dict[int, list[str]] = {_NODE_INPUT: [], _NODE_OUTPUT: [], _NODE_NAME: [], _NODE_OPERATOR: []}
     types: list[int] = []
     numbers: list[int] = []
-    for field, part in _messages(message):
+    for field, part in messages(message):
         if field in texts:
             texts[field].append(bytes(part).decode())
         elif field == _NODE_ATTRIBUTE:
@@ -111,9 +113,9 @@ def _node(message: memoryview) -> Node:
 def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int]) -> None:
     name, number = "", 0
     whole: list[int] = []
-    for field, value in _fields(message):
+    for field, value in fields(message):
         if field in (_ATTRIBUTE_INT, _ATTRIBUTE_INTS):
-            whole += [value] if isinstance(value, int) else list(_packed(value))
+            whole += [value] if isinstance(value, int) else list(packed(value))
             number = whole[-1] if field == _ATTRIBUTE_INT else number
         elif isinstance(value, int):
             continue
@@ -124,28 +126,28 @@ def _attribute(message: memoryview, reads: list[str], types: list[int], numbers:
             if types[-1] == _INT64:
                 numbers += _int64_range(value)
         elif field == _ATTRIBUTE_GRAPH:
-            for part, inner in _messages(value):
-                if part == _GRAPH_NODE:
+            for part, inner in messages(value):
+                if part == GRAPH_NODE:
                     node = _node(inner)
                     reads += node.inputs
                     types += node.types
-                elif part == _GRAPH_INITIALIZER:
+                elif part == GRAPH_INITIALIZER:
                     types.append(_tensor(inner)[1])
     if name in _TYPE_ATTRIBUTES and number:
         types.append(number)
     if name in _INT64_ATTRIBUTES:
         types.append(_INT64)
-        numbers += map(_signed, whole)
+        numbers += map(signed, whole)
 
 
 def _value(message: memoryview) -> tuple[str, int]:
     name, element = "", 0
-    for field, part in _messages(message):
+    for field, part in messages(message):
         if field == _VALUE_NAME:
             name = bytes(part).decode()
         elif field == _VALUE_TYPE:
-            for kind, tensor in _messages(part):
-                for number, value in _fields(tensor) if kind == _TYPE_TENSOR else ():
+            for kind, tensor in messages(part):
+                for number, value in fields(tensor) if kind == _TYPE_TENSOR else ():
                     if number == _TENSOR_ELEMENT and isinstance(value, int):
                         element = value
     return name, element
@@ -154,81 +156,29 @@ def _value(message: memoryview) -> tuple[str, int]:
 def _tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
     dims: list[int] = []
     name, element, location = "", 0, 0
-    for field, value in _fields(message):
-        if field == _TENSOR_DIMS:
-            dims += [value] if isinstance(value, int) else list(_packed(value))
-        elif field == _TENSOR_TYPE and isinstance(value, int):
+    for field, value in fields(message):
+        if field == TENSOR_DIMS:
+            dims += [value] if isinstance(value, int) else list(packed(value))
+        elif field == TENSOR_TYPE and isinstance(value, int):
             element = value
-        elif field == _TENSOR_NAME and not isinstance(value, int):
+        elif field == TENSOR_NAME and not isinstance(value, int):
             name = bytes(value).decode()
-        elif field == _TENSOR_LOCATION and isinstance(value, int):
+        elif field == TENSOR_LOCATION and isinstance(value, int):
             location = value
-    if location != _EXTERNAL:
+    if location != EXTERNAL:
         return name, element, None
     if element not in _ELEMENT_BYTES:
         raise ValueError(f"weight {name} has ONNX element type {element}, whose size is not known")
-    return name, element, ExternalWeight(name, math.prod(dims) * _ELEMENT_BYTES[element])
-
-
-def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    for field, value in _fields(message):
-        if isinstance(value, memoryview):
-            yield field, value
+    return name, element, ExternalWeight(name, tuple(dims), math.prod(dims) * _ELEMENT_BYTES[element])
 
 
 def _int64_range(tensor: memoryview) -> tuple[int, int]:
     """The smallest and largest number of an int64 tensor whose data is in it; (0, 0) of an empty one."""
     numbers: list[int] = []
-    for field, value in _fields(tensor):
+    for field, value in fields(tensor):
         if field == _TENSOR_RAW and isinstance(value, memoryview):
             numbers += [number for (number,) in struct.iter_unpack("<q", value)]
         elif field == _TENSOR_INT64:
-            found = [value] if isinstance(value, int) else list(_packed(value))
-            numbers += map(_signed, found)
+            found = [value] if isinstance(value, int) else list(packed(value))
+            numbers += map(signed, found)
     return (min(numbers), max(numbers)) if numbers else (0, 0)
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        wire = tag & 7
-        if wire == 0:
-            value, position = _varint(message, position)
-            yield tag >> 3, value
-            continue
-        if wire == 2:
-            length, position = _varint(message, position)
-        elif wire in (1, 5):
-            length = 8 if wire == 1 else 4
-        else:
-            raise ValueError("not a protobuf message")
-        if position + length > len(message):
-            raise ValueError("a protobuf message that is cut off")
-        if wire == 2:
-            yield tag >> 3, message[position : position + length]
-        position += length
-
-
-def _packed(data: memoryview) -> Iterator[int]:
-    position = 0
-    while position < len(data):
-        value, position = _varint(data, position)
-        yield value
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if position >= len(data) or shift > 63:
-            raise ValueError("a protobuf message that is cut off")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7

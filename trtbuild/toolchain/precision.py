@@ -6,9 +6,13 @@ without it none. The graph says exactly which values are float16 (`trtbuild.stag
 1. a graph without float16 values gets no permission: everything is computed in float32;
 2. otherwise half precision is permitted, and every layer that makes floats gets the precision and output type that its
    values have in the graph, with OBEY_PRECISION_CONSTRAINTS: a build that cannot do so fails. float32 parts stay float32;
+   layers that only move halves are left alone: they may be moved as float32, and where attention is fused, 8.6 refuses
+   the bound ones ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured);
 3. a layer that the parser adds for itself has no value of the graph: it computes in the type of what it reads, and in
    float32 if that is not known;
 4. constants and casts have their type themselves, and layers that make integers and booleans have no precision.
+
+Weights that are cast to half are given as halves: `trtbuild.toolchain.half_weights`.
 """
 
 from __future__ import annotations
@@ -16,15 +20,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtbuild.toolchain.onnx_outline import Outline
+from trtbuild.toolchain.onnx_outline import FLOAT16, FLOAT32, Outline
 
-_FLOAT32, _FLOAT16 = 1, 10  # onnx.TensorProto.DataType
 #: Operators whose result has a type of its own; a Cast names it.
 _NO_FLOATS = frozenset(
     ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
 ) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonMaxSuppression"))
 #: LayerType members that rule 4 is about.
 _LEFT_ALONE = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
+#: LayerType members that compute nothing (rule 2).
+_MOVES = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
 
 
 def float_types(model: Outline) -> dict[str, int]:
@@ -33,12 +38,12 @@ def float_types(model: Outline) -> dict[str, int]:
     found = {
         name: element
         for name, element in (*model.inputs, *model.initializers, *model.outputs)
-        if element in (_FLOAT32, _FLOAT16)
+        if element in (FLOAT32, FLOAT16)
     }
     for node in model.nodes:
         if node.operator in _NO_FLOATS:
             continue
-        named = [element for element in node.types if element in (_FLOAT32, _FLOAT16)]
+        named = [element for element in node.types if element in (FLOAT32, FLOAT16)]
         read = [found[name] for name in node.inputs if name in found]
         if node.operator == "Cast":
             read = []
@@ -51,17 +56,17 @@ def float_types(model: Outline) -> dict[str, int]:
 
 def uses_half(model: Outline) -> bool:
     """Whether any value of a model is float16."""
-    return _FLOAT16 in float_types(model).values()
+    return FLOAT16 in float_types(model).values()
 
 
 def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
     """Rules 1 to 4, on the network that `model` was parsed into."""
     types = float_types(model)
-    if _FLOAT16 not in types.values():
+    if FLOAT16 not in types.values():
         return
     config.set_flag(trt.BuilderFlag.FP16)
     config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
-    members = {_FLOAT32: trt.DataType.FLOAT, _FLOAT16: trt.DataType.HALF}
+    members = {FLOAT32: trt.DataType.FLOAT, FLOAT16: trt.DataType.HALF}
     floats = (trt.DataType.FLOAT, trt.DataType.HALF)
     known: dict[str, int] = dict(types)
     for index in range(network.num_layers):
@@ -70,12 +75,15 @@ def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
         kind = _type_of(layer, outputs, known)
         if kind is not None:
             known.update((tensor.name, kind) for tensor in outputs if tensor.name not in types)
-        if str(layer.type).rpartition(".")[2] in _LEFT_ALONE or all(tensor.dtype not in floats for tensor in outputs):
+        member = str(layer.type).rpartition(".")[2]
+        if member in _LEFT_ALONE or (member in _MOVES and kind == FLOAT16):
             continue
-        layer.precision = members[kind or _FLOAT32]
+        if all(tensor.dtype not in floats for tensor in outputs):
+            continue
+        layer.precision = members[kind or FLOAT32]
         for k, tensor in enumerate(outputs):
             if tensor.dtype in floats and not tensor.is_shape_tensor:
-                layer.set_output_type(k, members[known.get(tensor.name, _FLOAT32)])
+                layer.set_output_type(k, members[known.get(tensor.name, FLOAT32)])
 
 
 def _type_of(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:

@@ -1,0 +1,161 @@
+"""Weights that a graph casts to half are given as halves; what is computed is the same, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper as h
+from onnx import numpy_helper
+
+from trtbuild.toolchain.half_weights import cast_weights
+from trtbuild.toolchain.onnx_outline import outline
+
+FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+
+
+def cast(model: bytes, weights: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
+    found, given = cast_weights(model, {f"w{k}": value.tobytes() for k, value in enumerate(weights)})
+    return found, {name: bytes(data) for name, data in given.items()}
+
+
+def whole(model: bytes, weights: Mapping[str, bytes]) -> onnx.ModelProto:
+    """`model` with its external weights in it."""
+    proto = onnx.ModelProto.FromString(model)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            assert [(entry.key, entry.value) for entry in tensor.external_data] == [("location", tensor.name)]
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = weights[tensor.name]
+    return proto
+
+
+def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(whole(model, weights).SerializeToString())
+    return session.run(None, {f"i{k}": value for k, value in enumerate(inputs)})  # type: ignore[no-any-return]
+
+
+def halves(make_model: Any) -> tuple[bytes, list[np.ndarray]]:
+    """w0 in half alone, w1 in both precisions, w2 in float32 alone, w3 a half already."""
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal((8, 8)).astype(np.float32) for _ in range(3)]
+    weights.append(random.standard_normal(8).astype(np.float16))
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=HALF),
+        h.make_node("Cast", ["w0"], ["v1"], to=HALF),
+        h.make_node("MatMul", ["v0", "v1"], ["v2"]),
+        h.make_node("Cast", ["w1"], ["v3"], to=HALF),
+        h.make_node("Add", ["v2", "v3"], ["v4"]),
+        h.make_node("Add", ["v4", "w3"], ["v5"]),
+        h.make_node("Cast", ["v5"], ["v6"], to=FLOAT),
+        h.make_node("Add", ["v6", "w1"], ["v7"]),
+        h.make_node("Mul", ["v7", "w2"], ["o0"]),
+    ]
+    return make_model(nodes, [("FLOAT", [8, 8])], ["FLOAT"], weights), weights
+
+
+def test_the_casts_are_gone_and_the_numbers_are_the_same(make_model: Any) -> None:
+    model, weights = halves(make_model)
+    found, given = cast(model, weights)
+    value = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
+    before = computed(model, {f"w{k}": weight.tobytes() for k, weight in enumerate(weights)}, value)
+    assert np.array_equal(computed(found, given, value)[0], before[0])
+    shape = outline(found)
+    assert [node.name for node in shape.nodes] == ["n0", "n2", "n4", "n5", "n6", "n7", "n8"]
+    assert dict(shape.initializers) == {"w1": FLOAT, "w2": FLOAT, "w3": HALF, "v1": HALF, "v3": HALF}
+    assert {weight.name: (weight.shape, weight.size_bytes) for weight in shape.weights} == {
+        "w1": ((8, 8), 256),
+        "w2": ((8, 8), 256),
+        "v1": ((8, 8), 128),
+        "v3": ((8, 8), 128),
+        "w3": ((8,), 16),
+    }
+    assert set(given) == {"w1", "w2", "w3", "v1", "v3"}  # w0 is read by nobody
+
+
+def test_rounding_is_to_nearest_even_and_infinite_beyond_the_largest(make_model: Any) -> None:
+    one = 2.0**-11  # half of the distance from 1 to the next float16
+    weight = np.array([1 + one, 1 + 3 * one, 65519, 65520, -1e30, 1e-8, 6e-8, -0.0, np.inf, np.nan], np.float32)
+    nodes = [h.make_node("Cast", ["w0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
+    model = make_model(nodes, [], ["FLOAT16"], [weight])
+    found, given = cast(model, [weight])
+    ours, theirs = computed(found, given)[0], computed(model, {"w0": weight.tobytes()})[0]
+    assert ours.tobytes()[:-2] == theirs.tobytes()[:-2] and np.isnan(ours[-1]) and np.isnan(theirs[-1])
+    assert ours[:5].tolist() == [1, 1 + 4 * one, 65504, np.inf, -np.inf]
+
+
+def test_a_cast_that_is_an_output_stays_and_so_does_its_weight(make_model: Any) -> None:
+    weight = np.arange(4, dtype=np.float32)
+    nodes = [h.make_node("Cast", ["w0"], ["o0"], to=HALF)]
+    model = make_model(nodes, [], ["FLOAT16"], [weight])
+    assert cast(model, [weight]) == (model, {"w0": weight.tobytes()})
+
+
+@pytest.mark.parametrize(("dtype", "to"), [("float64", HALF), ("int32", HALF), ("float32", onnx.TensorProto.BFLOAT16)])
+def test_other_casts_stay(dtype: str, to: int, make_model: Any) -> None:
+    weight = np.arange(4).astype(dtype)
+    nodes = [h.make_node("Cast", ["w0"], ["v0"], to=to), h.make_node("Cast", ["v0"], ["o0"], to=FLOAT)]
+    model = make_model(nodes, [], ["FLOAT"], [weight])
+    assert cast(model, [weight]) == (model, {"w0": weight.tobytes()})
+
+
+def test_a_constant_that_the_model_holds_stays(make_model: Any) -> None:
+    constants = {"c0": np.arange(4, dtype=np.float32)}
+    nodes = [h.make_node("Cast", ["c0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
+    model = make_model(nodes, [], ["FLOAT16"], [], constants)
+    assert cast(model, []) == (model, {})
+
+
+def test_what_a_nested_graph_reads_is_read(make_model: Any) -> None:
+    """A branch reads the weight itself, and the half that was cast outside; its own cast stays."""
+    weight = np.arange(4, dtype=np.float32)
+    then = h.make_graph(
+        [h.make_node("Cast", ["v0"], ["t0"], to=FLOAT), h.make_node("Add", ["t0", "w0"], ["r0"])],
+        "then",
+        [],
+        [h.make_tensor_value_info("r0", FLOAT, [4])],
+    )
+    otherwise = h.make_graph(
+        [h.make_node("Cast", ["w0"], ["t1"], to=HALF), h.make_node("Cast", ["t1"], ["r1"], to=FLOAT)],
+        "otherwise",
+        [],
+        [h.make_tensor_value_info("r1", FLOAT, [4])],
+    )
+    nodes = [
+        h.make_node("Cast", ["w0"], ["v0"], to=HALF),
+        h.make_node("If", ["i0"], ["o0"], then_branch=then, else_branch=otherwise),
+    ]
+    model = make_model(nodes, [("BOOL", [])], ["FLOAT"], [weight])
+    found, given = cast(model, [weight])
+    assert set(given) == {"w0", "v0"}
+    assert [node.operator for node in outline(found).nodes] == ["If"]
+    for choice in (True, False):
+        before = computed(model, {"w0": weight.tobytes()}, np.array(choice))
+        assert np.array_equal(computed(found, given, np.array(choice))[0], before[0])
+
+
+def test_everything_else_in_the_model_is_kept(make_model: Any) -> None:
+    model, weights = halves(make_model)
+    proto = onnx.ModelProto.FromString(model)
+    proto.metadata_props.add(key="said", value="by somebody")
+    proto.graph.doc_string = "a graph"
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(1.5), "c0"))
+    found = onnx.ModelProto.FromString(cast(proto.SerializeToString(), weights)[0])
+    for part in (proto, found):
+        del part.graph.node[:]
+        del part.graph.initializer[:]
+    assert found == proto
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (300, 2)])
+def test_shapes(shape: tuple[int, ...], make_model: Any) -> None:
+    weight = np.ones(shape, np.float32)
+    nodes = [h.make_node("Cast", ["w0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
+    found, given = cast(make_model(nodes, [], ["FLOAT16"], [weight]), [weight])
+    assert given == {"v0": np.ones(shape, np.float16).tobytes()}
+    assert np.array_equal(computed(found, given)[0], np.ones(shape, np.float16))

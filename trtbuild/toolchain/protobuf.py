@@ -1,0 +1,92 @@
+"""Protobuf's wire format, read and written field by field: https://protobuf.dev/programming-guides/encoding.
+
+Engine workers have TensorRT and numpy, and need not have onnx or protobuf. Only integers and length-delimited fields
+(texts, messages, packed numbers) are told; fixed32 and fixed64 are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """The number and value of each field. Raises ValueError for what is no message."""
+    for number, value, _ in spans(message):
+        if value is not None:
+            yield number, value
+
+
+def messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The fields that are length-delimited."""
+    for number, value in fields(message):
+        if isinstance(value, memoryview):
+            yield number, value
+
+
+def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, memoryview]]:
+    """The number and value (None where it is passed over) of each field, and all of its bytes, so that joining the
+    bytes gives the message. Raises ValueError for what is no message."""
+    position = 0
+    while position < len(message):
+        start = position
+        tag, position = _varint(message, position)
+        wire = tag & 7
+        if wire == 0:
+            value, position = _varint(message, position)
+            yield tag >> 3, value, message[start:position]
+            continue
+        if wire == 2:
+            length, position = _varint(message, position)
+        elif wire in (1, 5):
+            length = 8 if wire == 1 else 4
+        else:
+            raise ValueError("not a protobuf message")
+        if position + length > len(message):
+            raise ValueError("a protobuf message that is cut off")
+        yield tag >> 3, message[position : position + length] if wire == 2 else None, message[start : position + length]
+        position += length
+
+
+def packed(data: memoryview) -> Iterator[int]:
+    """The integers of a packed field."""
+    position = 0
+    while position < len(data):
+        value, position = _varint(data, position)
+        yield value
+
+
+def signed(number: int) -> int:
+    """An int64 as its value, which the wire has as an unsigned number."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def integer(number: int, value: int) -> bytes:
+    """A field that is an integer, not below zero."""
+    return _encoded(number << 3) + _encoded(value)
+
+
+def delimited(number: int, value: bytes) -> bytes:
+    """A field that is a text or a message."""
+    return _encoded(number << 3 | 2) + _encoded(len(value)) + value
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise ValueError("a protobuf message that is cut off")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _encoded(value: int) -> bytes:
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)

@@ -38,7 +38,7 @@ from trtbuild.driver.in_program.exported import describe_program
 from trtbuild.driver.in_program.inputs import Described, Input, describe
 from trtbuild.driver.in_program.said import in_arguments
 from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
-from trtbuild.driver.in_program.targets import target_of
+from trtbuild.driver.in_program.targets import ensure_gpu, target_of
 from trtbuild.driver.loading import gpu_number
 from trtbuild.errors import InternalError, UsageError
 from trtbuild.runtime.callers import user_frame
@@ -73,8 +73,8 @@ def compile(
     The result is what ``trtbuild.load(…).module()`` returns, with `save` (`trtbuild.save`) and `report`: what was found and
     what was built, as ``trtbuild build --json`` says it.
 
-    Raises UsageError (wrong arguments, or a machine that cannot build), SourceError (what the module does),
-    ConversionRefused and ToolchainError (what TensorRT refuses); each says what to do.
+    Raises UsageError (wrong arguments, or a machine that cannot build), NoFittingTarget (no GPU to run the result on),
+    SourceError (what the module does), ConversionRefused and ToolchainError (what TensorRT refuses); each says what to do.
     """
     if inputs is not None and arg_inputs is not None:
         raise UsageError("inputs and arg_inputs are two names of one thing, and both are given", hint="leave one out")
@@ -187,6 +187,8 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
         builder=options.builder,
         places={"source": origin},
     )
+    if not is_cpu(options.device):
+        ensure_gpu(options.target, model.name)
     with made_on_the_cpu():
         traced = _traced(module, model, shapes)
     space = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)

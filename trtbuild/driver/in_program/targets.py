@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.spec import Compatibility, Target, ToolchainName
-from trtbuild.errors import EnvironmentFault, UsageError
+from trtbuild.errors import EnvironmentFault, NoFittingTarget, UsageError
 from trtbuild.toolchain import table
 from trtbuild.toolchain.devices import device_sms
 
@@ -35,6 +35,15 @@ def target_of(
     chosen = _toolchain(sm, toolchain)
     found = Target(f"sm{sm}", sm, chosen, version, platform=table.host_platform())
     return found if compatibility is None else replace(found, compatibility=_compatibility(compatibility))
+
+
+def ensure_gpu(target: Target, name: str) -> None:
+    """Raises NoFittingTarget where this machine has no GPU to run `name` on: before it is built, not after."""
+    if not device_sms():
+        raise NoFittingTarget(
+            f"no GPU was found, and the engines of {name!r} need one: {target.name} (SM {target.sm}, {target.toolchain})",
+            hint='compile it with device="cpu", which runs it without any engine',
+        )
 
 
 def _sm(target: Any) -> int:

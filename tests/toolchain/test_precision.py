@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper as h
 
 from trtbuild.toolchain.onnx_outline import outline
@@ -99,3 +100,74 @@ def test_layers_that_only_move_are_bound_where_they_move_float32(make_model: Any
     assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
     assert [(layer.precision, layer.types) for layer in floats] == [(FLOAT, {0: FLOAT})] * len(kinds)
     assert (behind.precision, behind.types) == (HALF, {0: HALF})  # the type goes on through them
+
+
+def nested(branch: list[Any], result: int, given: int) -> bytes:
+    """o0 is the exponential of an If, whose branches are given i1; the first one is `branch`, which makes r0 of v0."""
+    inner = [
+        h.make_graph(nodes, "nested", [], [h.make_tensor_value_info(name, result, [4])])
+        for nodes, name in (
+            (branch, "r0"),
+            ([h.make_node("Cast", ["v0"], ["r1"], to=result)], "r1"),
+        )
+    ]
+    graph = h.make_graph(
+        [
+            h.make_node("Identity", ["i1"], ["v0"]),
+            h.make_node("If", ["i0"], ["v1"], then_branch=inner[0], else_branch=inner[1]),
+            h.make_node("Exp", ["v1"], ["v2"]),
+            h.make_node("Identity", ["v2"], ["o0"]),
+        ],
+        "partition",
+        [h.make_tensor_value_info("i0", onnx.TensorProto.BOOL, []), h.make_tensor_value_info("i1", given, [4])],
+        [h.make_tensor_value_info("o0", result, [4])],
+    )
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)])
+    onnx.checker.check_model(model, full_check=True)
+    return model.SerializeToString()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(10, 1), (1, 10)])
+def test_what_a_nested_graph_makes_has_its_own_type_and_not_one_that_is_named_inside(inside: int, outside: int) -> None:
+    casts = [h.make_node("Cast", ["v0"], ["t0"], to=inside), h.make_node("Cast", ["t0"], ["r0"], to=outside)]
+    model = outline(nested(casts, outside, outside))
+    assert {float_types(model)[name] for name in ("v0", "v1", "v2", "o0")} == {outside}
+    assert uses_half(model)
+
+
+def test_what_a_loop_makes_has_the_type_behind_its_condition() -> None:
+    """Its body's first output is whether it goes on."""
+    values = [("k", 7, []), ("c", 9, []), ("s", 10, [4])]
+    inner = [("Identity", "c", "d", {}), ("Cast", "s", "u", {"to": 1}), ("Cast", "u", "t", {"to": 10})]
+    body = h.make_graph(
+        [h.make_node(kind, [x], [y], **to) for kind, x, y, to in (*inner, ("Identity", "u", "each", {}))],
+        "nested",
+        [h.make_tensor_value_info(*value) for value in values],
+        [h.make_tensor_value_info(*value) for value in (("d", 9, []), ("t", 10, [4]), ("each", 1, [4]))],
+    )
+    inputs = [h.make_tensor_value_info(*value) for value in (("i0", 7, []), ("i1", 9, []), ("i2", 10, [4]))]
+    nodes = [h.make_node("Loop", ["i0", "i1", "i2"], ["v0", "v1"], body=body), h.make_node("Exp", ["v0"], ["o0"])]
+    graph = h.make_graph(nodes, "partition", inputs, [h.make_tensor_value_info("o0", 10, [4])])
+    found = float_types(outline(h.make_model(graph).SerializeToString()))
+    assert (found["v0"], found["v1"]) == (10, 1)
+
+
+def test_behind_a_cast_in_a_nested_graph_layers_compute_in_its_type() -> None:
+    """Such a cast has no value of the outer graph."""
+    casts = [h.make_node("Cast", ["v0"], ["t0"], to=1), h.make_node("Exp", ["t0"], ["t1"])]
+    model = outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
+    values = (("v0", HALF), ("t0", FLOAT), ("t1", FLOAT), ("r0", HALF))
+    half, up, made, down = (trt.FakeTensor(name, dtype) for name, dtype in values)
+    layers = [
+        trt.FakeLayer("CAST", [half], [up]),
+        trt.FakeLayer("UNARY", [up], [made]),
+        trt.FakeLayer("CAST", [made], [down]),
+        trt.FakeLayer("UNARY", [down], [trt.FakeTensor("t2", HALF)]),
+    ]
+    constrain(trt.MODULE, trt.FakeNetwork([], layers), trt.FakeConfig(), model)
+    assert [(layer.precision, layer.types) for layer in layers] == [
+        (None, {}),
+        (FLOAT, {0: FLOAT}),
+        (None, {}),
+        (HALF, {0: HALF}),
+    ]

@@ -51,6 +51,9 @@ class Node:
     types: tuple[int, ...]
     #: The smallest and largest int64 number of constants that are attributes of it; None without such a one.
     int64_range: tuple[int, int] | None = None
+    #: Element types of the outputs of the first graph that is nested in it, 0 where that is not said. The node's own
+    #: outputs are the last of them, in order: a Loop has its condition before.
+    results: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,12 @@ def _node(message: memoryview) -> Node:
     texts: dict[int, list[str]] = {_NODE_INPUT: [], _NODE_OUTPUT: [], _NODE_NAME: [], _NODE_OPERATOR: []}
     types: list[int] = []
     numbers: list[int] = []
+    results: list[int] = []
     for field, part in messages(message):
         if field in texts:
             texts[field].append(bytes(part).decode())
         elif field == _NODE_ATTRIBUTE:
-            _attribute(part, texts[_NODE_INPUT], types, numbers)
+            _attribute(part, texts[_NODE_INPUT], types, numbers, results)
     return Node(
         "".join(texts[_NODE_NAME]),
         "".join(texts[_NODE_OPERATOR]),
@@ -107,10 +111,11 @@ def _node(message: memoryview) -> Node:
         tuple(texts[_NODE_OUTPUT]),
         tuple(types),
         (min(numbers), max(numbers)) if numbers else None,
+        tuple(results),
     )
 
 
-def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int]) -> None:
+def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int], results: list[int]) -> None:
     name, number = "", 0
     whole: list[int] = []
     for field, value in fields(message):
@@ -126,6 +131,8 @@ def _attribute(message: memoryview, reads: list[str], types: list[int], numbers:
             if types[-1] == _INT64:
                 numbers += _int64_range(value)
         elif field == _ATTRIBUTE_GRAPH:
+            if not results:
+                results += [_value(inner)[1] for part, inner in messages(value) if part == _GRAPH_OUTPUT]
             for part, inner in messages(value):
                 if part == GRAPH_NODE:
                     node = _node(inner)

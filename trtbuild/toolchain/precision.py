@@ -8,8 +8,8 @@ without it none. The graph says exactly which values are float16 (`trtbuild.stag
    values have in the graph, with OBEY_PRECISION_CONSTRAINTS: a build that cannot do so fails. float32 parts stay float32;
    layers that only move halves are left alone: they may be moved as float32, and where attention is fused, 8.6 refuses
    the bound ones ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured);
-3. a layer that the parser adds for itself has no value of the graph: it computes in the type of what it reads, and in
-   float32 if that is not known;
+3. a layer that the parser adds for itself, or that is in a nested graph, has no value of the graph: it computes in the type
+   of what it reads, behind a cast in that of the cast, and in float32 if that is not known;
 4. constants and casts have their type themselves, and layers that make integers and booleans have no precision.
 
 Weights that are cast to half are given as halves: `trtbuild.toolchain.half_weights`.
@@ -34,7 +34,7 @@ _MOVES = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "
 
 def float_types(model: Outline) -> dict[str, int]:
     """The float values of a model → their element type. ONNX's operators make floats of the type of the floats that they
-    read first, but Cast, and those that name a type."""
+    read first, but Cast, and those that name a type; what comes out of a nested graph is what that says."""
     found = {
         name: element
         for name, element in (*model.inputs, *model.initializers, *model.outputs)
@@ -42,6 +42,14 @@ def float_types(model: Outline) -> dict[str, int]:
     }
     for node in model.nodes:
         if node.operator in _NO_FLOATS:
+            continue
+        if node.results:
+            made_inside = node.results[-len(node.outputs) :]
+            found.update(
+                (name, element)
+                for name, element in zip(node.outputs, made_inside, strict=False)
+                if element in (FLOAT32, FLOAT16) and name not in found
+            )
             continue
         named = [element for element in node.types if element in (FLOAT32, FLOAT16)]
         read = [found[name] for name in node.inputs if name in found]
@@ -55,27 +63,28 @@ def float_types(model: Outline) -> dict[str, int]:
 
 
 def uses_half(model: Outline) -> bool:
-    """Whether any value of a model is float16."""
-    return FLOAT16 in float_types(model).values()
+    """Whether any value of a model is float16, in nested graphs too."""
+    return FLOAT16 in float_types(model).values() or any(FLOAT16 in node.types for node in model.nodes)
 
 
 def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
     """Rules 1 to 4, on the network that `model` was parsed into."""
-    types = float_types(model)
-    if FLOAT16 not in types.values():
+    if not uses_half(model):
         return
+    types = float_types(model)
     config.set_flag(trt.BuilderFlag.FP16)
     config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
     members = {FLOAT32: trt.DataType.FLOAT, FLOAT16: trt.DataType.HALF}
-    floats = (trt.DataType.FLOAT, trt.DataType.HALF)
+    elements = {member: element for element, member in members.items()}
+    floats = tuple(elements)
     known: dict[str, int] = dict(types)
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         outputs = [layer.get_output(k) for k in range(layer.num_outputs)]
-        kind = _type_of(layer, outputs, known)
+        member = str(layer.type).rpartition(".")[2]
+        kind = elements.get(outputs[0].dtype) if member == "CAST" else _type_of(layer, outputs, known)
         if kind is not None:
             known.update((tensor.name, kind) for tensor in outputs if tensor.name not in types)
-        member = str(layer.type).rpartition(".")[2]
         if member in _LEFT_ALONE or (member in _MOVES and kind == FLOAT16):
             continue
         if all(tensor.dtype not in floats for tensor in outputs):

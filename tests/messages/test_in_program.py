@@ -66,6 +66,11 @@ NAMES = {
     "halves": Of(lambda x: x.reshape(-1, 2, 8).sum(1)).eval(),
     "both": Of(lambda x, y: x + y, second=True).eval(),
     "embeds": Of(lambda x: torch.nn.functional.embedding(x, torch.ones(9, 4))).eval(),
+    "exported": torch.export.export(
+        Net().eval(),
+        (torch.ones(4, 8),),
+        dynamic_shapes={"x": {0: torch.export.Dim("rows", min=1, max=16)}},
+    ),
     "sorts": Of(lambda x: x.sort(0).values).eval(),
 }
 

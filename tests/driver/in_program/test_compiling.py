@@ -212,6 +212,32 @@ def test_inputs_narrow_a_program_of_torch_export(compiled: Compiled, net: torch.
     assert (opt.min, opt.opt, opt.max) == ((1, 8), (5, 8), (64, 8))
 
 
+def test_several_profiles_of_a_program_of_torch_export(compiled: Compiled, net: torch.nn.Module) -> None:
+    """All of them, also where each is of one shape."""
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
+    made = compiled(exported, [[Input((4, 8))], [Input((64, 8))]])
+    assert [shape.opt for profile in made.package.index.profiles for shape in profile.shapes] == [(4, 8), (64, 8)]
+    with pytest.raises(ValueError, match="no profile takes these shapes"):
+        made(torch.ones(20, 8))
+
+
+def test_keywords_of_a_program_of_torch_export_come_in_any_order(compiled: Compiled) -> None:
+    class Sums(torch.nn.Module):
+        def forward(self, x: torch.Tensor, *, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return x + a + b.sum()
+
+    batch = torch.export.Dim("batch", min=2, max=8)
+    x, named = torch.ones(4, 3), {"a": torch.ones(4, 3), "b": torch.ones(5, 3)}
+    dynamic: dict[str, Any] = {"x": {0: batch}, "a": {0: batch}, "b": None}
+    exported = torch.export.export(Sums(), (x,), named, dynamic_shapes=dynamic)
+    rows = Input(min_shape=(2, 3), opt_shape=(4, 3), max_shape=(8, 3))
+    for inputs, keywords in (([rows], {"b": Input((5, 3)), "a": rows}), ([x], {"b": named["b"], "a": named["a"]})):
+        made = compiled(exported, inputs, keywords)
+        assert [entry.name for entry in made.package.index.inputs] == ["x", "a", "b"]
+        assert made(torch.ones(8, 3), a=torch.ones(8, 3), b=torch.ones(5, 3)).tolist() == [[17] * 3] * 8
+
+
 def test_a_trace_in_memory_leaves_no_record_of_its_own(
     program_cache: Path, net: torch.nn.Module, compiled: Compiled
 ) -> None:

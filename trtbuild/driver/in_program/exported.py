@@ -2,8 +2,10 @@
 
 Rules
 1. Without `inputs` a dim's range is the program's, and opt the size in its example (its max, where that is not known).
-2. Tensors as `inputs` say opt. `Input`s with ranges say all, and have to lie in the program's.
-3. Axes with one symbol are one dim; ``2 * half`` is a dim of multiples of 2.
+2. Tensors as `inputs` say opt. `Input`s with ranges, or several profiles, say all. Dtypes and ranks are the program's, and
+   sizes lie in its ranges: torch.export tells of those, and of nothing else.
+3. Keyword inputs come in the program's order: torch.export takes those of a program by their place, whatever their names.
+4. Axes with one symbol are one dim; ``2 * half`` is a dim of multiples of 2.
 """
 
 from __future__ import annotations
@@ -28,19 +30,22 @@ def describe_program(
     names = [entry.name for entry in own if not entry.keyword]
     given: Described | None = None
     if inputs is not None or kwarg_inputs is not None:
-        given = describe(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes)
-        if any(shape.min != shape.max for profile in given.profiles for _, shape in profile.shapes):
+        given = _keywords_in_order(
+            own, describe(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes)
+        )
+        _check_kinds(own, given)
+        if len(given.profiles) > 1 or not _is_example(own, given):
             return given if given.dims else replace(given, dims=_shared(own, given.inputs))
     examples = dict(given.profiles[0].shapes) if given is not None else {}
     shapes: list[tuple[str, ShapeRange]] = []
-    order = {name: entry for entry in own for name in (entry.name,)}
     labels = [entry.name for entry in given.inputs] if given is not None else [entry.name for entry in own]
-    for label, entry in zip(labels, _in_order(own, labels, order), strict=True):
+    ordered = _in_order(own, labels)
+    for label, entry in zip(labels, ordered, strict=True):
         low: list[int] = []
         mid: list[int] = []
         high: list[int] = []
         for number, axis in enumerate(entry.shape):
-            said = examples[label].opt[number] if label in examples and number < len(examples[label].opt) else None
+            said = examples[label].opt[number] if label in examples else None
             if not isinstance(axis, ProgramAxis):
                 sizes = (axis, axis, axis)
             else:
@@ -55,15 +60,58 @@ def describe_program(
             for sizes_of, size in zip((low, mid, high), sizes, strict=True):
                 sizes_of.append(size)
         shapes.append((label, ShapeRange(tuple(low), tuple(mid), tuple(high))))
-    made = tuple(
-        SpecInput(label, entry.dtype, entry.keyword)
-        for label, entry in zip(labels, _in_order(own, labels, order), strict=True)
-    )
+    made = tuple(SpecInput(label, entry.dtype, entry.keyword) for label, entry in zip(labels, ordered, strict=True))
     return Described(made, (Profile("0", tuple(shapes)),), _shared(own, made))
 
 
-def _in_order(own: Sequence[Any], labels: Sequence[str], by_name: Mapping[str, Any]) -> list[Any]:
-    """The program's inputs in the order of `labels`: positional ones by place, keyword ones by name."""
+def _keywords_in_order(own: Sequence[Any], given: Described) -> Described:
+    """The same inputs, those that go by name in the program's order (rule 3)."""
+    places = {entry.name: number for number, entry in enumerate(own)}
+    order = sorted(
+        range(len(given.inputs)),
+        key=lambda k: places.get(given.inputs[k].name, len(own)) if given.inputs[k].keyword else -1,
+    )
+    return replace(
+        given,
+        inputs=tuple(given.inputs[k] for k in order),
+        profiles=tuple(replace(each, shapes=tuple(each.shapes[k] for k in order)) for each in given.profiles),
+    )
+
+
+def _check_kinds(own: Sequence[Any], given: Described) -> None:
+    """Raise UsageError where an input has another dtype or rank than the program's."""
+    for number, program in enumerate(_in_order(own, [entry.name for entry in given.inputs])):
+        entry = given.inputs[number]
+        for profile in given.profiles:
+            rank = len(profile.shapes[number][1].opt)
+            if entry.dtype != program.dtype or rank != len(program.shape):
+                raise UsageError(
+                    f"input {entry.name!r} is {entry.dtype} with {rank} axes, and the exported program takes "
+                    f"{program.dtype} with {len(program.shape)}",
+                    hint="leave inputs out: the program has its own",
+                )
+
+
+def _is_example(own: Sequence[Any], given: Described) -> bool:
+    """Whether the only profile of `given` is one call that the program takes."""
+    from trtbuild.stages.trace.in_memory import ProgramAxis
+
+    def fits(axis: Any, size: int) -> bool:
+        if not isinstance(axis, ProgramAxis):
+            return bool(size == axis)
+        return axis.low <= size and (axis.high is None or size <= axis.high) and size % axis.unit == 0
+
+    ordered = _in_order(own, [entry.name for entry in given.inputs])
+    (profile,) = given.profiles
+    return all(
+        shape.min == shape.max and all(map(fits, program.shape, shape.opt))
+        for program, (_, shape) in zip(ordered, profile.shapes, strict=True)
+    )
+
+
+def _in_order(own: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    """The program's inputs in the order of `labels`: positional ones by place, keyword ones by name. Raises UsageError."""
+    by_name = {entry.name: entry for entry in own}
     positional = iter([entry for entry in own if not entry.keyword])
     found = []
     for label in labels:
@@ -82,7 +130,7 @@ def _shared(own: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, 
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     places: dict[tuple[str, int], list[tuple[str, int]]] = {}
-    for entry, given in zip(own, inputs, strict=False):
+    for entry, given in zip(_in_order(own, [given.name for given in inputs]), inputs, strict=True):
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):
                 places.setdefault((axis.symbol, axis.unit), []).append((given.name, number))

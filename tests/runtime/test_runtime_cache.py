@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,20 @@ def test_the_second_place_is_the_users_cache(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _, second = places(tmp_path / "package", "0123456789abcdef" * 4, "tensorrt-rtx", "1.7.1", H200)
     assert second.is_relative_to(tmp_path / "cache" / "trtbuild" / "runtime" / ("0123456789abcdef" * 2))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="where a user's home is asked of the system")
+def test_without_a_home_the_package_is_the_only_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number that no user has."""
+    import pwd
+
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(RuntimeError):
+        Path.home()
+    (only,) = places(tmp_path, "0" * 64, "tensorrt-rtx", "1.7.1", H200)
+    assert only.is_relative_to(tmp_path)

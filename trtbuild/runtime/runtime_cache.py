@@ -63,10 +63,13 @@ def gpu(ordinal: int) -> Gpu | None:
 
 
 def places(package: Path, digest: str, library: str, version: str, device: Gpu) -> tuple[Path, ...]:
-    """Where the file may be, best first. `digest` is the package's."""
+    """Where the file may be, best first. `digest` is the package's. A user without a home (a container's) has one place."""
     name = f"{_plain(device.name)}-sm{device.sm}-driver{device.driver}.kernels"
     inner = Path(f"{_plain(library)}-{_plain(version)}", name)
-    return package / FOLDER / inner, _user_cache() / "trtbuild" / "runtime" / digest[:32] / inner
+    found = [package / FOLDER / inner]
+    with contextlib.suppress(RuntimeError):  # Path.home(): neither $HOME nor an entry of the user
+        found.append(_user_cache() / "trtbuild" / "runtime" / digest[:32] / inner)
+    return tuple(found)
 
 
 class KernelFile:

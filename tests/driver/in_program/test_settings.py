@@ -91,8 +91,15 @@ def test_the_target_is_the_gpu_that_was_found(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("trtbuild.driver.in_program.targets.device_sms", lambda: (86, 120))
     assert options_of().target.sm == 86
     assert options_of(device="cuda:1").target.sm == 120
+    assert options_of(device=1).target.sm == 120
     with pytest.raises(UsageError, match="there is no device cuda:2"):
         options_of(device="cuda:2")
+
+
+def test_a_device_that_is_none_is_refused_before_any_work() -> None:
+    for device in ("cpu:3", "cuda:x", -1, "gpu"):
+        with pytest.raises(UsageError, match="is no device"):
+            options_of(target=89, device=device)
 
 
 def test_a_mistyped_option_is_told_the_option_that_it_is_like() -> None:

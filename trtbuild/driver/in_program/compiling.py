@@ -129,9 +129,7 @@ def options_of(
     * `cache_dir`: the cache; ``$TRTBUILD_CACHE_DIR`` unless said, else ``cache/`` of the working directory.
     * `jobs`: how many steps run at once; as many as there are processors unless said.
     """
-    on_cpu = is_cpu(device)
-    if not on_cpu:
-        gpu_number(device)
+    on_cpu = gpu_number(device) is None
     if reference is not None:
         checked.flag("reference", reference)
     if on_cpu and reference is False:

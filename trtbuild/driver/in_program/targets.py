@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.spec import Compatibility, Target, ToolchainName
+from trtbuild.driver.loading import gpu_number
 from trtbuild.errors import EnvironmentFault, NoFittingTarget, UsageError
 from trtbuild.toolchain import table
 from trtbuild.toolchain.devices import device_sms
@@ -113,21 +113,15 @@ def _toolchain(sm: int, given: str | None) -> ToolchainName:
 
 
 def _found(device: Any) -> int:
-    """The SM of the GPU that `device` names (``"cuda:1"``), else of torch's current one, else of the first."""
+    """The SM of the GPU that `device` names (``"cuda:1"``, 1), else of torch's current one, else of the first."""
     sms = device_sms()
-    kind, _, number = str(device if device is not None else "cuda").partition(":")
-    if not sms or kind == "cpu":
+    ordinal = gpu_number(device)
+    if not sms or ordinal is None:
         here = "this machine has no GPU" if not sms else f"the model is to run on {device}"
         raise EnvironmentFault(
             f"no target is given, and {here}: it is not known what to build for",
             hint='say what to build for: target=89, say; with device="cpu" it then runs here, without its engines',
         )
-    ordinal = int(number) if number.isdigit() else _current()
     if ordinal >= len(sms):
         raise EnvironmentFault(f"there is no device {device}", hint=f"this machine has {len(sms)} GPUs")
     return sms[ordinal]
-
-
-def _current() -> int:
-    torch = sys.modules.get("torch")
-    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_available() else 0

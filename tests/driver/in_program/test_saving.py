@@ -38,6 +38,28 @@ def test_a_package_is_written_from_the_cache_and_again_from_a_package(made: Any,
     assert (tmp_path / "loaded.pt2").is_file()
 
 
+def test_of_a_package_that_is_replaced_nothing_stays(made: Any, compiled: Callable[..., Any], tmp_path: Path) -> None:
+    place, alone = tmp_path / "place", tmp_path / "alone"
+    made.save(place)
+    (place / "NOTES").write_text("somebody's own")
+    before = set(content(place))
+    other = compiled(torch.nn.Linear(3, 2).eval(), [Input((4, 3))])
+    other.save(place)
+    other.save(alone)
+    assert before - set(content(alone)) > {Path("NOTES")}  # there was something to be removed
+    assert content(place) == content(alone) | {Path("NOTES"): b"somebody's own"}
+
+
+@pytest.mark.parametrize("path", ["", 3, None])
+def test_rejects_what_is_no_path(made: Any, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one would be the working directory."""
+    monkeypatch.chdir(tmp_path)
+    before = content(tmp_path)
+    with pytest.raises(UsageError, match="path must be a path"):
+        made.save(path)
+    assert content(tmp_path) == before
+
+
 def test_the_format_is_said_or_follows_from_the_name(made: Any, tmp_path: Path) -> None:
     made.save(tmp_path / "model.ep", output_format="exported_program")
     extra = {"trtbuild.json": ""}

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.workspace import StoredPackage
+from trtbuild.driver.outputs.files import remove
+from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError
 from trtbuild.runtime.package import INDEX, Package
 
@@ -21,7 +24,8 @@ def save(
 
     A package is a directory that `trtbuild.load` opens (``output_format="package"``); a ``.pt2`` file is opened by
     ``torch.export.load`` after ``import trtbuild`` (``"pt2"``, and unless said where `path` ends so). A file is for one
-    `target` of the package, which has to be named where there are several. What is there is replaced.
+    `target` of the package, which has to be named where there are several. What is there is replaced: files that the
+    package before it named and this one does not are removed, others are left alone.
 
     Raises UsageError, ConversionRefused (torch.export does not take the model), PackageDamaged, OSError.
     """
@@ -31,6 +35,8 @@ def save(
             f"a {type(module).__name__} is nothing that trtbuild can save",
             hint="give what trtbuild.compile or trtbuild.load returned",
         )
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise checked.wrong("path", "a path", path)
     place = Path(path)
     said = output_format if output_format is not None else "pt2" if place.suffix == ".pt2" else "package"
     if said not in FORMATS:
@@ -72,9 +78,14 @@ def _write_package(package: Package, root: Path) -> None:
     index = package.read_index() if isinstance(package, StoredPackage) else (package.path / INDEX).read_bytes()
     if root.exists() and package.path.exists() and root.samefile(package.path):
         return
+    old = before(root, (), None)
     for name in package.index.files:
         _write(root / name, package.read([name])[name])
     _write(root / INDEX, index)
+    wanted = {root / name for name in package.index.files}
+    for path in old:
+        if path not in wanted:
+            remove(path, root)
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:

@@ -126,3 +126,18 @@ def test_rejects_graphs_without_tensors() -> None:
     with pytest.raises(Exception, match="it takes no tensor") as caught:
         captured(lambda: torch.ones(3) * 2)
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), NotSupported)
+
+
+def test_what_a_layer_fixes_is_a_number_where_everything_is_dynamic() -> None:
+    """``torch.compile(dynamic=True)``: the features of a Linear begin as a symbol, which its weight then fixes."""
+    found: list[Captured] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        found.append(capture(graph))
+        return graph.forward
+
+    torch.compile(torch.nn.Linear(4, 3).eval(), backend=backend, dynamic=True)(torch.randn(5, 4))
+    (made,) = found
+    (entry,) = made.tensors
+    assert entry.shape[1] == 4 and isinstance(entry.shape[1], int)
+    assert [dim.at for dim in made.dims] == [((0, 0, 1),)]

@@ -119,9 +119,9 @@ def capture(module: torch.fx.GraphModule) -> Captured:
         elif isinstance(value, torch.Tensor) and _is_weight(node, given):
             weights.append(WeightInput(position, _weight_name(node), isinstance(given, torch.nn.Parameter)))
         elif isinstance(value, torch.Tensor):
-            shape = tuple(size if isinstance(size, int) else size.node.expr for size in value.shape)
+            shape = tuple(_size(size) for size in value.shape)
             for axis, size in enumerate(value.shape):
-                if not isinstance(size, int):
+                if not isinstance(shape[axis], int):
                     for symbol in size.node.expr.free_symbols:
                         ranges[symbol] = _bounds(size.node.shape_env, symbol)
                     marks[len(tensors), axis] = _marked(given, axis)
@@ -135,6 +135,12 @@ def capture(module: torch.fx.GraphModule) -> Captured:
         raise NotSupported("it returns no tensor")
     dims = _dims(tensors, ranges, marks)
     return Captured(module, tuple(tensors), tuple(weights), tuple(scalars), dims, outputs)
+
+
+def _size(size: Any) -> int | sympy.Expr:
+    """A number, or an expression over the symbols. What the graph has fixed (a Linear's features) is a number."""
+    found = size if isinstance(size, int) else size.node.expr
+    return int(found) if getattr(found, "is_Integer", False) else found
 
 
 def _given(node: torch.fx.Node) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtbuild.core.expressions import Expression, Interval, depends_on_data, evaluate, interval, symbols_of
+from trtbuild.core.expressions import Expression, Interval, depends_on_data, evaluate, interval, spelled, symbols_of
 
 BINARY = ["floordiv", "ceildiv", "mod", "pow"]
 SEVERAL = ["add", "mul", "max", "min"]
@@ -157,3 +157,33 @@ def test_powers_of_powers_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="is no size"):
         evaluate(tower, [])
     assert evaluate(["pow", 3, 4], []) == 81
+
+
+HEIGHT, ROWS = ["sym", 1], ["sym", 0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (ROWS, "rows"),
+        (["mul", 2, ROWS], "2*rows"),  # not the dim: twice as long
+        (["mul", 32, HEIGHT], "height"),
+        (["mul", 64, HEIGHT], "2*height"),
+        (["mul", 16, HEIGHT], "16*(height//32)"),
+        (HEIGHT, "height//32"),
+        (["add", ["mul", 32, HEIGHT], 1], "height+1"),
+        (["mul", 2, ["add", ROWS, 1]], "2*(rows+1)"),
+        (["mul", 32, ROWS, HEIGHT], "rows*height"),
+        (["floordiv", ["add", ROWS, 1], 2], "(rows+1)//2"),
+        (["max", ROWS, 3], "max(rows, 3)"),
+        (["data", 0], "data(0)"),
+        (["sym", 2], "s2"),
+    ],
+    ids=json.dumps,
+)
+def test_sizes_are_written_in_whole_dims(expression: Any, text: str) -> None:
+    assert spelled(expression, ["rows", "height"], [1, 32]) == text
+
+
+def test_without_units_a_size_is_written_as_it_stands() -> None:
+    assert spelled(["mul", 32, HEIGHT], ["rows", "height"]) == "32*height"

@@ -9,6 +9,7 @@ from typing import Any
 
 from trtbuild.cli import terminal
 from trtbuild.cli.quantities import aligned, count, size
+from trtbuild.core.expressions import spelled
 
 Document = dict[str, Any]
 
@@ -33,11 +34,11 @@ def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Docum
 
 def _index(found: Document) -> list[str]:
     index = found["index"]
-    dims = [dim["name"] for dim in index["dims"]]
+    dims = index["dims"]
     lines = [f"{terminal.bold(found['path'])}: model {index['model']}, {index['precision']}{_reference(index)}"]
     for kind in ("inputs", "outputs"):
         lines += _section(kind, [_tensor(entry, dims) for entry in index[kind]])
-    lines += _section("dims", [(dim["name"], _range(dim)) for dim in index["dims"]])
+    lines += _section("dims", [(dim["name"], _range(dim)) for dim in dims])
     shapes = [
         (profile["name"], name, *(f"{word} {_shape(shape[word], dims)}" for word in ("min", "opt", "max")))
         for profile in index["profiles"]
@@ -54,7 +55,7 @@ def _reference(index: Document) -> str:
     return ", with its reference program" if index.get("reference") else ""
 
 
-def _tensor(entry: Document, dims: Sequence[str]) -> tuple[str, ...]:
+def _tensor(entry: Document, dims: Sequence[Document]) -> tuple[str, ...]:
     by_name = ("keyword",) if entry.get("keyword") else ()
     return (entry["name"], entry["dtype"], _shape(entry["shape"], dims), *by_name)
 
@@ -89,19 +90,9 @@ def _reasons(reasons: Document) -> str:
     return "; ".join(f"{operator}: {reason}" for operator, reason in reasons.items())
 
 
-def _shape(shape: Sequence[Any], dims: Sequence[str]) -> str:
-    return f"[{', '.join(_size(size, dims) for size in shape)}]"
-
-
-def _size(size: Any, dims: Sequence[str]) -> str:
-    if isinstance(size, int):
-        return str(size)
-    operator, *operands = size
-    if operator == "sym":
-        return dims[operands[0]] if operands[0] < len(dims) else f"s{operands[0]}"
-    if operator == "mul" and len(operands) == 2 and isinstance(operands[0], int) and operands[1][0] == "sym":
-        return str(dims[operands[1][1]])  # a dim that is a multiple: its size, not its unit
-    return f"{operator}({', '.join(_size(operand, dims) for operand in operands)})"
+def _shape(shape: Sequence[Any], dims: Sequence[Document]) -> str:
+    names, units = [dim["name"] for dim in dims], [dim["multiple_of"] for dim in dims]
+    return f"[{', '.join(spelled(size, names, units) for size in shape)}]"
 
 
 # -- beyond the index

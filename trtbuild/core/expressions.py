@@ -53,18 +53,62 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
     return _bounds(str(operator), bounds)
 
 
-def spelled(expression: Expression, symbols: Sequence[str]) -> str:
-    """The expression for a person, with the symbols' names: ``32*height``."""
+def spelled(expression: Expression, symbols: Sequence[str], units: Sequence[int] = ()) -> str:
+    """The expression for a person, with the symbols' names: ``2*batch``.
+
+    `units` is what each symbol counts in, where names are those of whole sizes: with ``height`` in units of 32,
+    ``32*s`` is ``height`` and ``s`` is ``height//32``.
+    """
+    return _spelled(expression, symbols, units)[0]
+
+
+_SUM, _PRODUCT, _ATOM = range(3)
+_SIGNS = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
+
+
+def _spelled(expression: Expression, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
+    """The text, and how tightly it binds."""
     if isinstance(expression, int):
-        return str(expression)
+        return str(expression), _ATOM
     operator, *operands = expression
     if operator == "sym":
-        return symbols[_index(operands[0])]
-    signs = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
-    parts = [spelled(_operand(part), symbols) for part in operands]
-    if operator in signs:
-        return signs[str(operator)].join(parts)
-    return f"{operator}({', '.join(parts)})"
+        name, unit = _named(_index(operands[0]), symbols, units)
+        return (f"{name}//{unit}", _PRODUCT) if unit > 1 else (name, _ATOM)
+    if operator == "mul":
+        return _product([_operand(part) for part in operands], symbols, units)
+    parts = [_spelled(_operand(part), symbols, units) for part in operands]
+    if operator == "add":
+        return "+".join(text for text, _ in parts), _SUM
+    if operator in _SIGNS:
+        return _SIGNS[str(operator)].join(_bound(part) for part in parts), _PRODUCT
+    return f"{operator}({', '.join(text for text, _ in parts)})", _ATOM
+
+
+def _product(factors: Sequence[Expression], symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
+    number = math.prod(factor for factor in factors if isinstance(factor, int))
+    parts = []
+    for factor in factors:
+        if isinstance(factor, int):
+            continue
+        name, unit = _named(_index(factor[1]), symbols, units) if factor[0] == "sym" else ("", 1)
+        if unit > 1 and number % unit == 0:
+            number //= unit
+            parts.append((name, _ATOM))
+        else:
+            parts.append(_spelled(factor, symbols, units))
+    if number != 1 or not parts:
+        parts.insert(0, (str(number), _ATOM))
+    return parts[0] if len(parts) == 1 else ("*".join(_bound(part) for part in parts), _PRODUCT)
+
+
+def _named(symbol: int, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
+    name = symbols[symbol] if symbol < len(symbols) else f"s{symbol}"
+    return name, units[symbol] if symbol < len(units) else 1
+
+
+def _bound(part: tuple[str, int]) -> str:
+    text, tightness = part
+    return text if tightness == _ATOM else f"({text})"
 
 
 def symbols_of(expression: Expression) -> frozenset[int]:

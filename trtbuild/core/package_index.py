@@ -24,11 +24,11 @@ class PackedTensor:
 
 class Tensors(tuple[PackedTensor, ...]):
     """The inputs or outputs of a package. Shown, they are a signature with the names of the dims:
-    ``(image: float32[batch, 3, 32*height], *, scale: float32[batch, 1])``."""
+    ``(image: float32[batch, 3, height], *, scale: float32[batch, 2*height])``."""
 
-    dims: Sequence[str]
+    dims: Sequence[PackedDim]
 
-    def __new__(cls, tensors: Iterable[PackedTensor], dims: Sequence[str]) -> Tensors:
+    def __new__(cls, tensors: Iterable[PackedTensor], dims: Sequence[PackedDim]) -> Tensors:
         made = super().__new__(cls, tensors)
         made.dims = dims
         return made
@@ -39,7 +39,7 @@ class Tensors(tuple[PackedTensor, ...]):
         return f"({', '.join([*positional, *(['*'] if named else []), *named])})"
 
     def _shown(self, tensor: PackedTensor) -> str:
-        return f"{tensor.name}: {tensor.dtype}[{', '.join(spelled(size, self.dims) for size in tensor.shape)}]"
+        return f"{tensor.name}: {tensor.dtype}[{', '.join(in_dims(size, self.dims) for size in tensor.shape)}]"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ class PackedDim:
     min: int
     max: int
     multiple_of: int
+
+
+def in_dims(size: Expression, dims: Sequence[PackedDim]) -> str:
+    """A size for a person, in whole sizes of the dims: ``2*height``."""
+    return spelled(size, [dim.name for dim in dims], [dim.multiple_of for dim in dims])
 
 
 @dataclass(frozen=True)

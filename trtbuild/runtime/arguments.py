@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trtbuild.core.expressions import Expression, evaluate, spelled, symbols_of
+from trtbuild.core.expressions import Expression, evaluate, symbols_of
 from trtbuild.core.nearest import nearest
-from trtbuild.core.package_index import PackageIndex, PackedTensor
+from trtbuild.core.package_index import PackageIndex, PackedTensor, in_dims
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.choice import choose_profile, out_of_range
 
@@ -283,8 +283,8 @@ class Arguments:
         return f"{self._inputs[number].name}.{axis}"
 
     def _symbolic(self, entry: PackedTensor) -> str:
-        """A shape with the names of its dims: ``(batch, 3, 32*height)``."""
-        return _shape(spelled(size, [dim.name for dim in self._index.dims]) for size in entry.shape)
+        """A shape with the names of its dims: ``(batch, 3, height)``."""
+        return _shape(in_dims(size, self._index.dims) for size in entry.shape)
 
 
 def _shape(sizes: Any) -> str:

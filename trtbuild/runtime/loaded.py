@@ -57,9 +57,8 @@ class Loaded:
         self.path = package.path
         self.device = device
         self.target = target
-        names = [dim.name for dim in index.dims]
-        self.inputs: tuple[PackedTensor, ...] = Tensors(index.inputs, names)
-        self.outputs: tuple[PackedTensor, ...] = Tensors(index.outputs, names)
+        self.inputs: tuple[PackedTensor, ...] = Tensors(index.inputs, index.dims)
+        self.outputs: tuple[PackedTensor, ...] = Tensors(index.outputs, index.dims)
         self.dims: tuple[PackedDim, ...] = index.dims
         self.profiles: tuple[PackedProfile, ...] = index.profiles
         self.targets: Mapping[str, PackedTarget] = index.targets

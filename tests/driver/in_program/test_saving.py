@@ -67,6 +67,19 @@ def test_the_format_is_said_or_follows_from_the_name(made: Any, tmp_path: Path) 
     assert '"schema": "trtbuild.pt2/1"' in str(extra["trtbuild.json"])
 
 
+@pytest.mark.parametrize("name", ["model.ep", "model.ts", "model.pt"])
+def test_no_directory_has_the_name_of_a_file(made: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="ends as a file does") as caught:
+        made.save(tmp_path / name)
+    assert "model.pt2" in str(caught.value.hint)
+    assert not (tmp_path / name).exists()
+    made.save(tmp_path / name, output_format="package")
+    with trtbuild.load(tmp_path / name, device="cpu") as loaded:
+        assert loaded.is_reference
+    made.save(tmp_path / name)  # it is a package, so it is replaced
+    made.save(tmp_path / "v1.5")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -24,6 +24,15 @@ def test_a_module_in_training_mode_is_refused(job_of) -> None:
     assert caught.value.code == "training-mode" and ".eval()" in caught.value.hint
 
 
+def test_what_a_program_of_torch_export_gives_has_no_eval_to_call(job_of) -> None:
+    module = torch.export.export(nn.Linear(4, 4).eval(), (torch.ones(2, 4),)).module()
+    with pytest.raises(NotImplementedError):
+        module.eval()
+    with pytest.raises(SourceError, match="as is every") as caught:
+        refuse_training_mode(module, job_of(SHAPES))
+    assert "exported_program" in caught.value.hint and ".eval()" not in caught.value.hint
+
+
 def test_one_submodule_in_training_mode_is_refused_by_its_name(job_of) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
     model[1].train()

@@ -217,7 +217,24 @@ def _inputs_of(
         return describe_program(module, inputs, kwarg_inputs, dims, dynamic_shapes)
     if not callable(getattr(module, "forward", None)):
         raise UsageError(f"a {kind} cannot be compiled", hint="give an nn.Module, or what torch.export.export returns")
+    _refuse_finished_graph(module)
     return describe(inputs, kwarg_inputs, arguments=_arguments(module), dims=dims, dynamic_shapes=dynamic_shapes)
+
+
+def _refuse_finished_graph(module: Any) -> None:
+    """Raise UsageError for what PyTorch does not trace again."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageError(
+            "a module of TorchScript cannot be compiled",
+            hint="give the nn.Module that it was made of; `trtbuild build` takes a file of torch.jit.save, too",
+        )
+    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
+        raise UsageError(
+            "what .module() of an exported program gave cannot be compiled",
+            hint="give the program itself, as torch.export.export and torch.export.load return it",
+        )
 
 
 def _arguments(module: Any) -> list[str]:

@@ -13,6 +13,9 @@ from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError
 from trtbuild.runtime.package import INDEX, Package
 
+#: Endings of files that this does not write. A directory with such a name would deceive whoever opens it.
+_FILES = frozenset({".ep", ".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
+
 #: The words of Torch-TensorRT's `output_format` and ours.
 FORMATS = {"package": "package", "pt2": "pt2", "exported_program": "pt2"}
 
@@ -25,7 +28,8 @@ def save(
     A package is a directory that `trtbuild.load` opens (``output_format="package"``); a ``.pt2`` file is opened by
     ``torch.export.load`` after ``import trtbuild`` (``"pt2"``, and unless said where `path` ends so). A file is for one
     `target` of the package, which has to be named where there are several. What is there is replaced: files that the
-    package before it named and this one does not are removed, others are left alone.
+    package before it named and this one does not are removed, others are left alone. Other endings of files (``.ep``,
+    ``.ts``, ``.pt``) want their `output_format` said.
 
     Raises UsageError, ConversionRefused (torch.export does not take the model), PackageDamaged, OSError.
     """
@@ -39,6 +43,11 @@ def save(
         raise checked.wrong("path", "a path", path)
     place = Path(path)
     said = output_format if output_format is not None else "pt2" if place.suffix == ".pt2" else "package"
+    if output_format is None and place.suffix in _FILES and not place.is_dir():
+        raise UsageError(
+            f"{place.name!r} ends as a file does, and a package is a directory",
+            hint=f'name a file that torch.export.load opens {place.stem}.pt2, or write output_format="pt2" or "package"',
+        )
     if said not in FORMATS:
         raise UsageError(f"there is no output_format {said!r}", hint=f"there are: {', '.join(FORMATS)}")
     if FORMATS[said] == "pt2":

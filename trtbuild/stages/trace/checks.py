@@ -40,10 +40,14 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[
         count = "a module" if len(names) == 1 else f"{len(names)} modules"
         what = f"{count} of the model {'is' if len(names) == 1 else 'are'} in training mode: {listed}"
         what += ", …" if names[_NAMED:] else ""
+    hint = "call `.eval()` on the model and return it: dropout and batch statistics of training are not deployed"
+    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
+        what += ", as is every .module() of an exported program"
+        hint = "name the file of torch.export.save instead: `source: {exported_program: FILE}`"
     raise SourceError(
         what,
         code="training-mode",
-        hint="call `.eval()` on the model and return it: dropout and batch statistics of training are not deployed",
+        hint=hint,
         **(place or job.place("source")),
     )
 

@@ -78,6 +78,13 @@ def test_dtypes_of_torch_and_names_mean_the_same(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("short", "name"), [("fp16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("i64", "int64")]
+)
+def test_short_names_of_dtypes_are_those_of_precisions(short: str, name: str) -> None:
+    assert Input((1,), dtype=short).dtype == name
+
+
+@pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: Input(), "lacks min_shape and opt_shape and max_shape"),

@@ -85,6 +85,8 @@ def test_what_does_not_fit_is_refused_in_the_calls_own_words(request_: Request) 
         ({"inputs": ["x=gone.npy"]}, "gone.npy cannot be read: no such file"),
         ({"inputs": ["x=gone.txt"]}, "is no file of tensors"),
         ({"inputs": ["nets.py"]}, "is no file of tensors"),
+        ({"inputs": ["x="]}, "--input x= names no file"),
+        ({"inputs": ["x=gone.pt"]}, "is no file of tensors"),
         ({"profile": "row"}, "no profile is called 'row'"),
         ({"output": "out.txt"}, "is no file of tensors"),
         ({"output": "gone/out.npz"}, "cannot be written"),

@@ -143,7 +143,7 @@ def test_a_report_that_says_wrong_is_not_gone_by(trtbuild: CommandLine) -> None:
 
 
 def test_translations_that_are_known_to_be_wrong_are_found(trtbuild: CommandLine) -> None:
-    """atan2 of integers; of floats only where both are zero, which is what the points with zeros are for."""
+    """atan2 of zero and a negative number: among floats seldom, which is what the points with zeros are for."""
     document = trtbuild("verify", "angle", "zeros", expect=1)
     for model in document["models"]:
         (part,) = model["cuts"][0]["partitions"]

@@ -139,13 +139,18 @@ def describe(
 def dtype_name(dtype: Any) -> str:
     """``float32`` for torch's, numpy's or a manifest's float32. Raises UsageError."""
     text = dtype if isinstance(dtype, str) else str(getattr(dtype, "__name__", dtype))
-    name = {"half": "float16", "float": "float32", "long": "int64", "int": "int32"}.get(
-        text.removeprefix("torch."), text.removeprefix("torch.")
-    )
+    name = SHORT.get(text.removeprefix("torch."), text.removeprefix("torch."))
     if name not in _DTYPES:
         raise UsageError(f"{dtype!r} is no dtype of an input", hint=f"the dtypes are: {', '.join(_DTYPES)}")
     return name
 
+
+#: Other names of dtypes: PyTorch's, and those of TensorRT's tools.
+SHORT = (
+    {"half": "float16", "float": "float32", "double": "float64", "long": "int64", "int": "int32"}
+    | {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "fp32": "float32"}
+    | {"i8": "int8", "i32": "int32", "i64": "int64", "u8": "uint8"}
+)
 
 _DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 

@@ -12,7 +12,7 @@ from typing import Any
 from trtbuild.core.nearest import suggestion
 from trtbuild.core.spec import BuilderSettings, PartitionSettings, Precision
 from trtbuild.driver.in_program import checked
-from trtbuild.driver.in_program.inputs import dtype_name
+from trtbuild.driver.in_program.inputs import SHORT, dtype_name
 from trtbuild.errors import UsageError
 
 #: Torch-TensorRT's name of a builder setting → the manifest's, and its value there.
@@ -133,8 +133,7 @@ def _precision(entry: Any, argument: str) -> str:
 
 def _dtype(entry: Any) -> str:
     name = str(getattr(entry, "name", entry)) if not isinstance(entry, str) else entry
-    short = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    return dtype_name(short.get(name, entry if not isinstance(entry, str) else name))
+    return dtype_name(SHORT.get(name, entry))
 
 
 def _operator(entry: Any) -> str:

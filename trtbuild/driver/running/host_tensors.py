@@ -96,7 +96,10 @@ def made_up(dtype: str, shape: Sequence[int], seed: int) -> HostTensor:
 def read(path: Path) -> dict[str, HostTensor]:
     """The tensors of a file by name; the one of an ``.npy`` file is called "". Raises UsageError."""
     if path.suffix not in ENDINGS:
-        raise UsageError(f"{path} is no file of tensors", hint=f"they end in {', '.join(ENDINGS)}")
+        hint = f"they end in {', '.join(ENDINGS)}"
+        if path.suffix in (".pt", ".pth"):
+            hint += "; a tensor of torch.save becomes one by numpy.save(FILE, tensor.numpy())"
+        raise UsageError(f"{path} is no file of tensors", hint=hint)
     numpy = require_numpy()
     try:
         if path.suffix == ".safetensors":

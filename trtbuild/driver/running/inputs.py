@@ -88,6 +88,8 @@ def _parse(index: PackageIndex, text: str, folder: Path) -> dict[str, Given | tu
         return {name: None}
     if what.startswith(f"{_RANDOM}:"):
         return {name: parse_shape(what.removeprefix(f"{_RANDOM}:"))}
+    if not what:
+        raise UsageError(f"--input {text} names no file", hint=f"{name}=FILE, {name}=random or {name}=random:2x3x64")
     tensors = read(folder / what)
     if name in tensors or len(tensors) == 1:
         return {name: Given(tensors[name] if name in tensors else next(iter(tensors.values())), what)}

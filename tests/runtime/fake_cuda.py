@@ -40,12 +40,20 @@ class _Properties:
 OK = CUresult.CUDA_SUCCESS
 
 
+class _Copy2D:
+    """``CUDA_MEMCPY2D``."""
+
+    srcMemoryType = dstMemoryType = None
+    srcDevice = dstDevice = srcPitch = dstPitch = WidthInBytes = Height = 0
+
+
 class FakeDriver:
     """The module. `fails` maps a function's name to the error that it returns."""
 
     CUresult = CUresult
     CUmemAllocationType = CUmemLocationType = CUmemPool_attribute = CUstreamCaptureMode = CUpointer_attribute = _Names()
-    CUevent_flags = _Names()
+    CUevent_flags = CUmemorytype = _Names()
+    CUDA_MEMCPY2D = _Copy2D
     CUmemPoolProps = _Properties
 
     class CUstream_flags:
@@ -139,6 +147,18 @@ class FakeDriver:
             self.gpu.write(target, self.gpu.read(source, (size,), np.uint8))
 
         return self._push(stream, copy)
+
+    def cuMemcpy2DAsync(self, given: _Copy2D, stream: int) -> Any:
+        copy = vars(given).copy()
+        if {copy["srcMemoryType"], copy["dstMemoryType"]} != {"CU_MEMORYTYPE_DEVICE"}:
+            return (CUresult.CUDA_ERROR_INVALID_VALUE,)
+        width = copy["WidthInBytes"]
+        if min(copy["srcPitch"], copy["dstPitch"]) < width:
+            return (CUresult.CUDA_ERROR_INVALID_VALUE,)
+        for row in range(copy["Height"]):
+            target, source = copy["dstDevice"] + row * copy["dstPitch"], copy["srcDevice"] + row * copy["srcPitch"]
+            self.cuMemcpyDtoDAsync(target, source, width, stream)
+        return (OK,)
 
     def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> Any:
         return self._push(stream, lambda: self.gpu.write(target, self.gpu.read(source, (size,), np.uint8)))

@@ -18,6 +18,7 @@ from trtbuild.runtime.cuda_objects import Block, CudaGraph, Event, Stream
 from trtbuild.runtime.dlpack import row_major
 from trtbuild.runtime.dtypes import ELEMENT_TYPES
 from trtbuild.runtime.foreign import Foreign
+from trtbuild.runtime.strides import Rows, rows_of
 
 #: What a memory pool may keep of what was freed: all.
 _KEEP_ALL = 2**64 - 1
@@ -180,9 +181,9 @@ class CudaMemory:
 
     def packed(self, array: DeviceArray, stream: int) -> DeviceArray:
         target = self.empty(array.shape, array.dtype, stream)
-        item = ELEMENT_TYPES[array.dtype].itemsize
-        for offset, source, count in _runs(array):
-            self._copy(target.address + offset * item, array.address + source * item, count * item, stream)
+        strides = row_major(array.shape) if array.strides is None else array.strides
+        for rows in rows_of(array.shape, strides):
+            self._copy_rows(target.address, array.address, rows, ELEMENT_TYPES[array.dtype].itemsize, stream)
         return target
 
     def copy(self, source: DeviceArray, target: DeviceArray, stream: int) -> None:
@@ -191,6 +192,20 @@ class CudaMemory:
     def _copy(self, target: int, source: int, size: int, stream: int) -> None:
         if size:
             self.call(self.driver.cuMemcpyDtoDAsync, target, source, size, stream)
+
+    def _copy_rows(self, target: int, source: int, rows: Rows, itemsize: int, stream: int) -> None:
+        """Copy `rows`, which are in elements, between arrays at two addresses."""
+        target, source = target + rows.target * itemsize, source + rows.source * itemsize
+        if rows.count == 1:
+            self._copy(target, source, rows.length * itemsize, stream)
+            return
+        driver = self.driver
+        copy = driver.CUDA_MEMCPY2D()
+        copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.srcDevice, copy.srcPitch = source, rows.source_pitch * itemsize
+        copy.dstDevice, copy.dstPitch = target, rows.target_pitch * itemsize
+        copy.WidthInBytes, copy.Height = rows.length * itemsize, rows.count
+        self.call(driver.cuMemcpy2DAsync, copy, stream)
 
     def called(self, stream: int) -> None:
         self._foreign.called(stream)
@@ -245,20 +260,3 @@ class CudaMemory:
             return CudaGraph(self, self.call(driver.cuGraphInstantiate, graph, 0))
         finally:
             self.call(driver.cuGraphDestroy, graph)
-
-
-def _runs(array: DeviceArray) -> Iterator[tuple[int, int, int]]:
-    """(offset in a contiguous copy, offset in the array, length) of runs of elements that follow one another."""
-    shape, strides = array.shape, row_major(array.shape) if array.strides is None else array.strides
-    if 0 in shape:
-        return
-    inner, length = len(shape), 1
-    while inner and (shape[inner - 1] == 1 or strides[inner - 1] == length):
-        inner -= 1
-        length *= shape[inner]
-    index = [0] * inner
-    for run in range(math.prod(shape[:inner])):
-        rest = run
-        for axis in reversed(range(inner)):
-            rest, index[axis] = divmod(rest, shape[axis])
-        yield run * length, sum(i * step for i, step in zip(index, strides, strict=False)), length

@@ -1,0 +1,90 @@
+"""Arrays of others that are not contiguous, without PyTorch: ``python -m benchmarks.gpu.strided``.
+
+An engine reads rows in order, so such an array is copied once. Each view is compared with NumPy's copy of it, and its time
+with that of copying as many bytes that lie in order. Needs a GPU, its driver, cuda-python and NumPy.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from trtbuild.runtime.arrays import DeviceArray
+from trtbuild.runtime.cuda_memory import CudaMemory
+from trtbuild.runtime.strides import rows_of
+
+_DTYPES = ("float32", "float16", "uint8", "int64")
+_REPEATS = 20
+
+
+class _View:
+    """A view of an array on the GPU that lies there as a view of `host` lies in `host`."""
+
+    def __init__(self, base: DeviceArray, host: Any, view: Any, stream: int) -> None:
+        self._base = base
+        offset = view.__array_interface__["data"][0] - host.ctypes.data
+        self.__cuda_array_interface__ = {
+            "shape": view.shape,
+            "typestr": view.dtype.str,
+            "data": (base.address + offset, False),
+            "strides": view.strides,
+            "stream": stream,
+            "version": 3,
+        }
+
+
+def _views(images: Any) -> Iterator[tuple[str, Any]]:
+    """Views of images whose channels come last."""
+    channels_first = images.transpose(0, 3, 1, 2)
+    yield "channels first", channels_first[:1]
+    yield "channels first, batch", channels_first
+    yield "channels first, cropped", channels_first[:1, :, 8:-8, 8:-8]
+    yield "two of three channels", images[..., :2]
+    yield "every other row", images[:, ::2]
+    yield "a matrix, transposed", images.reshape(-1, images.shape[2] * 3).T
+
+
+def main() -> None:
+    """Print a row for each view and dtype; exits with 1 where a copy is wrong."""
+    memory = CudaMemory(driver, 0)
+    stream, wrong = memory.stream(), 0
+    with memory.on_device():
+        for dtype in _DTYPES:
+            images = np.random.default_rng(0).integers(0, 250, (8, 224, 224, 3)).astype(dtype)
+            base = memory.upload(images, dtype, stream)
+            for name, view in _views(images):
+                array = memory.adopt(_View(base, images, view, stream), "x", stream)
+                right = np.array_equal(memory.packed(array, stream).numpy(), view)
+                wrong += not right
+                floor = memory.empty(view.shape, dtype, stream)
+                taken = _median(memory, stream, functools.partial(memory.packed, array, stream))
+                least = _median(memory, stream, functools.partial(memory.packed, floor, stream))
+                copies = len(list(rows_of(array.shape, array.strides or ())))
+                print(
+                    f"{dtype:8} {name:24} {view.shape!s:20} {'right' if right else 'WRONG'}  {copies:5} copies  "
+                    f"{taken * 1e6:9.1f} µs  {taken / least:8.2f} × in order"
+                )
+    raise SystemExit(1 if wrong else 0)
+
+
+def _median(memory: CudaMemory, stream: int, work: Callable[[], object]) -> float:
+    """Seconds of `work` with its wait for the GPU."""
+    times = []
+    for _ in range(_REPEATS):
+        memory.synchronize(stream)
+        started = time.perf_counter()
+        kept = work()
+        memory.synchronize(stream)
+        times.append(time.perf_counter() - started)
+        del kept
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()

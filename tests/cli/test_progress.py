@@ -32,6 +32,8 @@ def test_lines_for_a_start_an_end_a_find_and_a_failure(capfd: pytest.CaptureFixt
     progress.started(step)
     progress.finished(step, done(source="local"))
     progress.started(step)
+    progress.finished(step, done(conversions=2))
+    progress.started(step)
     progress.failed(step, ToolchainError("it fails\nin detail"))
     progress.close()
     assert capfd.readouterr().err.splitlines() == [
@@ -39,6 +41,8 @@ def test_lines_for_a_start_an_end_a_find_and_a_failure(capfd: pytest.CaptureFixt
         "done    0.0 s  m/trace",
         "run            m/trace                   new",
         "got     0.0 s  m/trace",
+        "run            m/trace                   new",
+        "done    0.0 s  m/trace                   with 2 conversions",
         "run            m/trace                   new",
         "FAIL    0.0 s  m/trace                   it fails",
     ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,6 +156,14 @@ def test_it_cannot_be_moved(module: Any) -> None:
         with pytest.raises(PackageError, match="cannot be moved"):
             move()
     assert not list(module.parameters()) and not module.state_dict()
+
+
+def test_it_is_not_pickled_and_says_what_is_saved_instead(module: Any, tmp_path: Path) -> None:
+    for dump in (lambda: pickle.dumps(module), lambda: torch.save({"inner": module}, tmp_path / "m.pt")):
+        with pytest.raises(PackageError, match="cannot be pickled") as caught:
+            dump()
+        assert "save(PATH)" in (caught.value.hint or "")
+    assert copy.copy(module) is copy.deepcopy(module) is module
 
 
 def test_a_part_of_another_module(module: Any, inputs: Inputs) -> None:

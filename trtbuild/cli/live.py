@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli import terminal
-from trtbuild.cli.progress import Progress, cropped, headline
+from trtbuild.cli.progress import Progress, cropped, headline, on_its_way
 from trtbuild.cli.quantities import duration
 from trtbuild.cli.reasons import brief
 from trtbuild.core.graph import Step
@@ -75,7 +75,8 @@ class LiveProgress(Progress):
             self._ended(step)
             self.tally.finished(step, ran)
             if ran.source == "built":
-                self._scroll(terminal.green("done"), step.id, brief(step.reason))
+                about = ", ".join(filter(None, (brief(step.reason), on_its_way(ran))))
+                self._scroll(terminal.green("done"), step.id, about)
             else:
                 self._scroll(terminal.cyan("got "), step.id, "another build has made it")
 

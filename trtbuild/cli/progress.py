@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli import terminal
-from trtbuild.cli.quantities import duration
+from trtbuild.cli.quantities import count, duration
 from trtbuild.cli.reasons import brief, fitted
 from trtbuild.core.graph import ModelPlan, Step, step_id
 from trtbuild.driver.watcher import Watcher
@@ -103,7 +103,7 @@ class Progress(Watcher):
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
-            self._say(self._row(word, self._taken(step.id), step.id))
+            self._say(self._row(word, self._taken(step.id), step.id, on_its_way(ran)))
 
     def failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
@@ -134,6 +134,11 @@ class Progress(Watcher):
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # rule 2 of watchers
             terminal.say(text, err=True)
+
+
+def on_its_way(ran: Ran) -> str:
+    """What a step did besides itself: the partition step converts what it cuts. Empty where that is nothing."""
+    return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""
 
 
 def headline(error: TrtbuildError) -> str:

@@ -115,9 +115,13 @@ def _on_the_cpu(index: PackageIndex) -> str:
     return no_reference_hint()
 
 
+#: How a package gets a reference program.
+ADD_REFERENCE = "set `reference: true` in the manifest and build again (a TensorRT network has no such program)"
+
+
 def no_reference_hint() -> str:
     """What to do for a package that should run on the CPU."""
-    return 'set `reference: true` in the manifest and build again; then device="cpu" runs it without any engine'
+    return f'{ADD_REFERENCE}; then device="cpu" runs it without any engine'
 
 
 def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]]) -> int | None:

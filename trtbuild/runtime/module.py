@@ -177,7 +177,17 @@ def _module_class() -> type:
         def extra_repr(self) -> str:
             return self.runner.said()
 
+        def __copy__(self) -> Any:
+            return self
+
         def __deepcopy__(self, memo: Any) -> Any:
             return self
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise PackageError(
+                f"{self.runner.said()}; it cannot be pickled, which torch.save does",
+                hint="what trtbuild.compile made has save(PATH), and trtbuild.load(PATH).module() opens that; "
+                "give another process the path",
+            )
 
     return PackageModule

@@ -97,6 +97,7 @@ def test_short_names_of_dtypes_are_those_of_precisions(short: str, name: str) ->
         (lambda: Input((1,), dtype="float8"), "is no dtype"),
         (lambda: Input((1,), format=torch.channels_last), "engines take contiguous tensors"),
         (lambda: describe([3]), "is 3, neither an Input nor a tensor"),
+        (lambda: describe([ROWS], {"mask": None}), "kwarg_inputs['mask'] is None, neither an Input nor a tensor"),
         (lambda: describe(None), "there are no inputs"),
         (lambda: describe([Input((1,), name="x"), Input((1,), name="x")]), "two inputs are called 'x'"),
         (lambda: describe([[ROWS], [Input((1, 8), dtype="float16")]]), "profile 1 has other inputs"),

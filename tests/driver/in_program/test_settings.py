@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 
 from trtbuild.core.spec import BuilderSettings, PartitionSettings
-from trtbuild.driver.in_program.compiling import options_of
-from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
+from trtbuild.driver.in_program.options import OPTIONS, options_of
+from trtbuild.driver.in_program.settings import ALIASES, NOT_NEEDED, builder_of, partition_of, precision_of
 from trtbuild.errors import UsageError
 
 
@@ -53,6 +54,7 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: precision_of("int8", None), "precision cannot be int8"),
         (lambda: precision_of(None, {torch.float16, torch.bfloat16}), "precision cannot be bfloat16 and float16"),
         (lambda: builder_of({"optimisation_level": 3}), "there is no setting 'optimisation_level'"),
+        (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT alone"),
         (lambda: builder_of({"optimization_level": 9}), "optimization_level"),
         (lambda: partition_of([], 0, False, None), "min_block_size"),
         (lambda: options_of(target=89, device="cpu", reference=False), "reference=False leaves it out"),
@@ -66,6 +68,10 @@ def test_rejects_what_a_manifest_rejects(make: Any, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert says in caught.value.text
+
+
+def test_what_torch_tensorrt_sets_and_nothing_here_needs_is_no_setting_here() -> None:
+    assert not NOT_NEEDED.keys() & {*(entry.name for entry in fields(BuilderSettings)), *ALIASES, *OPTIONS}
 
 
 @pytest.mark.parametrize("target", [89, "89", "sm_89", "SM89", "8.9", {"sm": 89}])

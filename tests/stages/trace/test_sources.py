@@ -163,6 +163,32 @@ def test_an_exported_program_is_the_same_graph_as_its_python_source(
     assert traced(open_source(pt2, job=job), job).graph == traced(Block().eval(), job).graph
 
 
+class Affine(nn.Module):
+    def forward(self, x: torch.Tensor, *, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return x * scale + shift
+
+
+def test_keyword_inputs_of_an_exported_program_may_be_declared_in_any_order(
+    open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], tmp_path: Path
+) -> None:
+    shapes = {name: {0: Dim("batch", min=1, max=16)} for name in ("x", "shift", "scale")}
+    keywords = {"shift": torch.ones(4, 4), "scale": torch.ones(4, 4)}
+    torch.export.save(
+        torch.export.export(Affine().eval(), (torch.ones(4, 4),), keywords, dynamic_shapes=shapes),
+        tmp_path / "affine.pt2",
+    )
+    inputs = (Input("x"), Input("scale", keyword=True), Input("shift", keyword=True))
+    job = job_of(
+        dict.fromkeys(("x", "scale", "shift"), ((1, 4), (4, 4), (16, 4))),
+        inputs=inputs,
+        dims=[NamedDim("batch", (("x", 0), ("scale", 0), ("shift", 0)))],
+        source=Source("exported_program", "affine.pt2"),
+    )
+    found = traced(open_source("affine.pt2", job=job), job)
+    assert [entry["name"] for entry in found.interface["inputs"]] == ["x", "scale", "shift"]
+    assert found.graph == traced(Affine().eval(), job).graph
+
+
 def test_a_profile_outside_the_exported_range_names_both(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:

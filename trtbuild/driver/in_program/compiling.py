@@ -9,11 +9,10 @@ from __future__ import annotations
 import gc
 import inspect
 import json
-import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,30 +22,21 @@ from trtbuild.core.binding import weights_to_json
 from trtbuild.core.engine_job import Weight
 from trtbuild.core.record import Output
 from trtbuild.core.shapes import ShapePlan, derive
-from trtbuild.core.spec import (
-    BuilderSettings,
-    Model,
-    Origin,
-    PartitionSettings,
-    Precision,
-    Source,
-    Target,
-)
+from trtbuild.core.spec import Model, Origin, Source
 from trtbuild.driver import report
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.exported import describe_program
 from trtbuild.driver.in_program.inputs import Described, Input, describe
+from trtbuild.driver.in_program.options import Options, options_of
 from trtbuild.driver.in_program.said import in_arguments
-from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
-from trtbuild.driver.in_program.targets import ensure_gpu, target_of
-from trtbuild.driver.loading import gpu_number
+from trtbuild.driver.in_program.targets import ensure_gpu
 from trtbuild.errors import InternalError, UsageError
 from trtbuild.runtime.callers import user_frame
 
 if TYPE_CHECKING:
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
 
-__all__ = ["Input", "Options", "build_module", "compile", "options_of"]
+__all__ = ["Input", "build_module", "compile"]
 
 
 def compile(
@@ -83,80 +73,6 @@ def compile(
     with in_arguments():
         found = _inputs_of(module, given, kwarg_inputs, dims, dynamic_shapes)
         return build_module(module, found, options_of(**options), chosen, caller())
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to build, and where the result runs."""
-
-    target: Target
-    device: Any
-    precision: Precision
-    partition: PartitionSettings
-    builder: BuilderSettings
-    reference: bool
-    cache_dir: str | os.PathLike[str] | None
-    jobs: int | None
-
-
-def options_of(
-    *,
-    target: Any = None,
-    device: Any = None,
-    toolchain: str | None = None,
-    toolchain_version: str | None = None,
-    compatibility: str | None = None,
-    hardware_compatible: bool = False,
-    precision: Any = None,
-    enabled_precisions: Iterable[Any] | None = None,
-    torch_executed_ops: Iterable[Any] = (),
-    min_block_size: int | None = None,
-    require_full_compilation: bool = False,
-    granularity: Any = None,
-    builder: Mapping[str, Any] | None = None,
-    reference: bool | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    jobs: int | None = None,
-    **settings: Any,
-) -> Options:
-    """The options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
-
-    * `target`: what to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``); the GPU of `device` unless said.
-    * `device`: where the result runs; ``"cpu"`` runs the reference path, which needs no engine and no GPU.
-    * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
-      `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, mean what they do in a manifest.
-    * `reference`: whether the package also runs without engines; unless said, where `device` is the CPU.
-    * `cache_dir`: the cache; ``$TRTBUILD_CACHE_DIR`` unless said, else ``cache/`` of the working directory.
-    * `jobs`: how many steps run at once; as many as there are processors unless said.
-    """
-    on_cpu = gpu_number(device) is None
-    if reference is not None:
-        checked.flag("reference", reference)
-    if on_cpu and reference is False:
-        raise UsageError(
-            'device="cpu" runs the reference path, and reference=False leaves it out of the package',
-            hint="leave reference out, or name a GPU",
-        )
-    hardware_compatible = checked.flag("hardware_compatible", hardware_compatible)
-    for argument, value in (("toolchain_version", toolchain_version), ("compatibility", compatibility)):
-        if value is not None:
-            checked.text(argument, value)
-    given = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
-    policy = "ampere_plus" if hardware_compatible and compatibility is None else compatibility
-    return Options(
-        target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
-        device=device,
-        precision=precision_of(precision, enabled_precisions),
-        partition=partition_of(torch_executed_ops, min_block_size, require_full_compilation, granularity),
-        builder=builder_of({**given, **settings}, _OPTIONS),
-        reference=on_cpu if reference is None else reference,
-        cache_dir=None if cache_dir is None else checked.path("cache_dir", cache_dir),
-        jobs=None if jobs is None else checked.count("jobs", jobs),
-    )
-
-
-#: The names of its own, for who mistypes one: it then counts as a builder setting.
-_OPTIONS = [option for option in inspect.signature(options_of).parameters if option != "settings"]
 
 
 def build_module(module: Any, inputs: Described, options: Options, name: str, origin: Origin) -> Any:

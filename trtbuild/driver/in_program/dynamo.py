@@ -1,7 +1,7 @@
 """The backend of ``torch.compile(model, backend="trtbuild", options={…})``.
 
 Rules
-1. `options` are those of `compiling.options_of`, and `pass_through_build_failures` and `max_specializations`.
+1. `options` are those of `options.options_of`, and `pass_through_build_failures` and `max_specializations`.
 2. A graph is built when it is called for the first time: then its weights are there, no tracing of torch's is under way,
    and errors reach the program as they are. Whatever the cache has is found there, of another process, of CI.
 3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``, opt being the first call's size.
@@ -23,9 +23,10 @@ from typing import Any
 
 from trtbuild.core import spec
 from trtbuild.core.spec import NamedDim, Origin, Profile, ShapeRange
-from trtbuild.driver.in_program.compiling import Options, build_module, caller, options_of
+from trtbuild.driver.in_program.compiling import build_module, caller
 from trtbuild.driver.in_program.inputs import Described, dtype_name
 from trtbuild.driver.in_program.kept_weights import KeptWeights
+from trtbuild.driver.in_program.options import Options, options_of
 from trtbuild.driver.in_program.said import in_arguments
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
 from trtbuild.runtime.callers import warn

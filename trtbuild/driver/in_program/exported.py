@@ -4,7 +4,7 @@ Rules
 1. Without `inputs` a dim's range is the program's, and opt the size in its example (its max, where that is not known).
 2. Tensors as `inputs` say opt. `Input`s with ranges, or several profiles, say all. Dtypes and ranks are the program's, and
    sizes lie in its ranges: torch.export tells of those, and of nothing else.
-3. Keyword inputs come in the program's order: torch.export takes those of a program by their place, whatever their names.
+3. Keyword inputs come in the program's order, in whatever order they are given: that is one model, with one key.
 4. Axes with one symbol are one dim; ``2 * half`` is a dim of multiples of 2.
 """
 

@@ -183,7 +183,9 @@ def _input(value: Any, where: str) -> Input:
         return Input.from_tensor(value)
     raise UsageError(
         f"{where} is {value!r:.40}, neither an Input nor a tensor",
-        hint="a shape is trtbuild.Input((1, 3, 224, 224)); other arguments are fixed in the module: engines take tensors",
+        hint="leave it out, and name inputs behind it in kwarg_inputs: forward's default for it is built in"
+        if value is None
+        else "a shape is trtbuild.Input((1, 3, 224, 224)); other arguments are fixed in the module: engines take tensors",
     )
 
 

@@ -25,6 +25,26 @@ ALIASES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "enable_weight_streaming": ("weight_streaming", lambda on: on),
 }
 
+_ONE_CACHE = "engines are always kept, in cache_dir"
+
+#: Settings of Torch-TensorRT that have nothing to set here → why not.
+NOT_NEEDED: Mapping[str, str] = {
+    "ir": "a module is always traced by torch.export",
+    "debug": "the result's `report` says what was built, and a failed build what was refused",
+    "truncate_double": "no value changes its type; what TensorRT does not take stays in PyTorch",
+    "truncate_long_and_double": "no value changes its type; what TensorRT does not take stays in PyTorch",
+    "use_python_runtime": "there is one runtime",
+    "use_fast_partitioner": "there is one partitioner",
+    "use_explicit_typing": "an engine computes in the types that the module has, or that `precision` gives it",
+    "assume_dynamic_shape_support": "every operator is converted with dynamic shapes",
+    "engine_cache_dir": _ONE_CACHE,
+    "engine_cache_size": _ONE_CACHE,
+    "cache_built_engines": _ONE_CACHE,
+    "reuse_cached_engines": _ONE_CACHE,
+    "timing_cache_path": "timings are kept where a release takes them back, in .trtbuild/timing",
+    "immutable_weights": "weights are in the engine for good, unless make_refittable=True",
+}
+
 _BUILDER = tuple(entry.name for entry in fields(BuilderSettings))
 
 
@@ -83,6 +103,8 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
             if own == "workspace" and value is None:
                 continue
             name = own
+        if name in NOT_NEEDED:
+            raise UsageError(f"{name!r} is a setting of Torch-TensorRT alone", hint=f"leave it out: {NOT_NEEDED[name]}")
         if name not in _BUILDER:
             hint = suggestion(name, [*others, *_BUILDER, *ALIASES], "settings")
             raise UsageError(f"there is no setting {name!r}", hint=hint)

@@ -30,7 +30,7 @@ from trtbuild.driver.verification.document import NotCompared, Options, document
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
-from trtbuild.runtime.choice import no_reference_hint
+from trtbuild.runtime.choice import ADD_REFERENCE
 from trtbuild.runtime.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.toolchain import table
@@ -72,7 +72,7 @@ class _Packed:
         if not index.reference:
             raise NoFittingTarget(
                 f"the package of {index.model!r} has no reference program, and so nothing to compare engines with",
-                hint=f"{no_reference_hint().partition(';')[0]} (a TensorRT network has none)",
+                hint=ADD_REFERENCE,
             )
         self._package = package
         self._options = options

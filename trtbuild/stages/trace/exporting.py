@@ -7,6 +7,8 @@ Rules
    still in the graph and mutated buffers do not show.
 4. The guards that export took and kept to itself are handed on (`Exported.guards`): derived dims, relations between dims
    and size-1 assumptions are not reported as violations, so `proof` tries the sizes that break them.
+5. Keyword inputs of a program of torch.export come in its own order: torch.export takes the tensors of such a module by
+   place when it traces it again (seen in 2.13), though the module itself goes by their names.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
     arguments = bound_to_forward(module, job, args, kwargs, frames)
+    kwargs = _in_order(module, arguments.signature, kwargs)
     dynamic = _dynamic_shapes(arguments, job, args, kwargs)
     try:
         raw = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
@@ -80,6 +83,14 @@ def dims_of(plan: ShapePlan) -> list[Any]:
         dim = Dim(torch_name(number), min=symbol.min // unit, max=symbol.max // unit)
         found.append(unit * dim if unit > 1 else dim)
     return found
+
+
+def _in_order(module: torch.nn.Module, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """`kwargs` in the order in which torch.export may be given them (rule 5)."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return kwargs
+    places = {name: number for number, name in enumerate(signature.parameters)}
+    return {name: kwargs[name] for name in sorted(kwargs, key=lambda name: places.get(name, len(places)))}
 
 
 def _dynamic_shapes(

@@ -1,0 +1,90 @@
+"""The options of `trtbuild.compile` and of ``torch.compile(…, backend="trtbuild")``: what to build, and where it runs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.core.spec import BuilderSettings, PartitionSettings, Precision, Target
+from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
+from trtbuild.driver.in_program.targets import target_of
+from trtbuild.driver.loading import gpu_number
+from trtbuild.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to build, and where the result runs."""
+
+    target: Target
+    device: Any
+    precision: Precision
+    partition: PartitionSettings
+    builder: BuilderSettings
+    reference: bool
+    cache_dir: str | os.PathLike[str] | None
+    jobs: int | None
+
+
+def options_of(
+    *,
+    target: Any = None,
+    device: Any = None,
+    toolchain: str | None = None,
+    toolchain_version: str | None = None,
+    compatibility: str | None = None,
+    hardware_compatible: bool = False,
+    precision: Any = None,
+    enabled_precisions: Iterable[Any] | None = None,
+    torch_executed_ops: Iterable[Any] = (),
+    min_block_size: int | None = None,
+    require_full_compilation: bool = False,
+    granularity: Any = None,
+    builder: Mapping[str, Any] | None = None,
+    reference: bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    **settings: Any,
+) -> Options:
+    """The options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
+
+    * `target`: what to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``); the GPU of `device` unless said.
+    * `device`: where the result runs; ``"cpu"`` runs the reference path, which needs no engine and no GPU.
+    * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
+      `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, mean what they do in a manifest.
+    * `reference`: whether the package also runs without engines; unless said, where `device` is the CPU.
+    * `cache_dir`: the cache; ``$TRTBUILD_CACHE_DIR`` unless said, else ``cache/`` of the working directory.
+    * `jobs`: how many steps run at once; as many as there are processors unless said.
+    """
+    on_cpu = gpu_number(device) is None
+    if reference is not None:
+        checked.flag("reference", reference)
+    if on_cpu and reference is False:
+        raise UsageError(
+            'device="cpu" runs the reference path, and reference=False leaves it out of the package',
+            hint="leave reference out, or name a GPU",
+        )
+    hardware_compatible = checked.flag("hardware_compatible", hardware_compatible)
+    for argument, value in (("toolchain_version", toolchain_version), ("compatibility", compatibility)):
+        if value is not None:
+            checked.text(argument, value)
+    given = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
+    policy = "ampere_plus" if hardware_compatible and compatibility is None else compatibility
+    return Options(
+        target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
+        device=device,
+        precision=precision_of(precision, enabled_precisions),
+        partition=partition_of(torch_executed_ops, min_block_size, require_full_compilation, granularity),
+        builder=builder_of({**given, **settings}, OPTIONS),
+        reference=on_cpu if reference is None else reference,
+        cache_dir=None if cache_dir is None else checked.path("cache_dir", cache_dir),
+        jobs=None if jobs is None else checked.count("jobs", jobs),
+    )
+
+
+#: The names of its own, for who mistypes one: it then counts as a builder setting.
+OPTIONS = [option for option in inspect.signature(options_of).parameters if option != "settings"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.gpu.host import Host
-from benchmarks.gpu.project import Hardware, write_examples, write_vit
+from benchmarks.gpu.project import Hardware, write_examples, write_resnet, write_vit
 
 #: What is measured → its module, in the order in which it runs.
 SUBJECTS = {
@@ -41,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
         hardware = Hardware(given.sm, given.toolchain, given.version, () if given.no_tactic_sources else None)
         write_examples(examples, hardware)
         write_vit(vit, hardware)
-        print(f"wrote {examples} and {vit}; next: (cd {examples} && trtbuild build --until convert)")
+        resnet = write_resnet(given.folder / "resnet", hardware)
+        print(f"wrote {examples}, {vit} and {resnet}; next: (cd {examples} && trtbuild build --until convert)")
         return 0
     given.work.mkdir(parents=True, exist_ok=True)
     host = Host(

@@ -1,4 +1,4 @@
-"""The project that is measured on a GPU: the examples of manifests/, and ViT-B twice, for one target.
+"""The projects that are measured on a GPU: the examples of manifests/, ViT-B twice and ResNet-50, for one target.
 
 ``write`` copies and writes; ``trtbuild build --until convert`` then does on a machine without a GPU what needs none.
 Files that are there and equal stay as they are.
@@ -7,7 +7,7 @@ Files that are there and equal stay as they are.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.projects import _VIT_MODEL, _write
@@ -93,6 +93,20 @@ models:
 {partition}"""
 _BY_LAYER = '    partition: {granularity: ["layers.*"]}\n'
 
+#: ResNet-50 in both precisions.
+_RESNET = """\
+version: 1
+include: [targets.yaml]
+defaults: {{{defaults}, profiles: [images], reference: true}}
+profiles:
+  images:
+    x: {{min: [1, 3, 224, 224], opt: [8, 3, 224, 224], max: [16, 3, 224, 224]}}
+models:
+  resnet: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}}}
+  resnet_half: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}, precision: float16}}
+"""
+_OWN_KERNELS = ("edge_mask_convolutions", "jit_convolutions")
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -158,4 +172,15 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
                 partition=partition,
             )
             _write(folder / "manifests" / f"{name}{half}.yaml", text)
+    return folder
+
+
+def write_resnet(folder: Path, hardware: Hardware) -> Path:
+    """ResNet-50 in float32 and float16. Where cuBLAS and cuDNN are left out, TensorRT's own convolutions are not."""
+    if hardware.tactic_sources is not None:
+        hardware = replace(hardware, tactic_sources=_OWN_KERNELS)
+    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    _write(folder / "manifests" / "models" / "__init__.py", "")
+    _write(folder / "manifests" / "models" / "resnet50.py", Path(__file__).with_name("resnet50.py").read_text())
+    _write(folder / "manifests" / "resnet.yaml", _RESNET.format(defaults=hardware.defaults()))
     return folder

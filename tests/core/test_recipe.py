@@ -23,10 +23,10 @@ from trtbuild.core.spec import PartitionSettings
 #: line in the CHANGELOG.
 GOLDEN = {
     "trace": "f391bc2a581db1ee237295496056d0f6d91b45d2ead95749820937e82319282a",
-    "lower": "e35b5a82b2f5a175bf3070169ae07b58173c460bc3ea7abf4a908522ee4d4a8b",
+    "lower": "4913c5cf1b1a1f9f148f437c36dc51695a6eef953599b0aad1c53de3fe2886dd",
     "partition": "d1def83fe8d48bd4428f23f45711a2d96706c78c4cb17cf3ed2d8552f2010cf8",
     "convert": "3893134ac0d55c2ec418d9daa737ba9cc6959c99d06318520e8fc2c46548c68c",
-    "engine": "f885fe1558a7dba01ac7e68bf6b430d617abcfdcc0f74f1076764099f0db278b",
+    "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
     "verify": "4fe015706429f9cfab590034f5cca7f390566240f90f46871693a9ed36cd9a9f",

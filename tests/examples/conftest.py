@@ -161,7 +161,7 @@ class Example:
     def _session(self, name: str) -> onnxruntime.InferenceSession:
         """What the engine's recipe says it was made of: the ONNX model, and the weights in their order."""
         parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
-        weights = {int(key[1:]): self._store.get_bytes(entry["sha256"]) for key, entry in parts["weights"].items()}
+        weights = {name: self._store.get_bytes(entry["sha256"]) for name, entry in parts["weights"].items()}
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         model = materialize(self._store.get_bytes(str(parts["onnx"])), weights)

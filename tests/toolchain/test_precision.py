@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import helper as h
 
+from trtbuild.toolchain.float_types import float_types
 from trtbuild.toolchain.onnx_outline import outline
-from trtbuild.toolchain.precision import constrain, float_types, uses_half
+from trtbuild.toolchain.precision import constrain, uses_half
 
 from . import tensorrt86 as trt
 

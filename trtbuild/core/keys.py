@@ -30,10 +30,10 @@ from trtbuild.core.verification import Point
 
 STEP_VERSIONS: Mapping[str, int] = {
     "trace": 1,
-    "lower": 1,
+    "lower": 2,
     "partition": 1,
     "convert": 1,
-    "engine": 1,
+    "engine": 2,
     "package": 3,
     "weights": 1,
     "verify": 1,

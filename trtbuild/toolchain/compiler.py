@@ -26,11 +26,11 @@ from trtbuild.toolchain import timing_cache
 from trtbuild.toolchain.configuration import configure
 from trtbuild.toolchain.devices import Device, use_device
 from trtbuild.toolchain.element_types import foreign_nodes
-from trtbuild.toolchain.half_weights import cast_weights
 from trtbuild.toolchain.library import Log, listening, load, stay_loaded
 from trtbuild.toolchain.network import Bytes, NodeError, Parsed, create_network
 from trtbuild.toolchain.onnx_outline import outline
 from trtbuild.toolchain.precision import constrain
+from trtbuild.toolchain.preparing import prepared
 from trtbuild.toolchain.releases import release
 from trtbuild.toolchain.replaying import Replayed, weight_names
 from trtbuild.toolchain.table import FLAVOURS
@@ -71,8 +71,8 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     clock.phase("read_s")
     device = _device(job)
     own = release(job.target.toolchain, job.toolchain_version)
-    if not own.strongly_typed and not recorded:
-        model, weights = cast_weights(model, weights)
+    if not recorded:
+        model, weights = prepared(model, weights, own)
     timing = _timing_path(job, device, timings)
     with listening(trt) as (logger, log):
         if device is not None:

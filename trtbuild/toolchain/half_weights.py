@@ -13,28 +13,13 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from trtbuild.toolchain.network import Bytes
-from trtbuild.toolchain.onnx_outline import (
-    EXTERNAL,
-    FLOAT16,
-    FLOAT32,
-    GRAPH_INITIALIZER,
-    GRAPH_NODE,
-    MODEL_GRAPH,
-    TENSOR_DIMS,
-    TENSOR_LOCATION,
-    TENSOR_NAME,
-    TENSOR_TYPE,
-    Outline,
-    outline,
-)
-from trtbuild.toolchain.protobuf import delimited, integer, spans
-
-_TENSOR_EXTERNAL_DATA, _ENTRY_KEY, _ENTRY_VALUE = 13, 1, 2  # onnx.proto
+from trtbuild.toolchain.onnx_editing import edited, external
+from trtbuild.toolchain.onnx_outline import FLOAT16, FLOAT32, Outline, outline
 
 
 def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dict[str, Bytes]]:
@@ -47,20 +32,15 @@ def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dic
     read = {name for index, node in enumerate(shape.nodes) if index not in casts for name in node.inputs}
     unread = set(casts.values()) - read - {name for name, _ in shape.outputs}
     shapes = {weight.name: weight.shape for weight in shape.weights}
-    halves = b"".join(delimited(GRAPH_INITIALIZER, _external_half(name, shapes[of])) for name, of in made.items())
     given = {name: data for name, data in weights.items() if name not in unread}
     given |= {name: _half(weights[of]) for name, of in made.items()}
-    left_out = {
-        GRAPH_NODE: frozenset(casts),
-        GRAPH_INITIALIZER: frozenset(k for k, (name, _) in enumerate(shape.initializers) if name in unread),
-    }
-    parts = [
-        delimited(number, b"".join(_without(value, left_out)) + halves)
-        if number == MODEL_GRAPH and isinstance(value, memoryview)
-        else bytes(whole)
-        for number, value, whole in spans(memoryview(model))
-    ]
-    return b"".join(parts), given
+    found = edited(
+        model,
+        nodes=dict.fromkeys(casts, ()),
+        without={k for k, (name, _) in enumerate(shape.initializers) if name in unread},
+        initializers=[external(name, shapes[of], FLOAT16) for name, of in made.items()],
+    )
+    return found, given
 
 
 def _casts(shape: Outline) -> dict[int, str]:
@@ -74,29 +54,6 @@ def _casts(shape: Outline) -> dict[int, str]:
         if node.operator == "Cast" and node.types == (FLOAT16,) and node.inputs[0] in floats
         if node.outputs[0] not in outputs
     }
-
-
-def _without(graph: memoryview, left_out: Mapping[int, frozenset[int]]) -> Iterator[bytes]:
-    """The fields of `graph` but those at the positions (among fields of a number) of `left_out`."""
-    seen = dict.fromkeys(left_out, 0)
-    for number, _, whole in spans(graph):
-        if number in left_out:
-            seen[number] += 1
-            if seen[number] - 1 in left_out[number]:
-                continue
-        yield bytes(whole)
-
-
-def _external_half(name: str, shape: tuple[int, ...]) -> bytes:
-    """A TensorProto of float16 whose data is elsewhere, under its own name."""
-    place = delimited(_ENTRY_KEY, b"location") + delimited(_ENTRY_VALUE, name.encode())
-    return (
-        b"".join(integer(TENSOR_DIMS, size) for size in shape)
-        + integer(TENSOR_TYPE, FLOAT16)
-        + delimited(TENSOR_NAME, name.encode())
-        + delimited(_TENSOR_EXTERNAL_DATA, place)
-        + integer(TENSOR_LOCATION, EXTERNAL)
-    )
 
 
 def _half(data: Bytes) -> memoryview:

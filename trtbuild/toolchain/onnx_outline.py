@@ -11,16 +11,17 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtbuild.toolchain.protobuf import fields, messages, packed, signed
+from trtbuild.toolchain.protobuf import fields, messages, packed, signed, spans
 
 # onnx.proto
 MODEL_GRAPH = 7
 GRAPH_NODE, GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
-_NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE = 1, 2, 3, 4, 5
+NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OPERATOR, NODE_ATTRIBUTE = 1, 2, 3, 4, 5
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS = 1, 3, 5, 6, 8
+_ATTRIBUTE_FLOAT = 2
 TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION, EXTERNAL = 1, 2, 7, 8, 9, 14, 1
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
-FLOAT32, _INT64, FLOAT16 = 1, 7, 10  # TensorProto.DataType
+FLOAT32, _INT64, FLOAT16, BFLOAT16 = 1, 7, 10, 16  # TensorProto.DataType
 #: Attributes of ONNX operators that are element types (Cast, CastLike's kin, EyeLike, RandomNormal, …).
 _TYPE_ATTRIBUTES = ("to", "dtype")
 #: Attributes of Constant that are int64 numbers.
@@ -54,6 +55,8 @@ class Node:
     #: Element types of the outputs of the first graph that is nested in it, 0 where that is not said. The node's own
     #: outputs are the last of them, in order: a Loop has its condition before.
     results: tuple[int, ...] = ()
+    #: (name, number) of its attributes that are one float.
+    floats: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,24 +98,37 @@ def outline(model: bytes) -> Outline:
 
 
 def _node(message: memoryview) -> Node:
-    texts: dict[int, list[str]] = {_NODE_INPUT: [], _NODE_OUTPUT: [], _NODE_NAME: [], _NODE_OPERATOR: []}
+    texts: dict[int, list[str]] = {NODE_INPUT: [], NODE_OUTPUT: [], NODE_NAME: [], NODE_OPERATOR: []}
     types: list[int] = []
     numbers: list[int] = []
     results: list[int] = []
+    floats: list[tuple[str, float]] = []
     for field, part in messages(message):
         if field in texts:
             texts[field].append(bytes(part).decode())
-        elif field == _NODE_ATTRIBUTE:
-            _attribute(part, texts[_NODE_INPUT], types, numbers, results)
+        elif field == NODE_ATTRIBUTE:
+            _attribute(part, texts[NODE_INPUT], types, numbers, results)
+            floats += _float(part)
     return Node(
-        "".join(texts[_NODE_NAME]),
-        "".join(texts[_NODE_OPERATOR]),
-        tuple(texts[_NODE_INPUT]),
-        tuple(texts[_NODE_OUTPUT]),
+        "".join(texts[NODE_NAME]),
+        "".join(texts[NODE_OPERATOR]),
+        tuple(texts[NODE_INPUT]),
+        tuple(texts[NODE_OUTPUT]),
         tuple(types),
         (min(numbers), max(numbers)) if numbers else None,
         tuple(results),
+        tuple(floats),
     )
+
+
+def _float(attribute: memoryview) -> list[tuple[str, float]]:
+    name, found = "", []
+    for field, value, whole in spans(attribute):
+        if field == _ATTRIBUTE_NAME and isinstance(value, memoryview):
+            name = bytes(value).decode()
+        elif field == _ATTRIBUTE_FLOAT and value is None:
+            found = [struct.unpack("<f", whole[-4:])[0]]
+    return [(name, number) for number in found]
 
 
 def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int], results: list[int]) -> None:

@@ -20,46 +20,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trtbuild.toolchain.float_types import float_types
 from trtbuild.toolchain.onnx_outline import FLOAT16, FLOAT32, Outline
 
-#: Operators whose result has a type of its own; a Cast names it.
-_NO_FLOATS = frozenset(
-    ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
-) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonMaxSuppression"))
 #: LayerType members that rule 4 is about.
 _LEFT_ALONE = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
 #: LayerType members that compute nothing (rule 2).
 _MOVES = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
-
-
-def float_types(model: Outline) -> dict[str, int]:
-    """The float values of a model → their element type. ONNX's operators make floats of the type of the floats that they
-    read first, but Cast, and those that name a type; what comes out of a nested graph is what that says."""
-    found = {
-        name: element
-        for name, element in (*model.inputs, *model.initializers, *model.outputs)
-        if element in (FLOAT32, FLOAT16)
-    }
-    for node in model.nodes:
-        if node.operator in _NO_FLOATS:
-            continue
-        if node.results:
-            made_inside = node.results[-len(node.outputs) :]
-            found.update(
-                (name, element)
-                for name, element in zip(node.outputs, made_inside, strict=False)
-                if element in (FLOAT32, FLOAT16) and name not in found
-            )
-            continue
-        named = [element for element in node.types if element in (FLOAT32, FLOAT16)]
-        read = [found[name] for name in node.inputs if name in found]
-        if node.operator == "Cast":
-            read = []
-        made = (named or read)[:1]
-        for name in node.outputs:
-            if made:
-                found.setdefault(name, made[0])
-    return found
 
 
 def uses_half(model: Outline) -> bool:

@@ -65,6 +65,11 @@ def integer(number: int, value: int) -> bytes:
     return _encoded(number << 3) + _encoded(value)
 
 
+def fixed32(number: int, value: bytes) -> bytes:
+    """A field of four bytes: a float, say."""
+    return _encoded(number << 3 | 5) + value
+
+
 def delimited(number: int, value: bytes) -> bytes:
     """A field that is a text or a message."""
     return _encoded(number << 3 | 2) + _encoded(len(value)) + value

@@ -32,6 +32,8 @@ class Release:
     #: Whether the types of a network are those of its graph. Else precision is asked for, layer by layer
     #: (`trtbuild.toolchain.precision`).
     strongly_typed: bool = True
+    #: Whether batch normalization of halves with parameters in half is one Scale layer of halves.
+    scales_halves: bool = True
     #: Whether timings of kernels are kept for later builds (`trtbuild.toolchain.timing_cache`).
     keeps_timings: bool = True
     #: Whether int64 values are computed in 32 bits inside; they are no inputs and outputs then (`element_types`).
@@ -129,6 +131,7 @@ _TENSORRT_9 = replace(
     network_flags=("EXPLICIT_BATCH", "STRONGLY_TYPED"),
     strongly_typed=True,
     narrows_int64=False,
+    scales_halves=False,  # it was not seen to; the parsers of 10 and TensorRT-RTX do
 )
 
 _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] = {

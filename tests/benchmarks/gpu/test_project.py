@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.cases import cases, flat
-from benchmarks.gpu.project import Hardware, write_examples, write_vit
+from benchmarks.gpu.project import Hardware, write_examples, write_resnet, write_vit
 from trtbuild.core.spec import Target
 
 _HOPPER = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
@@ -44,6 +44,15 @@ def test_vit_is_cut_in_two_ways(tmp_path: Path) -> None:
     assert found["by_layer"].partition.granularity == ("layers.*",)
     assert found["whole"].source == found["by_layer"].source
     assert found["by_layer_half"].precision == "float16"
+
+
+def test_resnet_is_there_in_both_precisions(tmp_path: Path) -> None:
+    (whole, half) = cases(write_resnet(tmp_path, _HOPPER))
+    assert (whole.model.precision, half.model.precision) == ("float32", "float16")
+    assert whole.model.source == half.model.source
+    assert whole.model.builder.tactic_sources == ("edge_mask_convolutions", "jit_convolutions")
+    args, _ = half.inputs(half.points(0)[0], "cpu")
+    assert tuple(half.eager("cpu")(*args).shape) == (1, 1000)
 
 
 def test_cases_have_points_in_every_profile_and_inputs_for_eager(examples: Path) -> None:

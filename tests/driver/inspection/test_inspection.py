@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -14,6 +16,7 @@ from tests.driver.conftest import Small
 from trtbuild.driver.inspection import inspect
 from trtbuild.driver.workspace import Request
 from trtbuild.errors import UsageError
+from trtbuild.toolchain.releases import Release
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +51,22 @@ def test_onnx_models_are_written_whole(small: Small, tmp_path: Path) -> None:
     feeds = {name: x if len(shape) == 2 else scale for name, shape in shapes.items()}
     assert len(session.run(None, feeds)) == 3
     assert f"--onnx={path}" in document["engines"][0]["trtexec"]["arguments"]
+
+
+def test_the_onnx_model_is_what_the_library_was_given(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is prepared for it: here, a model of its own in its place."""
+    given: list[tuple[set[str], int]] = []
+
+    def prepared(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:
+        given.append((set(weights), release.opset))
+        return onnx.helper.make_model(onnx.GraphProto(name="prepared")).SerializeToString(), {}
+
+    monkeypatch.setattr("trtbuild.toolchain.preparing.prepared", prepared)
+    document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
+    assert {onnx.load(engine["onnx"]).graph.name for engine in document["engines"]} == {"prepared"}
+    assert given and all(opset == 20 and names and {name[0] for name in names} == {"w"} for names, opset in given)
 
 
 def test_what_it_came_from_is_only_where_it_was_built(

@@ -76,12 +76,12 @@ class Made:
             result = self.module(*tensors)
         return [result] if isinstance(result, torch.Tensor) else list(result)
 
-    def weights(self) -> dict[int, np.ndarray]:
+    def weights(self) -> dict[str, np.ndarray]:
         values = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        return {index: values[slot.name].detach().numpy() for index, slot in enumerate(self.slots)}
+        return {f"w{index}": values[slot.name].detach().numpy() for index, slot in enumerate(self.slots)}
 
 
-def run(model: bytes, weights: dict[int, np.ndarray], tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+def run(model: bytes, weights: dict[str, np.ndarray], tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """What onnxruntime computes."""
     session = onnxruntime.InferenceSession(materialize(model, weights), providers=["CPUExecutionProvider"])
     return session.run(None, {f"i{index}": tensor.numpy() for index, tensor in enumerate(tensors)})

@@ -139,7 +139,7 @@ def test_one_structure_under_zero_and_random_weights_is_the_same_bytes_and_right
         program, slots = lowered(module, (x,), ({0: Dim("b", min=1, max=8)},))
         models.append(convert(program, 20).model)
     assert models[0] == models[1]
-    weights = {k: random.state_dict()[slot.name].numpy() for k, slot in enumerate(slots)}
+    weights = {f"w{k}": random.state_dict()[slot.name].numpy() for k, slot in enumerate(slots)}
     (found,) = onnxruntime_run(models[0], weights, [x])
     np.testing.assert_allclose(found, random(x).detach().numpy(), atol=1e-5)
 

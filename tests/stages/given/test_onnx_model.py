@@ -36,7 +36,7 @@ def product(name: str = "product") -> list[onnx.NodeProto]:
 
 
 def run(model: bytes, x: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(materialize(model, {0: WEIGHT}))
+    session = onnxruntime.InferenceSession(materialize(model, {"w0": WEIGHT}))
     (found,) = session.run(None, {"i0": x})
     return np.asarray(found)
 

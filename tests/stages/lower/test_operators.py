@@ -11,7 +11,7 @@ from trtbuild.stages.lower.operators import OPERATORS, OVERLOADS, Result, Role, 
 def _names() -> list[str]:
     rows = " ".join(names for _, _, names in operators._KEPT)
     lists = (operators._CONTRACTIONS, operators._ELEMENTWISE, operators._ELEMENTWISE_BOUNDED, operators._MOVES)
-    return " ".join((rows, *lists, operators._COMPARISONS, operators._SHAPES)).split()
+    return " ".join((rows, *lists, operators._SCALINGS, operators._COMPARISONS, operators._SHAPES)).split()
 
 
 def test_every_operator_stands_in_one_row() -> None:

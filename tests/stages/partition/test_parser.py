@@ -33,7 +33,7 @@ def onnx_must_equal(cut: Any) -> None:
     for part in cut.partitions:
         if part.kind != "tensorrt":
             continue
-        weights = {number: cut.model.weights[slot].numpy() for number, slot in enumerate(part.weights)}
+        weights = {f"w{number}": cut.model.weights[slot].numpy() for number, slot in enumerate(part.weights)}
         session = onnxruntime.InferenceSession(
             materialize(convert(cut.found.programs[part.graph], OPSET).model, weights),
             providers=["CPUExecutionProvider"],

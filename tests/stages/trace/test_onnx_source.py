@@ -61,7 +61,9 @@ def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPE
 def run(given: Given, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The canonical model by onnxruntime, with its weights."""
     whole, _ = for_opset(given.blob, 20)
-    session = onnxruntime.InferenceSession(materialize(whole, {slot: value.numpy() for slot, value in given.weights}))
+    session = onnxruntime.InferenceSession(
+        materialize(whole, {f"w{slot}": value.numpy() for slot, value in given.weights})
+    )
     return list(session.run(None, {f"i{number}": value for number, value in enumerate(inputs)}))
 
 

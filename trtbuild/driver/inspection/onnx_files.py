@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtbuild.core.network_document import is_document
 from trtbuild.driver import wiring
 from trtbuild.driver.subjects import Subject
 from trtbuild.driver.workspace import Request
@@ -17,16 +18,18 @@ from trtbuild.errors import BlobMissing, EnvironmentFault, TrtbuildError, UsageE
 def write_onnx(request: Request, index: Mapping[str, Any], subject: Subject, folder: str) -> dict[tuple[str, str], str]:
     """Write ``<folder>/<target>/<partition>.onnx`` for each engine. (target, partition) → path relative to the project.
 
-    Raises UsageError where the recipe of an engine is not in the cache, BlobMissing for a model or weight that is not,
-    EnvironmentFault without onnx.
+    Raises UsageError where the recipe of an engine is not in the cache, or it came from a TensorRT network; BlobMissing for
+    a model or weight that is not there; EnvironmentFault without onnx.
     """
     try:
         from trtbuild.stages.convert.weights import materialize
+        from trtbuild.toolchain.preparing import prepared
     except ImportError as error:
         raise EnvironmentFault(
             f"ONNX models are put together by {error.name}, which is not installed", hint="pip install onnx numpy"
         ) from None
     from trtbuild.store.publication import copy_atomically
+    from trtbuild.toolchain.releases import release
 
     project = Path(request.project).absolute()
     configured = wiring.configuration(project)
@@ -44,10 +47,15 @@ def write_onnx(request: Request, index: Mapping[str, Any], subject: Subject, fol
                     f"the ONNX model of {partition}@{target}, or a weight of it, is not in the cache: {error.text}",
                     hint="trtbuild build, with the cache that the package was built with",
                 ) from None
-            weights = {int(name[1:]): value for name, value in zip(parts["weights"], values, strict=True)}
+            if is_document(model):
+                raise UsageError(
+                    f"{partition}@{target} was compiled from a TensorRT network, and there is no ONNX model of it",
+                    hint="leave --onnx out",
+                )
             path = f"{folder}/{target}/{partition}.onnx"
             try:
-                data = materialize(model, weights)
+                given = dict(zip(parts["weights"], values, strict=True))
+                data = materialize(*prepared(model, given, release(*parts["toolchain"])))
             except ValueError as error:
                 raise TrtbuildError(f"{partition}@{target} does not fit into one ONNX file: {error}") from error
             _write(project / path, data, copy_atomically)

@@ -10,8 +10,8 @@ import onnx
 Bytes = bytes | bytearray | memoryview
 
 
-def materialize(model: bytes, weights: Mapping[int, np.ndarray | Bytes]) -> bytes:
-    """`model` (as `convert` leaves it) with weight number k's logical row-major bytes, `weights[k]`, inlined.
+def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
+    """`model` (as `convert` leaves it) with the logical row-major bytes of its external weights, by their names, inlined.
 
     Weights that the model does not read may be missing. Raises KeyError for one that it reads, ValueError when a size
     does not fit, or the result would not fit into a protobuf message (2 GiB).
@@ -20,7 +20,7 @@ def materialize(model: bytes, weights: Mapping[int, np.ndarray | Bytes]) -> byte
     for tensor in proto.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        value = weights[int(tensor.name[1:])]
+        value = weights[tensor.name]
         raw = np.ascontiguousarray(value).tobytes() if isinstance(value, np.ndarray) else bytes(value)
         if len(raw) != size_bytes(tensor):
             raise ValueError(f"{tensor.name} has {size_bytes(tensor)} bytes; {len(raw)} were given")

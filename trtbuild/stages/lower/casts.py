@@ -6,7 +6,8 @@ Rules
    module that reads: values cross between repeated modules in half, and equal layers keep equal casts.
 3. Weights keep the dtype that they are stored in: their casts are nodes, which the compiler folds.
 4. Integers, booleans and every floating type but float32 are never cast.
-5. Every node that is changed is run again on fake values, and must give the dtype that was decided.
+5. The parameters of a `SCALING` operator stay float32 beside an input in half.
+6. Every node that is changed is run again on fake values, and must give the dtype that was decided.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Casts:
         self._dtypes = dtypes
         # what is float32 now: asked once, because values change on the way
         self._governed = {node for node in graph.nodes if is_float32(node)}
-        self._shapes = {node for node in graph.nodes if node.op == "call_function" and role_of(node) is Role.SHAPE}
+        roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
+        self._shapes = {node for node, role in roles.items() if role is Role.SHAPE}
+        self._scalings = {node for node, role in roles.items() if role is Role.SCALING}
         self._made: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
         self._changed: set[torch.fx.Node] = set()
 
@@ -48,12 +51,18 @@ class Casts:
                 self._say_float32(node)
                 continue
             dtype = self._half if node in self._dtypes.half else torch.float32
-            for source in node.all_input_nodes:
+            for source in self._cast_inputs(node):
                 given = self._in_dtype(source, dtype, node) if source in self._governed else source
                 if given is not source:
                     node.replace_input_with(source, given)
                     self._changed.add(node)
             self._refresh(node)
+
+    def _cast_inputs(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        """The inputs that come in the dtype that `node` computes in (rule 5)."""
+        if node in self._scalings and node in self._dtypes.half:
+            return node.all_input_nodes[:1]
+        return list(node.all_input_nodes)
 
     def _in_dtype(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
         is_half = source in self._dtypes.half

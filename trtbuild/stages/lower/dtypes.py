@@ -3,7 +3,8 @@
 Rules
 1. Matrix products and convolutions are half, or float32 where an input is `BEYOND`.
 2. Arithmetic is float32 where an input is `WIDE` or wider, or where everything that reads it is float32 (the square under
-   a mean, the mask on a score before softmax); otherwise half.
+   a mean, the mask on a score before softmax); otherwise half. Batch normalization with the model's own statistics is
+   such arithmetic on an activation, and float32 on what comes from outside: it is what brings that into half's range.
 3. Data movement has the dtype of its input, and where that is float32, half as soon as no float32 operator reads it.
 4. Repeated modules (the innermost numbered part of a module path: ``layers.3``) are islands: what reads a value from
    another one counts in no decision about it, and a value that may be half crosses over in half. So equal layers
@@ -25,6 +26,9 @@ from trtbuild.stages.lower.modules import path_of
 from trtbuild.stages.lower.operators import EXPONENTIALS, Role, row
 from trtbuild.stages.lower.ranges import Range, is_float32, tensors, widest_input
 
+#: The roles of operators that compute floats, in either precision.
+_COMPUTED = (Role.CONTRACTION, Role.ELEMENTWISE, Role.SCALING)
+
 Ranges = Mapping[torch.fx.Node, Range]
 
 
@@ -44,9 +48,10 @@ def role_of(node: torch.fx.Node) -> Role:
         for tensor in tensors(value):
             if tensor.dtype is not torch.float32 and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
                 return Role.KEEP
-    if _accumulates(node):
+    role = row(node.target).role
+    if _accumulates(node) or (role is Role.SCALING and not _has_parameters(node)):
         return Role.KEEP
-    return row(node.target).role
+    return role
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> D
         elif role is Role.MOVE:
             is_half = found[node] < Range.WIDE and (any(arrive_in_half) or node not in wanted)
         else:
-            is_half = role in (Role.CONTRACTION, Role.ELEMENTWISE) and node not in wanted
+            is_half = role in _COMPUTED and node not in wanted
         if is_half:
             half.add(node)
     return dtypes
@@ -115,9 +120,11 @@ def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> tuple[set[torch.
         is_read_as_is = found[node] is Range.UNSEEN and any(user in as_is for user in readers)
         if role is Role.CONTRACTION:
             is_wanted = widest_input(node, found) is Range.BEYOND
-        elif role is Role.ELEMENTWISE:
+        elif role in (Role.ELEMENTWISE, Role.SCALING):
             every = bool(readers) and len(in_float32) == len(readers)
-            is_wanted = max(widest_input(node, found), found[node]) >= Range.WIDE or every or is_read_as_is
+            from_outside = role is Role.SCALING and found[node.all_input_nodes[0]] is Range.UNSEEN
+            is_wide = max(widest_input(node, found), found[node]) >= Range.WIDE
+            is_wanted = is_wide or from_outside or every or is_read_as_is
         else:
             is_wanted = found[node] >= Range.WIDE or bool(in_float32) or is_read_as_is
         if is_wanted:
@@ -125,6 +132,11 @@ def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> tuple[set[torch.
         if is_read_as_is or (is_wanted and any(user in as_is for user in inside)):
             as_is.add(node)
     return wanted, as_is
+
+
+def _has_parameters(node: torch.fx.Node) -> bool:
+    # those that are left out become constants of the input's type in ONNX, beside a float32 mean and variance
+    return all(isinstance(value, torch.fx.Node) for value in node.args[:5])
 
 
 def _accumulates(node: torch.fx.Node) -> bool:

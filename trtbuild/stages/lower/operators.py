@@ -22,6 +22,7 @@ class Role(enum.Enum):
 
     CONTRACTION = "half: multiply-add over an axis, with float32 accumulation in the hardware"
     ELEMENTWISE = "half, or float32 where its input is wide or only float32 operators read it"
+    SCALING = "half, or float32 as arithmetic is; its parameters stay float32, and so does what is computed inside"
     MOVE = "the dtype of its input"
     COMPARE = "gives no float: the dtype of its inputs"
     SHAPE = "reads sizes only: its inputs are never cast"
@@ -60,8 +61,7 @@ _KEPT: tuple[tuple[Result, str, str], ...] = (
         Result.FITS,
         "norms: squares are summed, and a variance is divided by",
         "layer_norm native_layer_norm group_norm native_group_norm instance_norm batch_norm native_batch_norm "
-        "_native_batch_norm_legit _native_batch_norm_legit_no_training _native_batch_norm_legit_functional "
-        "cudnn_batch_norm rms_norm _fused_rms_norm",
+        "_native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm rms_norm _fused_rms_norm",
     ),
     (
         Result.WIDE,
@@ -153,6 +153,9 @@ _ELEMENTWISE = (
 
 _ELEMENTWISE_BOUNDED = "sigmoid tanh erf erfc special_erf special_erfc hardsigmoid hardtanh relu6 sign sgn heaviside"
 
+#: Batch normalization with the statistics that the model has: a factor and a term for each channel.
+_SCALINGS = "_native_batch_norm_legit_no_training"
+
 _MOVES = (
     "view _unsafe_view view_copy view_as reshape _reshape_copy _reshape_alias flatten unflatten expand expand_copy "
     "expand_as broadcast_to permute permute_copy transpose transpose_copy t t_copy mT mH movedim squeeze squeeze_copy "
@@ -186,6 +189,7 @@ OPERATORS: dict[str, Row] = dict(
         *_rows(Role.CONTRACTION, Result.FITS, "what half precision is for", _CONTRACTIONS),
         *_rows(Role.ELEMENTWISE, Result.FOLLOWS, "one rounding per value", _ELEMENTWISE),
         *_rows(Role.ELEMENTWISE, Result.FITS, "bounded, whatever comes in", _ELEMENTWISE_BOUNDED),
+        *_rows(Role.SCALING, Result.FITS, "a factor and a term per channel, from float32 parameters", _SCALINGS),
         *_rows(Role.MOVE, Result.FOLLOWS, "moves or selects values: exact in any dtype", _MOVES),
         *_rows(Role.COMPARE, Result.FITS, "the result is no float", _COMPARISONS),
         *_rows(Role.SHAPE, Result.FITS, "reads the shape of its input, not its values", _SHAPES),

@@ -1,0 +1,110 @@
+"""Batch normalization in half: on halves with float32 parameters, where it reads what the model has computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.program.functional import Program
+
+
+class Block(nn.Module):
+    def __init__(self, *, affine: bool = True) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8, affine=affine)
+        self.head = nn.Conv2d(8, 4, 3, bias=False)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
+        nn.init.normal_(self.norm.running_mean)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.conv(x)).relu())
+
+
+class First(nn.Module):
+    """Features of any size, which the normalization brings into range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.lin = nn.BatchNorm1d(8), nn.Linear(8, 4)
+        self.norm.running_var.fill_(1e12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lin(self.norm(x))
+
+
+class Last(nn.Module):
+    """A normalization that only float32 reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.lin(x)).softmax(-1)
+
+
+def norm_of(program: Program) -> torch.fx.Node:
+    (found,) = (node for node in program.graph.nodes if "batch_norm" in str(node.target))
+    return found
+
+
+def dtypes(node: torch.fx.Node) -> tuple[torch.dtype, torch.dtype, set[torch.dtype]]:
+    """Of the result, of the input, and of the parameters."""
+    read, *parameters = (source.meta["val"].dtype for source in node.all_input_nodes)
+    return node.meta["val"][0].dtype, read, set(parameters)
+
+
+@pytest.mark.parametrize(("precision", "half"), [("float16", torch.float16), ("bfloat16", torch.bfloat16)])
+def test_behind_a_convolution_it_is_in_half_and_its_parameters_are_not(
+    lower_module: Callable[..., Any], precision: str, half: torch.dtype
+) -> None:
+    found, program = lower_module(Block(), [torch.randn(2, 3, 8, 8)], precision)
+    assert dtypes(norm_of(program)) == (half, half, {torch.float32})
+    casts = [str(node.args[0]) for node in program.graph.nodes if str(node.target) == "aten._to_copy.default"]
+    assert len(casts) == 4 and not any("norm" in name for name in casts)  # input, convolutions, output
+    result, wanted = found.run(program)[0], found.eager()[0]
+    assert (result - wanted).abs().max() / wanted.abs().max() < (4e-3 if half is torch.float16 else 3e-2)
+
+
+def test_what_comes_from_outside_is_normalized_in_float32(lower_module: Callable[..., Any]) -> None:
+    inputs = [torch.randn(4, 8) * 1e6]  # beyond float16
+    found, program = lower_module(First(), inputs, "float16")
+    assert dtypes(norm_of(program)) == (torch.float32, torch.float32, {torch.float32})
+    result, wanted = found.run(program)[0], found.eager()[0]
+    assert result.isfinite().all() and (result - wanted).abs().max() / wanted.abs().max() < 5e-3
+
+
+def test_what_only_float32_reads_is_float32(lower_module: Callable[..., Any]) -> None:
+    _, program = lower_module(Last(), [torch.randn(4, 8)], "float16")
+    assert dtypes(norm_of(program))[0] is torch.float32
+
+
+@pytest.mark.parametrize(("affine", "read"), [(True, 10), (False, 1)])
+@pytest.mark.parametrize("opset", [17, 20])
+def test_onnx_says_the_same(lower_module: Callable[..., Any], affine: bool, read: int, opset: int) -> None:
+    """Without a factor and a term of its own it stays in float32: ONNX would get them in half."""
+    found, program = lower_module(Block(affine=affine), [torch.randn(2, 3, 8, 8)], "float16")
+    model = onnx.load_from_string(convert(program, opset).model)
+    values = {**dict(found.module.named_parameters()), **dict(found.module.named_buffers())}
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("w"):
+            value = values[found.slots[int(tensor.name[1:])].name].detach().numpy()
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    (norm,) = (node for node in model.graph.node if node.op_type == "BatchNormalization")
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    kinds = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
+    kinds |= {tensor.name: tensor.data_type for tensor in inferred.graph.initializer}
+    assert [kinds[name] for name in norm.input] == [read, 1, 1, 1, 1] and kinds[norm.output[0]] == read
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    result = session.run(None, {session.get_inputs()[0].name: found.inputs[0].numpy()})[0]
+    wanted = found.eager()[0].numpy()
+    assert np.abs(result - wanted).max() / np.abs(wanted).max() < 4e-3

@@ -1,0 +1,231 @@
+"""Batch normalization of halves: factors and terms are those of its float32 parameters, or it stays in float32."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import helper as h
+
+from trtbuild.core.engine_job import EngineJob
+from trtbuild.core.spec import ShapeRange
+from trtbuild.stages.verify.narrow import in_float32
+from trtbuild.toolchain.compiler import compile_engine
+from trtbuild.toolchain.half_norms import _bfloat16_bits, typed_norms
+from trtbuild.toolchain.onnx_outline import outline
+from trtbuild.toolchain.preparing import prepared
+from trtbuild.toolchain.releases import release
+
+FLOAT, HALF, BFLOAT = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+CHANNELS = 8
+
+
+def parameters(seed: int = 0, **changes: Any) -> list[np.ndarray]:
+    """Scale, shift, mean and variance."""
+    random = np.random.default_rng(seed)
+    found = {
+        "scale": random.uniform(0.5, 1.5, CHANNELS),
+        "shift": random.standard_normal(CHANNELS),
+        "mean": random.standard_normal(CHANNELS),
+        "variance": random.uniform(0.5, 2, CHANNELS),
+    }
+    return [np.asarray(value, np.float32) for value in (found | changes).values()]
+
+
+def normalizing(make_model: Any, values: Sequence[np.ndarray], half: int = HALF, **attributes: Any) -> bytes:
+    """A float32 input, its normalization in half, and that as float32."""
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=half),
+        h.make_node("BatchNormalization", ["v0", "w0", "w1", "w2", "w3"], ["v1"], **attributes),
+        h.make_node("Relu", ["v1"], ["v2"]),
+        h.make_node("Cast", ["v2"], ["o0"], to=FLOAT),
+    ]
+    return make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)  # type: ignore[no-any-return]
+
+
+def typed(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
+    found, given = typed_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
+    return found, {name: bytes(data) for name, data in given.items()}
+
+
+def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> np.ndarray:
+    """What a model computes that rounds each value in half, which onnxruntime by itself does not."""
+    proto = onnx.ModelProto.FromString(model)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = weights[tensor.name]
+    session = onnxruntime.InferenceSession(in_float32(proto).SerializeToString())
+    return session.run(None, {f"i{k}": value for k, value in enumerate(inputs)})[0]  # type: ignore[no-any-return]
+
+
+def images(seed: int = 1, mean: float = 0.0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((3, CHANNELS, 4, 4)).astype(np.float32) + np.float32(mean)
+
+
+def operators(model: bytes) -> list[str]:
+    return [node.operator for node in outline(model).nodes]
+
+
+@pytest.mark.parametrize("attributes", [{}, {"epsilon": 1e-3}, {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}])
+def test_a_factor_and_a_term_in_half_give_what_float32_gives(make_model: Any, attributes: dict[str, Any]) -> None:
+    values = parameters(variance=np.full(CHANNELS, 1e-3))  # an epsilon counts
+    model = normalizing(make_model, values, **attributes)
+    found, given = typed(model, values)
+    assert operators(found) == operators(model)
+    assert set(given) == {"v1.factor", "v1.term", "v1.mean", "v1.variance"}
+    assert dict(outline(found).initializers) == dict.fromkeys(given, HALF)
+    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, given)))
+    assert np.abs(after - before).max() / np.abs(before).max() < 2e-3
+
+
+def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
+    return {f"w{k}": value.tobytes() for k, value in enumerate(values)}
+
+
+def test_the_mean_of_the_input_comes_out_as_it_should_though_the_factor_is_rounded(make_model: Any) -> None:
+    """A mean of 500 and a deviation of 1: half of it has steps of 0.25, a term for the exact factor was off by another."""
+    values = parameters(scale=np.full(CHANNELS, 1.0003), mean=np.full(CHANNELS, 500.0), shift=np.zeros(CHANNELS))
+    _, given = typed(normalizing(make_model, values), values)
+    factor, term = (np.frombuffer(given[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))
+    assert np.abs(factor * 500 + term).max() <= 0.25
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variance": np.full(CHANNELS, 1e13)},  # a subnormal factor
+        {"variance": np.zeros(CHANNELS), "scale": np.full(CHANNELS, 1e6)},  # an infinite factor
+        {"mean": np.full(CHANNELS, 1e6)},  # an infinite term
+        {"shift": np.full(CHANNELS, np.nan)},
+    ],
+)
+def test_what_half_does_not_hold_stays_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
+    values = parameters(**changes)
+    model = normalizing(make_model, values)
+    found, given = typed(model, values)
+    assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Relu", "Cast"]
+    assert given == _bytes(values)
+    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, given)))
+    np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "version", "scales"),
+    [
+        ("tensorrt-rtx", "1.7.1.116", True),
+        ("tensorrt", "11.0.0", True),
+        ("tensorrt", "10.0.1", True),
+        ("tensorrt", "9.3.0", False),
+    ],
+)
+def test_it_is_given_as_a_scale_to_releases_that_take_it(
+    make_model: Any, toolchain: Any, version: str, scales: bool
+) -> None:
+    values = parameters()
+    found, _ = prepared(normalizing(make_model, values), _bytes(values), release(toolchain, version))
+    assert operators(found).count("Cast") == (2 if scales else 4)
+
+
+def test_before_strong_typing_it_is_taken_as_it_is(make_model: Any) -> None:
+    values = parameters()
+    model = normalizing(make_model, values)
+    assert prepared(model, _bytes(values), release("tensorrt", "8.6.1")) == (model, _bytes(values))
+
+
+def test_a_channel_that_is_switched_off_has_a_factor_of_zero(make_model: Any) -> None:
+    values = parameters(scale=np.zeros(CHANNELS))
+    found, given = typed(normalizing(make_model, values), values)
+    assert not np.frombuffer(given["v1.factor"], np.float16).any() and "Cast" in operators(found)
+
+
+@pytest.mark.parametrize("types", [("FLOAT",) * 4, ("FLOAT16",) * 4])
+def test_what_has_one_type_stays_byte_for_byte(make_model: Any, types: tuple[str, ...]) -> None:
+    half = HALF if types[0] == "FLOAT16" else FLOAT
+    values = [value.astype(np.float16 if half == HALF else np.float32) for value in parameters()]
+    model = normalizing(make_model, values, half)
+    assert typed(model, values) == (model, _bytes(values))
+
+
+def test_other_parameters_are_cast_to_float32(make_model: Any) -> None:
+    """Scale and shift in half, mean and variance in float32; and parameters that the model holds itself."""
+    scale, shift, mean, variance = parameters()
+    values = [scale.astype(np.float16), shift.astype(np.float16), mean, variance]
+    model = normalizing(make_model, values)
+    found, given = typed(model, values)
+    assert operators(found).count("Cast") == 6 and given == _bytes(values)
+    np.testing.assert_array_equal(computed(found, given, images()), computed(model, given, images()))
+    inside = dict(zip(("c0", "c1", "c2", "c3"), parameters(), strict=True))
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=HALF),
+        h.make_node("BatchNormalization", ["v0", *inside], ["v1"]),
+        h.make_node("Cast", ["v1"], ["o0"], to=FLOAT),
+    ]
+    model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], [], inside)
+    found, given = typed(model, [])
+    assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Cast"] and not given
+    np.testing.assert_array_equal(computed(found, given, images()), computed(model, given, images()))
+
+
+def test_parameters_that_something_else_reads_stay(make_model: Any) -> None:
+    """Two normalizations share a scale, a mean and a variance; the shift of the first is read as it is."""
+    values = [*parameters(), np.ones(CHANNELS, np.float32)]
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=HALF),
+        h.make_node("BatchNormalization", ["v0", "w0", "w1", "w2", "w3"], ["v1"]),
+        h.make_node("BatchNormalization", ["v1", "w0", "w4", "w2", "w3"], ["v2"]),
+        h.make_node("Cast", ["v2"], ["v3"], to=FLOAT),
+        h.make_node("ReduceSum", ["w1"], ["v4"], keepdims=0),
+        h.make_node("Mul", ["v3", "v4"], ["o0"]),
+    ]
+    model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)
+    found, given = typed(model, values)
+    made = {f"{v}.{part}" for v in ("v1", "v2") for part in ("factor", "term", "mean", "variance")}
+    assert set(given) == {"w1", *made} == {name for name, _ in outline(found).initializers}
+    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, given)))
+    assert np.abs(after - before).max() / np.abs(before).max() < 3e-3
+
+
+def test_bfloat16_is_rounded_as_pytorch_rounds_it() -> None:
+    random = np.random.default_rng(0)
+    values = np.concatenate(
+        [
+            random.standard_normal(1000),
+            random.standard_normal(1000) * 1e30,
+            [0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38],
+            np.arange(4096) / 4096 + 1,  # ties
+        ]
+    ).astype(np.float32)
+    wanted = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
+    found = _bfloat16_bits(values)
+    known = ~np.isnan(values)
+    np.testing.assert_array_equal(found[known], wanted[known])
+    assert np.isnan((found[~known].astype(np.uint32) << 16).view(np.float32)).all()
+
+
+@pytest.mark.parametrize("half", ["FLOAT16", "BFLOAT16"])
+def test_the_engine_has_one_scale_layer(make_model: Any, make_job: Any, half: str) -> None:
+    values = [np.random.default_rng(2).standard_normal((CHANNELS, 3, 3, 3)).astype(np.float32), *parameters()]
+    kind = onnx.TensorProto.DataType.Value(half)
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=kind),
+        h.make_node("Cast", ["w0"], ["v1"], to=kind),
+        h.make_node("Conv", ["v0", "v1"], ["v2"], pads=[1, 1, 1, 1]),
+        h.make_node("BatchNormalization", ["v2", "w1", "w2", "w3", "w4"], ["v3"]),
+        h.make_node("Cast", ["v3"], ["o0"], to=FLOAT),
+    ]
+    model = make_model(nodes, [("FLOAT", ["n", 3, 8, 8])], ["FLOAT"], values)
+    made = make_job(model, values, [ShapeRange((1, 3, 8, 8), (4, 3, 8, 8), (8, 3, 8, 8))])
+    job: EngineJob = made.job
+    compiled = compile_engine(job, made.read)
+    layers = json.loads(compiled.layers)["layers"]
+    (scale,) = (layer for layer in layers if layer["name"] == "n3")
+    assert scale["type"] == "scale" and scale["outputs"][0]["dtype"] == {"FLOAT16": "half", "BFLOAT16": "bf16"}[half]
+    assert len(compiled.plan)

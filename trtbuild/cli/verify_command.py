@@ -62,13 +62,14 @@ def verify(
     a project.
     """
     from trtbuild.cli import verifications
+    from trtbuild.driver.packages_here import directory_of
     from trtbuild.driver.verification import models as of_models
     from trtbuild.driver.verification import packages as of_packages
     from trtbuild.driver.verification.document import Options
 
     options = Options(points, seed, tolerance, replay)
     asked = request(flags, models)
-    packages = [asked.project / name for name in models if (asked.project / name / "index.json").is_file()]
+    packages = [path for path in (directory_of(asked.project, name) for name in models) if path is not None]
     if packages and len(packages) < len(models):
         raise UsageError("some of these are packages and some are not", hint="verify the one, then the other")
     with show.watching(flags) as watcher:

@@ -10,16 +10,27 @@ from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.outputs.triton.served import PACKAGE
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import UsageError
+from trtbuild.runtime.package import missing
+
+
+def directory_of(project: Path, said: str) -> Path | None:
+    """The package's directory that `said` names; None where it may be a model's name, which has no ``/`` and begins with no
+    dot. Raises UsageError of a path where no package lies: that needs no manifest."""
+    path = project / said
+    if (path / INDEX).is_file():
+        return path
+    if "/" in said or said.startswith("."):
+        fault = missing(path)
+        raise UsageError(fault.text, hint=fault.hint)
+    return None
 
 
 def package_of(request: Request, said: str) -> Path:
     """The directory of the package that `said` names. Raises UsageError where there is none."""
     project = Path(request.project)
-    path = project / said
-    if (path / INDEX).is_file():
+    path = directory_of(project, said)
+    if path is not None:
         return path
-    if path.is_dir() and (said.startswith(".") or "/" in said):
-        raise UsageError(f"{said} is no package: it has no {INDEX}", hint="name a package's directory, or a model")
     models = Workspace(request).models
     if said not in models:
         raise UsageError(

@@ -29,6 +29,7 @@ from trtbuild.core.shapes import ShapePlan
 from trtbuild.core.spec import Model
 from trtbuild.driver import wiring
 from trtbuild.driver.history import History
+from trtbuild.driver.packages_here import directory_of
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable, UsageError
 from trtbuild.store.layered import LayeredStore
@@ -72,11 +73,9 @@ class Subject:
 
 def find(request: Request, said: str) -> Subject:
     """The side that `said` names: a package's directory, else a model. Raises UsageError."""
-    folder = request.project / said
-    if (folder / "index.json").is_file():
+    folder = directory_of(request.project, said)
+    if folder is not None:
         return of_package(request.project.absolute(), folder, said)
-    if folder.is_dir() and (said.startswith(".") or "/" in said):
-        raise UsageError(f"{said} is no package: it has no index.json", hint="name a package's directory, or a model")
     models = Workspace(replace(request, models=(), targets=())).models
     if said not in models:
         raise UsageError(

@@ -71,10 +71,15 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     try:
         data = (root / INDEX).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise PackageMissing(f"there is no package at {root}: {_absence(root)}", hint=_what_to_do(root)) from None
+        raise missing(root) from None
     except OSError as error:
         raise PackageMissing(f"the package at {root} cannot be read: {error.strerror}") from error
     return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest())
+
+
+def missing(root: Path) -> PackageMissing:
+    """That no package lies at `root`: what does, and what to do."""
+    return PackageMissing(f"there is no package at {root}: {_absence(root)}", hint=_what_to_do(root))
 
 
 def _absence(root: Path) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -63,13 +64,18 @@ def main(argv: list[str]) -> int:
 
 def _prepared(kind: str, store_root: Path, project: Path) -> Handler | None:
     """The handler, with what it will need loaded before there is a job. None where that fails: a job then says why."""
-    with contextlib.suppress(Exception):
+    gc.disable()  # modules are kept: looking through them for garbage, over and over, is an eighth of loading torch
+    try:
         from trtbuild.driver import wiring
 
         handler = wiring.handler(kind, store_root, project)
         wiring.prepare(kind)
         return handler
-    return None
+    except Exception:
+        return None
+    finally:
+        gc.freeze()  # nor is it done in a job; and a copy shares the pages that nothing writes to
+        gc.enable()
 
 
 def _do_in_a_copy(handler: Handler, job: Job, replies: TextIO) -> None:

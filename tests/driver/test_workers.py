@@ -67,6 +67,15 @@ def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) 
     assert (done.returncode, done.stdout) == (1, "")
 
 
+def test_garbage_is_collected_in_jobs_whatever_became_of_loading() -> None:
+    program = (
+        "import gc, pathlib; from trtbuild.driver import worker; here = pathlib.Path('.');"
+        "print(worker._prepared('no kind', here, here), gc.isenabled(), gc.get_freeze_count() > 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["None", "True", "True"]
+
+
 _SERVER = """
 import os, sys
 from trtbuild.driver import worker

@@ -153,7 +153,8 @@ class FakeDriver:
         if {copy["srcMemoryType"], copy["dstMemoryType"]} != {"CU_MEMORYTYPE_DEVICE"}:
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)
         width = copy["WidthInBytes"]
-        if min(copy["srcPitch"], copy["dstPitch"]) < width:
+        pitches = copy["srcPitch"], copy["dstPitch"]
+        if min(pitches) < width or max(pitches) > 2**31 - 1:
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)
         for row in range(copy["Height"]):
             target, source = copy["dstDevice"] + row * copy["dstPitch"], copy["srcDevice"] + row * copy["srcPitch"]

@@ -52,6 +52,14 @@ def test_a_view_is_copied_in_few_copies(array: np.ndarray, copies: int) -> None:
     assert len(rows) == copies
 
 
+def test_rows_that_lie_further_apart_than_a_copy_takes_are_a_copy_each() -> None:
+    """The first columns of a matrix of int64 with rows of 2 GiB; cuMemcpy2D takes pitches below that."""
+    far, near = 2**28, 2**28 - 1
+    assert list(rows_of((3, 5), (far, 1))) == [Rows(5 * row, far * row, 5) for row in range(3)]
+    assert list(rows_of((3, 5), (near, 1))) == [Rows(0, 0, 5, 3, 5, near)]
+    assert [entry.count for entry in rows_of((9, 4, 5), (far, 10, 1))] == [4] * 9
+
+
 def test_any_view_is_copied_right() -> None:
     chance = random.Random(0)
     for _ in range(500):

@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
 
 def _prepared(kind: str, store_root: Path, project: Path) -> Handler | None:
     """The handler, with what it will need loaded before there is a job. None where that fails: a job then says why."""
-    gc.disable()  # modules are kept: looking through them for garbage, over and over, is an eighth of loading torch
+    gc.disable()  # what is loaded is kept: looking through it for garbage, over and over, makes loading torch longer
     try:
         from trtbuild.driver import wiring
 

@@ -3,7 +3,7 @@
 Rules
 1. Axes of size 1 do not count, and axes that lie behind one another as one longer axis are one.
 2. One copy takes a run, and its repetition along one axis where runs do not overlap (``cuMemcpy2D`` asks for a pitch of at
-   least a row): the longest such axis. What is left is a copy each.
+   least a row, and has a largest one): the longest such axis. What is left is a copy each.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trtbuild.runtime.dlpack import row_major
+
+#: The largest pitch of a copy in elements, of 8 bytes at most. ``CU_DEVICE_ATTRIBUTE_MAX_PITCH``, in bytes, is an int.
+_MOST_PITCH = (2**31 - 1) // 8
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ def rows_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Rows]:
     length = 1
     if axes and axes[-1].source == 1:
         length = axes.pop().size
-    repeated = max((axis for axis in axes if axis.source >= length), key=lambda axis: axis.size, default=None)
+    pitched = (axis for axis in axes if length <= axis.source and max(axis.source, axis.target) <= _MOST_PITCH)
+    repeated = max(pitched, key=lambda axis: axis.size, default=None)
     others = [axis for axis in axes if axis is not repeated]
     for index in itertools.product(*(range(axis.size) for axis in others)):
         target = sum(i * axis.target for i, axis in zip(index, others, strict=True))

@@ -23,6 +23,7 @@ from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import ORIGIN, canonical
 from trtbuild.stages.convert.opset import lower_opset, raise_opset
 from trtbuild.stages.convert.structure import size_names, structure
+from trtbuild.stages.program.fixed_symbols import fixed_symbols
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
@@ -63,7 +64,8 @@ def convert(program: Program, opset: int) -> Converted:
         )
     exported = structure(program)
     try:
-        model = _translated(program, exported, opset)
+        with fixed_symbols():
+            model = _translated(program, exported, opset)
         with quiet():
             optimizer.optimize_ir(model)
             _find_origins(model, exported)

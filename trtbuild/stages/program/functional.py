@@ -28,6 +28,8 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from trtbuild.stages.program.fixed_symbols import fixed_symbols
+
 _KEPT_META = ("val", "nn_module_stack")
 _MODULE = "torch.nn.Module"
 _WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER)
@@ -88,7 +90,8 @@ class Program:
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
         extra = {"trtbuild.weights": ""}
-        exported = torch.export.load(io.BytesIO(data), extra_files=extra)
+        with fixed_symbols():
+            exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # Loading gives every result of a call that has several a getitem, used or not: what was stored comes back.
         for node in reversed(exported.graph.nodes):
             if node.target is operator.getitem and not node.users:

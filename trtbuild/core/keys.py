@@ -29,10 +29,10 @@ from trtbuild.core.stand_in import StandIn
 from trtbuild.core.verification import Point
 
 STEP_VERSIONS: Mapping[str, int] = {
-    "trace": 1,
-    "lower": 2,
-    "partition": 1,
-    "convert": 1,
+    "trace": 2,
+    "lower": 3,
+    "partition": 2,
+    "convert": 2,
     "engine": 2,
     "package": 3,
     "weights": 1,
@@ -55,6 +55,8 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Target", "name"): "a label; what it stands for is in the key",
     ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",
     ("Symbol", "name"): "a label; symbols are numbered",
+    ("EngineJob", "inputs"): "a check: what is compiled is held to it, and is the same",
+    ("EngineJob", "outputs"): "a check: what is compiled is held to it, and is the same",
 }
 
 #: (type, field) → why it is a part only where it is not None. It came after keys of its type were in use; without it a key

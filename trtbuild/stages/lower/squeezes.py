@@ -37,14 +37,14 @@ def name_squeezed_axes(program: Program, request: Request) -> Program:
 
 def _rewrite(node: torch.fx.Node) -> None:
     source = node.args[0]
-    value = source.meta["val"]  # type: ignore[union-attr]
+    value = source.meta["val"]
     named = _axes(node, value.dim())
     taken = [axis for axis in named if isinstance(value.shape[axis], int) and value.shape[axis] == 1]
     if taken == named or (_names_none(node) and all(isinstance(size, int) for size in value.shape)):
         return  # both mean the same
     target, args = (_aten.squeeze.dims, (source, taken)) if taken else (_aten.clone.default, (source,))
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(target, args)  # type: ignore[arg-type]
+        made = node.graph.call_function(target, args)
         set_stack(made, stack_of(node))
         propagate(made)
     node.replace_all_uses_with(made)

@@ -50,12 +50,12 @@ def _as_leaky_relu(node: torch.fx.Node) -> None:
     if given.get("training", False) or not isinstance(lower, int | float) or not isinstance(upper, int | float):
         return
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(_aten.leaky_relu.default, (given["self"], (lower + upper) / 2))  # type: ignore[arg-type]
+        made = node.graph.call_function(_aten.leaky_relu.default, (given["self"], (lower + upper) / 2))
         set_stack(made, stack_of(node))
         propagate(made)
     for user in list(node.users):
         if user.target is operator.getitem:
-            user.replace_all_uses_with(made if user.args[1] == 0 else given["noise"])  # type: ignore[arg-type]
+            user.replace_all_uses_with(made if user.args[1] == 0 else given["noise"])
             node.graph.erase_node(user)
     if not node.users:
         node.graph.erase_node(node)

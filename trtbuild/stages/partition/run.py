@@ -25,6 +25,7 @@ from trtbuild.core.spec import PartitionSettings
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
 from trtbuild.stages.partition.labels import Label, check_listed, label_units
+from trtbuild.stages.partition.nothing import made_of_nothing
 from trtbuild.stages.partition.pieces import Piece, pieces_of
 from trtbuild.stages.partition.regions import REST, check_patterns, module_path
 from trtbuild.stages.partition.split import Built, build
@@ -93,6 +94,7 @@ class _Partitioner:
             check_patterns(self._units, settings.granularity)
         check_listed(settings.torch_executed_ops)
         refused = _untranslatable(self._program, self._units, self._judge)
+        refused = made_of_nothing(self._units, self._points) | refused
         while True:
             labels = label_units(self._units, settings, refused)
             joined, groups = cut_units(self._units, labels, settings)

@@ -97,7 +97,20 @@ class Program:
             if node.target is operator.getitem and not node.users:
                 exported.graph.erase_node(node)
         exported.graph_module.recompile()
+        _know_examples(exported)
         return cls(exported, int(extra["trtbuild.weights"]))
+
+
+def _know_examples(exported: ExportedProgram) -> None:
+    """Tell torch the example of each symbol: of ``4*s`` a file holds that of the product alone."""
+    for node in exported.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt) and size.node.has_hint():
+                unit, symbol = size.node.expr.as_coeff_Mul()
+                known = size.node.shape_env.backed_var_to_val
+                if symbol.is_Symbol and symbol not in known and size.node.hint % int(unit) == 0:
+                    size.node.shape_env.add_backed_var_to_val(symbol, size.node.hint // int(unit))
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def difference(program: Program, points: Sequence[Point], *, outputs_only: bool 
     differ, and the first of those is named when an output does."""
     for point in points:
         first: Difference | None = None
-        at = _At(point)
+        at = At(point)
         returned = set(program.output_nodes)
         for node, said, made in at.walk(program):
             if said != made and first is None:
@@ -86,7 +86,7 @@ def difference(program: Program, points: Sequence[Point], *, outputs_only: bool 
 
 def said_at(value: Any, point: Point) -> list[Type]:
     """The types of the tensors that a node's ``val`` consists of, at a point."""
-    return _At(point).said(value)
+    return At(point).said(value)
 
 
 def shown(types: Sequence[Type]) -> str:
@@ -98,8 +98,8 @@ def shown(types: Sequence[Type]) -> str:
     return ", ".join(texts) or "no tensor"
 
 
-class _At:
-    """One point."""
+class At:
+    """One point of a program. What it has found out of sizes and calls it remembers."""
 
     def __init__(self, point: Point) -> None:
         self._numbers = {symbol: sympy.Integer(number) for symbol, number in point.items()}
@@ -119,11 +119,15 @@ class _At:
         return self._sizes[expression]
 
     def said(self, value: Any) -> list[Type]:
+        """The types of the tensors that a node's ``val`` consists of."""
         leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
         return [(leaf.dtype, tuple(map(self.size, leaf.shape))) for leaf in leaves]
 
     def walk(self, program: Program) -> Iterator[tuple[torch.fx.Node, list[Type], list[Type] | str]]:
-        """Each call with what it is said to give and what it gives here; a text where it fails."""
+        """Each call with what it is said to give and what it gives here; a text where it fails.
+
+        Of a call with several results those that are taken out are told: kernels differ in the others.
+        """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:
             if node.op == "placeholder":
@@ -135,7 +139,7 @@ class _At:
                 if isinstance(values[node], _Failed):
                     yield node, said, values[node].text
                     return
-                if values[node] is not _UNKNOWN:
+                if values[node] is not _UNKNOWN and not isinstance(values[node], list | tuple):
                     yield node, said, _forget(said, self.said(values[node]))
 
     def _run(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
@@ -173,7 +177,7 @@ class _At:
         strides = [self.size(step) for step in value.stride()] if value.layout is torch.strided else []
         if None in sizes or None in strides or _NOBODYS in sizes:
             return _UNKNOWN
-        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_NOWHERE)  # type: ignore[arg-type]
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_NOWHERE)
 
 
 def _described(value: Any) -> Any:

@@ -72,9 +72,13 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
         "platform": {ENGINE, PACKAGE},
     },
     Weight: dict.fromkeys(("dtype", "shape", "sha256"), frozenset({ENGINE, PACKAGE})),
-    EngineJob: dict.fromkeys(
-        ("onnx", "weights", "profiles", "settings", "target", "toolchain_version"), frozenset({ENGINE})
-    ),
+    EngineJob: {
+        **dict.fromkeys(
+            ("onnx", "weights", "profiles", "settings", "target", "toolchain_version"), frozenset({ENGINE})
+        ),
+        "inputs": set(),  # what the compiled network is held to
+        "outputs": set(),
+    },
     Symbol: {
         "name": {PACKAGE},
         "min": {TRACE, PACKAGE},

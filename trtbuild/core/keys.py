@@ -24,7 +24,7 @@ from trtbuild.core.encoding import Shared, Value, encode
 from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.shapes import ShapePlan, symbol_values
-from trtbuild.core.spec import BuilderSettings, Model, PartitionSettings, ShapeRange, Target
+from trtbuild.core.spec import BuilderSettings, Model, PartitionSettings, Precision, ShapeRange, Target
 from trtbuild.core.stand_in import StandIn
 from trtbuild.core.verification import Point
 
@@ -36,7 +36,7 @@ STEP_VERSIONS: Mapping[str, int] = {
     "engine": 2,
     "package": 3,
     "weights": 1,
-    "verify": 1,
+    "verify": 2,
     "pt2": 1,
 }
 
@@ -250,12 +250,13 @@ def verification(
     made_of: Mapping[str, str],
     weights: Sequence[Weight],
     points: Sequence[Point],
-    tolerance: float,
+    tolerances: Mapping[Precision, float],
     versions: Mapping[str, str],
     machine: Mapping[str, str],
 ) -> Recipe:
     """That partitions are what PyTorch computes. `program` is the digest of the traced program's canonical text,
-    `partitions` that of the partition step's document; `made_of` are the ONNX models by graph, or the plans by partition.
+    `partitions` that of the partition step's document; `made_of` are the ONNX models by graph, or the plans by partition;
+    `tolerances` are by what an output was computed in, which follows from the programs.
     """
     return _step(
         "verify",
@@ -265,7 +266,7 @@ def verification(
         ("made of", dict(made_of)),
         ("weights", [fields_of(weight) for weight in weights]),
         ("points", [fields_of(point) for point in points]),
-        ("tolerance", tolerance),
+        ("tolerance", {str(precision): value for precision, value in tolerances.items()}),
         ("versions", dict(versions)),
         ("machine", dict(machine)),
     )

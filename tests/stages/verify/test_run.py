@@ -15,7 +15,8 @@ from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
 from trtbuild.core.partitions import Partition
-from trtbuild.core.verification import Point, failures
+from trtbuild.core.spec import Precision
+from trtbuild.core.verification import TOLERANCES, Point, failures, tolerances
 from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.job import VerifyJob
@@ -28,14 +29,15 @@ def test_a_job_survives_json(mlp: Cut) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_what_was_converted_well_is_right(precision: str) -> None:
+def test_what_was_converted_well_is_right(precision: Precision) -> None:
     module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval()
     cut = cut_of(module, [(("b", 8), "float32")], precision)
     report = verify(cut.job, cut.read)
     assert not list(failures(report))
     (part,) = report["partitions"]
     assert part["status"] == "right" and part["points"] == 3 and part["place"] is None
-    assert 0 <= part["error"] <= cut.job.tolerance
+    assert part["precision"] == report["whole"]["precision"] == report["lowered"]["precision"] == precision
+    assert 0 <= part["error"] <= part["tolerance"] == report["tolerance"] == TOLERANCES["onnxruntime"][precision]
     # of another precision than the traced program's, the lowered one is some way off, and the same way by ONNX
     assert (report["lowered"]["error"] > 1e-5) == (precision != "float32")
     assert report["whole"]["error"] == pytest.approx(report["lowered"]["error"], rel=0.5, abs=1e-6)
@@ -50,6 +52,59 @@ def test_sixteen_bits_are_rounded_after_each_node() -> None:
     assert report["partitions"][0]["status"] == "right"
     assert report["whole"]["status"] == report["lowered"]["status"] == "wrong"
     assert "infinite" in report["whole"]["text"] and report["whole"]["error"] is None
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "float16"), (torch.bfloat16, "bfloat16")])
+def test_a_module_of_halves_is_measured_by_what_halves_hold(dtype: torch.dtype, precision: Precision) -> None:
+    """The manifest says no precision: the module itself does."""
+    torch.manual_seed(0)
+    module = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval().to(dtype)
+    cut = cut_of(module, [(("b", 8, 64), precision)])
+    report = verify(cut.job, cut.read)
+    (part,) = report["partitions"]
+    assert part["error"] > TOLERANCES["onnxruntime"]["float32"]  # float32's tolerance would call it wrong
+    assert part["status"] == report["whole"]["status"] == "right"
+    assert part["tolerance"] == report["whole"]["tolerance"] == report["tolerance"] == cut.job.tolerances[precision]
+
+
+def _one_half() -> Cut:
+    """Two outputs: the first is computed in float32, the second has gone through float16."""
+    torch.manual_seed(0)
+    members = {"exact": nn.Linear(64, 8), "coarse": nn.Linear(64, 8).half()}
+    return cut_of(
+        Calls(lambda m, x: (m.exact(x) + 1, m.coarse(x.half()).float() * 2), **members), [(("b", 64), "float32")]
+    )
+
+
+def test_each_output_has_the_tolerance_of_what_it_was_computed_in() -> None:
+    cut = _one_half()
+    report = verify(cut.job, cut.read)
+    assert report["partitions"][0]["status"] == report["whole"]["status"] == "right"
+
+    class FarOff(FromTorch):
+        def __init__(self, output: int) -> None:
+            super().__init__(cut, lambda value: value)
+            self._output = output
+
+        def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+            found = super().__call__(part, values, point)
+            return [value * 1.001 if number == self._output else value for number, value in enumerate(found)]
+
+    first = verify(cut.job, cut.read, lambda *_: FarOff(0))
+    second = verify(cut.job, cut.read, lambda *_: FarOff(1))
+    (exact,), (coarse,) = first["partitions"], second["partitions"]
+    assert (exact["status"], exact["output"], exact["tolerance"], exact["precision"]) == ("wrong", 0, 1e-5, "float32")
+    assert (coarse["status"], coarse["output"], coarse["tolerance"]) == ("right", 1, 5e-3)
+    assert exact["error"] == pytest.approx(coarse["error"], rel=1e-2)  # the same error is two things
+    assert first["tolerance"] == second["tolerance"] == 5e-3  # the document says the coarsest
+
+
+def test_a_tolerance_of_the_users_own_is_that_of_all() -> None:
+    cut = replace_job(_one_half(), tolerances=tolerances("onnxruntime", 0.0))
+    report = verify(cut.job, cut.read)
+    entries = (*report["partitions"], report["whole"], report["lowered"], report)
+    assert {entry["tolerance"] for entry in entries} == {0.0}
+    assert report["partitions"][0]["status"] == "wrong" and report["lowered"]["status"] == "right"
 
 
 def test_outputs_of_every_kind() -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtbuild.core.engine_job import Weight
+from trtbuild.core.spec import Precision
 from trtbuild.core.verification import Point
 
 
@@ -16,7 +17,8 @@ class VerifyJob:
 
     `program` is the traced program, empty where nobody knows it; `partitions` the partition step's document; `programs` and
     `onnx` are by graph digest, as are `origins` (which call each ONNX node comes from). `shapes` has each input's shape at
-    each of `points`. With `by_onnx` the models in `onnx` say what is right, and there are no programs.
+    each of `points`. `tolerances` are the largest errors by what an output was computed in.
+    With `by_onnx` the models in `onnx` say what is right, and there are no programs.
     """
 
     program: str
@@ -29,7 +31,7 @@ class VerifyJob:
     inputs: tuple[tuple[str, str], ...]
     points: tuple[Point, ...]
     shapes: tuple[tuple[tuple[int, ...], ...], ...]
-    tolerance: float
+    tolerances: Mapping[Precision, float]
     by_onnx: bool = False
     #: Where the inputs of the worst point are kept, if anywhere.
     worst: str | None = None

@@ -5,7 +5,8 @@ Rules
    then the partitions one after the other as they will run, against the traced program (which was compared with the
    user's module when it was traced).
 2. What cannot be run here is said to be unchecked, with the reason; it counts as right nowhere.
-3. Of each partition, and of the whole, the worst point is reported. Its inputs are kept in a file.
+3. Of each partition, and of the whole, the worst point is reported. Its inputs are kept in a file. How far away an
+   output may be follows from what it was computed in (`precisions`).
 4. A partition that is wrong is looked into at the smallest point where it is (`locating`).
 5. A model that comes as ONNX has no program of PyTorch's: onnxruntime computes its model on the CPU, and that is right.
 """
@@ -15,51 +16,28 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.verification import Point
+from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.core.spec import Precision
+from trtbuild.core.verification import Point, coarsest
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify import inputs as inputs_of
+from trtbuild.stages.verify import precisions
 from trtbuild.stages.verify.comparing import Gap, gap
+from trtbuild.stages.verify.found import Found
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Unchecked, Values, Weights
 
 Report = dict[str, Any]
 
 _GIVE_INPUTS = "give inputs that the model takes: trtbuild verify --replay FILE"
-
-
-@dataclass
-class _Found:
-    """What the points have shown of one partition, or of the whole."""
-
-    worst: Gap = field(default_factory=lambda: Gap(-1.0))
-    point: int | None = None
-    output: int = 0
-    #: The smallest point at which it is wrong.
-    smallest: int | None = None
-    unchecked: str | None = None
-    points: int = 0
-    #: Outputs of which no point has shown anything but NaN.
-    unseen: set[int] | None = None
-
-    def see(self, point: int, gaps: Sequence[Gap], is_wrong: Callable[[Gap], bool], size: Callable[[int], int]) -> None:
-        self.points += 1
-        nothing = {output for output, found in enumerate(gaps) if not found.compared}
-        self.unseen = nothing if self.unseen is None else self.unseen & nothing
-        for output, found in enumerate(gaps):
-            if found.error > self.worst.error:
-                self.worst, self.point, self.output = found, point, output
-        if any(map(is_wrong, gaps)) and (self.smallest is None or size(point) < size(self.smallest)):
-            self.smallest = point
 
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
@@ -89,8 +67,13 @@ class _Verification:
         self._ends = self._integer_ends()
         self._replayed = inputs_of.read(Path(job.replay), job.inputs) if job.replay is not None else None
         self._points = job.points
-        self._parts = {part.name: _Found() for part in self._partitions.partitions if part.kind == "tensorrt"}
-        self._whole, self._lowered = _Found(), _Found()
+        self._parts = {
+            part.name: Found(self._of_part(part, [_of_type(type_) for _, type_ in part.inputs]), job.tolerances)
+            for part in self._partitions.partitions
+            if part.kind == "tensorrt"
+        }
+        whole = self._of_whole()
+        self._whole, self._lowered = Found(whole, job.tolerances), Found(whole, job.tolerances)
 
     def report(self) -> Report:
         for number, point in enumerate(self._points):
@@ -100,10 +83,10 @@ class _Verification:
             "runner": self._runner.name,
             "against": "PyTorch" if self._onnx is None else "onnxruntime",
             "points": [point.to_json() for point in self._points],
-            "tolerance": self._job.tolerance,
+            "tolerance": self._job.tolerances[coarsest(self._precisions())],
             "partitions": [self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
-            "whole": self._entry(self._whole),
-            "lowered": self._entry(self._lowered),
+            "whole": self._whole.entry(self._points),
+            "lowered": self._lowered.entry(self._points),
             "worst_input": worst,
             "versions": _versions(),
         }
@@ -133,7 +116,7 @@ class _Verification:
         want = [right[source] for source in self._partitions.outputs] if want is None else want
         for found, values in traced:
             gaps = [gap(values[source], b) for source, b in zip(self._partitions.outputs, want, strict=True)]
-            found.see(number, gaps, self._is_wrong, self._size)
+            found.see(number, gaps, self._size)
 
     def _right(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
         """What a partition's results should be. Raises SourceError, and Unchecked where nothing here computes them."""
@@ -177,6 +160,27 @@ class _Verification:
                     ends[number] = min(end, ends[number] or end)
         return [max(2, end) for end in ends]
 
+    def _precisions(self) -> Iterator[Precision]:
+        """Those of every output of a partition and of the whole."""
+        for found in (*self._parts.values(), self._whole):
+            yield from found.precisions
+
+    def _of_part(self, part: Partition, inputs: Sequence[Precision]) -> Sequence[Precision]:
+        """What the outputs of a partition are computed in, its inputs being of these precisions."""
+        if self._onnx is None:
+            return precisions.of_outputs(self._torch.program(part), inputs)
+        from trtbuild.stages.verify.onnx_precisions import onnx_precisions  # it loads onnx
+
+        return onnx_precisions(self._read(self._job.onnx[part.graph]), inputs, len(part.outputs))
+
+    def _of_whole(self) -> Sequence[Precision]:
+        """What the model's outputs are computed in, by the traced program and by the partitions."""
+        inputs = [precisions.of_dtype(dtype) for _, dtype in self._job.inputs]
+        weights = [precisions.of_dtype(weight.dtype) for weight in self._job.weights]
+        found = precisions.of_model(self._partitions, inputs, weights, self._of_part)
+        traced = precisions.of_outputs(self._program) if self._program is not None else found
+        return [coarsest(pair) for pair in zip(found, traced, strict=True)]
+
     def _compared(
         self,
         part: Partition,
@@ -197,9 +201,9 @@ class _Verification:
             found.unchecked = str(error)
             return None
         except Fails as error:
-            found.see(number, [Gap(math.inf, str(error))], self._is_wrong, self._size)
+            found.see(number, [Gap(math.inf, str(error))], self._size)
             return None
-        found.see(number, [gap(a, b) for a, b in zip(results, theirs, strict=True)], self._is_wrong, self._size)
+        found.see(number, [gap(a, b) for a, b in zip(results, theirs, strict=True)], self._size)
         return results
 
     def _run_ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
@@ -210,37 +214,15 @@ class _Verification:
                 pass
         return self._right(part, inputs, point)
 
-    def _is_wrong(self, found: Gap) -> bool:
-        return not found.error <= self._job.tolerance
-
     def _size(self, number: int) -> int:
         return sum(math.prod(shape) for shape in self._job.shapes[number])
 
     # -- the report
 
-    def _entry(self, found: _Found) -> Report:
-        unchecked = found.unchecked
-        if unchecked is None and found.unseen != set():
-            unchecked = (
-                f"output {min(found.unseen)} is NaN everywhere at every point" if found.unseen else "no point was run"
-            )
-        if found.smallest is not None:
-            status, text = "wrong", found.worst.text
-        else:
-            status, text = ("right", found.worst.text) if unchecked is None else ("unchecked", unchecked)
-        finite = found.point is not None and math.isfinite(found.worst.error)
-        return {
-            "status": status,
-            "error": found.worst.error if finite else None,
-            "text": text,
-            "output": found.output,
-            "worst": self._points[found.point].to_json() if found.point is not None else None,
-            "points": found.points,
-        }
-
     def _partition(self, part: Partition) -> Report:
-        entry = {"partition": part.name, "onnx": self._job.onnx.get(part.graph), **self._entry(self._parts[part.name])}
-        smallest = self._parts[part.name].smallest
+        found = self._parts[part.name]
+        entry = {"partition": part.name, "onnx": self._job.onnx.get(part.graph), **found.entry(self._points)}
+        smallest = found.smallest
         return {**entry, "place": None if smallest is None else self._place(part, smallest)}
 
     def _place(self, part: Partition, number: int) -> Report | None:
@@ -262,7 +244,7 @@ class _Verification:
             self._read(self._job.onnx[part.graph]),
             [(name, call) for name, call in json.loads(self._read(self._job.origins[part.graph]))],
             json.loads(self._read(self._job.modules)),
-            self._job.tolerance,
+            self._job.tolerances,
         )
         onnx = OnnxRuntime(lambda graph: self._read(self._job.onnx[graph]), self._weights)
         try:
@@ -276,7 +258,7 @@ class _Verification:
         found = [each for each in (*self._parts.values(), self._whole) if each.point is not None]
         if self._job.worst is None or not found or self._replayed is not None:
             return None
-        number = max(found, key=lambda each: each.worst.error).point or 0
+        number = max(found, key=lambda each: (each.share, each.worst.error)).point or 0
         named = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
         about = {"trtbuild.point": json.dumps(self._points[number].to_json())}
         inputs_of.write(Path(self._job.worst), named, about)
@@ -285,6 +267,10 @@ class _Verification:
     def _shapes(self, inputs: Sequence[torch.Tensor]) -> str:
         named = zip(self._job.inputs, inputs, strict=True)
         return ", ".join(f"{name} {list(value.shape)}" for (name, _), value in named)
+
+
+def _of_type(type_: TensorType) -> Precision:
+    return precisions.of_dtype(type_.dtype)
 
 
 def _first_line(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
-from trtbuild.core.partitions import Partition
+from trtbuild.core.partitions import Partition, Partitions
 from trtbuild.core.spec import Precision
 from trtbuild.core.verification import TOLERANCES, Point, failures, tolerances
 from trtbuild.errors import SourceError
@@ -219,3 +220,53 @@ def test_without_points_nothing_is_right(mlp: Cut) -> None:
     none = replace_job(mlp, points=(), shapes=())
     report = verify(none.job, none.read)
     assert {entry["status"] for entry in (*report["partitions"], report["whole"])} == {"unchecked"}
+
+
+def test_the_input_whose_values_a_model_does_not_take_is_named(tmp_path: Path) -> None:
+    members = {"table": nn.Embedding(7, 3), "small": nn.Embedding(5, 3)}
+    cut = cut_of(Calls(lambda m, x, y: m.table(x) + m.small(y + 9), **members), [((4,), "int64"), ((4,), "int64")])
+    with pytest.raises(SourceError, match=r"IndexError: .* \(x1 has values from 0 to 1\)") as caught:
+        verify(cut.job, cut.read)
+    assert "`x1: {dtype: int64, range: [LOWEST, HIGHEST]}`" in str(caught.value.hint)
+    too_wide = replace_job(cut, ranges={"x1": (-9, 3)})
+    with pytest.raises(SourceError, match="x1 has values from") as caught:
+        verify(too_wide.job, cut.read)
+    assert "correct the range of x1, [-9, 3]" in str(caught.value.hint)
+    fits = replace_job(cut, ranges={"x1": (-9, -5)})
+    assert verify(fits.job, cut.read)["whole"]["status"] == "right"
+    file = tmp_path / "in.safetensors"
+    inputs.write(file, {"x0": torch.zeros(4, dtype=torch.int64), "x1": torch.full((4,), 8)}, {})
+    with pytest.raises(SourceError, match="x1 has values from 8 to 8") as caught:
+        verify(replace_job(cut, replay=str(file)).job, cut.read)
+    assert "--replay FILE" in str(caught.value.hint)
+
+
+def test_it_is_named_where_the_traced_program_is_not_known() -> None:
+    """As of a package on a machine that has nothing else."""
+    cut = cut_of(Calls(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    with pytest.raises(SourceError, match=r"the model itself fails at x0 \[4\].*x0 has values from 0 to 1"):
+        verify(replace_job(cut, program="").job, cut.read)
+
+
+def test_what_fails_for_another_reason_blames_no_input(mlp: Cut) -> None:
+    narrow = replace_job(mlp, inputs=(("x0", "int32"),))  # a product of integers and floats
+    with pytest.raises(SourceError, match="traced program itself fails") as caught:
+        verify(narrow.job, mlp.read)
+    assert "has values" not in caught.value.text and "--replay" in str(caught.value.hint)
+
+
+def test_a_wrong_index_that_the_next_partition_cannot_take_makes_the_whole_wrong() -> None:
+    first = cut_of(Calls(lambda m, x: x.argmax(-1)), [((4, 5), "float32")])
+    second = cut_of(Calls(lambda m, x: m.table(x), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    (one,), (two,) = first.partitions.partitions, second.partitions.partitions
+    two = replace(two, name="rows", kind="torch", inputs=(("model:0", two.inputs[0][1]),))
+    blobs = {**first.blobs, **second.blobs}
+    both = Cut(first.job, blobs, first.program, first.lowered, first.graph)
+    partitions = both.keep(Partitions((one, two), ("rows:0",)).to_bytes())
+    programs = {**first.job.programs, **second.job.programs}
+    both = replace_job(both, program="", partitions=partitions, programs=programs, weights=second.job.weights)
+    right = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value))
+    assert right["whole"]["status"] == "right" and right["whole"]["error"] == 0.0
+    wrong = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value + 100))
+    assert wrong["partitions"][0]["status"] == wrong["whole"]["status"] == "wrong"
+    assert "partition rows fails on what those before it have given: IndexError" in wrong["whole"]["text"]

@@ -68,6 +68,7 @@ def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *
             points=points,
             shapes=tuple(plan.shapes.sizes(point.sizes) for point in points),
             tolerances=tolerances("onnxruntime"),
+            ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
             by_onnx=by_onnx,
             replay=replay,
         )

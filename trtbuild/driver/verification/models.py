@@ -204,7 +204,16 @@ class _Model:
     ) -> Recipe:
         job = cut.job
         return keys.verification(
-            by, cut.program_graph, job.partitions, made_of, job.weights, job.points, job.tolerances, versions, machine
+            by,
+            cut.program_graph,
+            job.partitions,
+            made_of,
+            job.weights,
+            job.points,
+            job.tolerances,
+            versions,
+            machine,
+            job.ranges,
         )
 
     def _bring(self, cut: CutJob) -> None:

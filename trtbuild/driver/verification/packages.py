@@ -165,6 +165,7 @@ class _Packed:
             points=self._points,
             shapes=tuple(self._shapes.sizes(point.sizes) for point in self._points),
             tolerances=verification.tolerances("engine", self._options.tolerance),
+            ranges={entry.name: entry.range for entry in self._package.index.inputs if entry.range is not None},
             by_onnx=blobs.has_onnx,
             worst=None,
             replay=None if self._replay is None else str(self._replay),
@@ -213,7 +214,7 @@ def _axis(size: Any) -> int | SymbolAxis:
 def _model(package: Package) -> Model:
     """As much of the model as points follow from."""
     index = package.index
-    inputs = tuple(Input(entry.name, entry.dtype, entry.keyword) for entry in index.inputs)
+    inputs = tuple(Input(entry.name, entry.dtype, entry.keyword, entry.range) for entry in index.inputs)
     profiles = tuple(
         Profile(profile.name, tuple(zip((entry.name for entry in inputs), profile.shapes, strict=True)))
         for profile in index.profiles

@@ -23,21 +23,17 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.core.partitions import Partition, Partitions
 from trtbuild.core.spec import Precision
 from trtbuild.core.verification import Point, coarsest
-from trtbuild.errors import SourceError
-from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify import inputs as inputs_of
-from trtbuild.stages.verify import precisions
 from trtbuild.stages.verify.comparing import Gap, gap
 from trtbuild.stages.verify.found import Found
 from trtbuild.stages.verify.job import VerifyJob
-from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Unchecked, Values, Weights
+from trtbuild.stages.verify.reference import Reference
+from trtbuild.stages.verify.running import Fails, PartRunner, Read, Unchecked, Values, Weights
 
 Report = dict[str, Any]
-
-_GIVE_INPUTS = "give inputs that the model takes: trtbuild verify --replay FILE"
 
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
@@ -59,20 +55,19 @@ class _Verification:
         self._job = job
         self._read = read
         self._weights = Weights(job.weights, read)
-        self._torch = Torch(job.programs, self._weights, read)
-        self._onnx = _by_onnxruntime(read)(job, self._weights) if job.by_onnx else None
         self._partitions = Partitions.from_bytes(read(job.partitions))
-        self._program = Program.from_bytes(read(job.program)) if job.program else None
+        by_onnx = _by_onnxruntime(read)(job, self._weights) if job.by_onnx else None
+        self._reference = Reference(job, read, self._partitions, self._weights, by_onnx)
         self._runner = runner(job, self._weights)
-        self._ends = self._integer_ends()
+        self._ends = self._reference.integer_ends()
         self._replayed = inputs_of.read(Path(job.replay), job.inputs) if job.replay is not None else None
         self._points = job.points
         self._parts = {
-            part.name: Found(self._of_part(part, [_of_type(type_) for _, type_ in part.inputs]), job.tolerances)
+            part.name: Found(self._reference.precisions_of(part), job.tolerances)
             for part in self._partitions.partitions
             if part.kind == "tensorrt"
         }
-        whole = self._of_whole()
+        whole = self._reference.precisions()
         self._whole, self._lowered = Found(whole, job.tolerances), Found(whole, job.tolerances)
 
     def report(self) -> Report:
@@ -81,7 +76,7 @@ class _Verification:
         worst = self._worst_input()
         return {
             "runner": self._runner.name,
-            "against": "PyTorch" if self._onnx is None else "onnxruntime",
+            "against": self._reference.name,
             "points": [point.to_json() for point in self._points],
             "tolerance": self._job.tolerances[coarsest(self._precisions())],
             "partitions": [self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
@@ -97,89 +92,48 @@ class _Verification:
         if self._replayed is not None:
             return self._replayed
         job = self._job
-        return inputs_of.random_inputs(job.inputs, job.shapes[number], self._points[number], self._ends)
+        return inputs_of.random_inputs(job.inputs, job.shapes[number], self._points[number], self._ends, job.ranges)
 
     def _at(self, number: int, point: Point) -> None:
         inputs = self._inputs(number)
-        want = self._traced(inputs)
-        right, ours = (Values(self._partitions, self._weights, inputs) for _ in range(2))
-        for index, part in enumerate(self._partitions.partitions):
-            theirs_in, ours_in = right.of(part), ours.of(part)
-            theirs = self._right(part, theirs_in, point)
-            same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
-            results = self._compared(part, theirs_in, theirs, number, point)
-            if results is None or not same:
-                results = self._run_ours(part, ours_in, point)
-            right.put(index, part, theirs)
-            ours.put(index, part, results)
-        traced = [(self._whole, ours)] if want is None else [(self._whole, ours), (self._lowered, right)]
-        want = [right[source] for source in self._partitions.outputs] if want is None else want
-        for found, values in traced:
-            gaps = [gap(values[source], b) for source, b in zip(self._partitions.outputs, want, strict=True)]
-            found.see(number, gaps, self._size)
-
-    def _right(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """What a partition's results should be. Raises SourceError, and Unchecked where nothing here computes them."""
-        if self._onnx is None:
-            return self._torch.part(part, inputs)
         try:
-            return self._onnx(part, inputs, point)
+            want = self._reference.model(inputs)
         except Fails as error:
-            raise SourceError(
-                f"there is nothing to compare with at {self._shapes(inputs)}: {error}", code="verify", hint=_GIVE_INPUTS
-            ) from error
+            raise self._reference.failure(error, inputs, point) from error
+        right, ours = (Values(self._partitions, self._weights, inputs) for _ in range(2))
+        broken: str | None = None
+        for index, part in enumerate(self._partitions.partitions):
+            theirs_in = right.of(part)
+            try:
+                theirs = self._reference.part(part, theirs_in, point)
+            except Fails as error:
+                raise self._reference.failure(error, inputs, point) from error
+            results = self._compared(part, theirs_in, theirs, number, point)
+            if broken is None:
+                ours_in = ours.of(part)
+                same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
+                try:
+                    ours.put(index, part, results if results is not None and same else self._ours(part, ours_in, point))
+                except Fails as error:  # a wrong index, or a wrong size, that another partition has given
+                    broken = f"partition {part.name} fails on what those before it have given: {error}"
+            right.put(index, part, theirs)
+        lowered = [right[source] for source in self._partitions.outputs]
+        want = lowered if want is None else self._see(self._lowered, number, lowered, want)
+        if broken is not None:
+            self._whole.see(number, [Gap(math.inf, broken)], self._size)
+        else:
+            self._see(self._whole, number, [ours[source] for source in self._partitions.outputs], want)
 
-    def _traced(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The traced program's results, where it is known. Raises SourceError."""
-        if self._program is None:
-            return None
-        try:
-            return Torch.whole(self._program, [self._weights[k] for k in range(len(self._weights))], inputs)
-        except Exception as error:
-            raise SourceError(
-                f"the traced program itself fails at {self._shapes(inputs)}: {_first_line(error)}",
-                code="verify",
-                hint=_GIVE_INPUTS,
-            ) from error
-
-    def _integer_ends(self) -> list[int]:
-        """For each input one more than the largest integer that it may be given: as the programs say that take it."""
-        if self._program is not None:
-            return inputs_of.integer_ends(self._program)
-        ends = [0] * len(self._job.inputs)
-        for part in self._partitions.partitions:
-            if self._onnx is not None:
-                from trtbuild.stages.verify.onnx_inputs import onnx_integer_ends  # it loads onnx
-
-                taken = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
-            else:
-                taken = inputs_of.integer_ends(self._torch.program(part))
-            for (source, _), end in zip(part.inputs, taken, strict=True):
-                if source.startswith("input:") and end > 2:
-                    number = int(source.removeprefix("input:"))
-                    ends[number] = min(end, ends[number] or end)
-        return [max(2, end) for end in ends]
+    def _see(
+        self, found: Found, number: int, results: Sequence[torch.Tensor], want: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        found.see(number, [gap(a, b) for a, b in zip(results, want, strict=True)], self._size)
+        return want
 
     def _precisions(self) -> Iterator[Precision]:
         """Those of every output of a partition and of the whole."""
         for found in (*self._parts.values(), self._whole):
             yield from found.precisions
-
-    def _of_part(self, part: Partition, inputs: Sequence[Precision]) -> Sequence[Precision]:
-        """What the outputs of a partition are computed in, its inputs being of these precisions."""
-        if self._onnx is None:
-            return precisions.of_outputs(self._torch.program(part), inputs)
-        from trtbuild.stages.verify.onnx_precisions import onnx_precisions  # it loads onnx
-
-        return onnx_precisions(self._read(self._job.onnx[part.graph]), inputs, len(part.outputs))
-
-    def _of_whole(self) -> Sequence[Precision]:
-        """What the model's outputs are computed in, by the traced program and by the partitions."""
-        inputs = [precisions.of_dtype(dtype) for _, dtype in self._job.inputs]
-        weights = [precisions.of_dtype(weight.dtype) for weight in self._job.weights]
-        found = precisions.of_model(self._partitions, inputs, weights, self._of_part)
-        traced = precisions.of_outputs(self._program) if self._program is not None else found
-        return [coarsest(pair) for pair in zip(found, traced, strict=True)]
 
     def _compared(
         self,
@@ -206,13 +160,14 @@ class _Verification:
         found.see(number, [gap(a, b) for a, b in zip(results, theirs, strict=True)], self._size)
         return results
 
-    def _run_ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+    def _ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+        """The results of a partition on what those before it have given. Raises Fails."""
         if part.kind == "tensorrt" and self._parts[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
             except Fails:  # said already, of this partition on its own
                 pass
-        return self._right(part, inputs, point)
+        return self._reference.part(part, inputs, point)
 
     def _size(self, number: int) -> int:
         return sum(math.prod(shape) for shape in self._job.shapes[number])
@@ -227,7 +182,7 @@ class _Verification:
 
     def _place(self, part: Partition, number: int) -> Report | None:
         """Where the partition goes wrong; None where that cannot be told."""
-        if self._onnx is not None or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
+        if not self._reference.has_programs or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
         from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
         from trtbuild.stages.verify.locating import Search
@@ -237,10 +192,10 @@ class _Verification:
         for index, each in enumerate(self._partitions.partitions):
             if each.name == part.name:
                 break
-            values.put(index, each, self._torch.part(each, values.of(each)))
+            values.put(index, each, self._reference.torch.part(each, values.of(each)))
         search = Search(
             part,
-            self._torch.program(part),
+            self._reference.torch.program(part),
             self._read(self._job.onnx[part.graph]),
             [(name, call) for name, call in json.loads(self._read(self._job.origins[part.graph]))],
             json.loads(self._read(self._job.modules)),
@@ -248,7 +203,7 @@ class _Verification:
         )
         onnx = OnnxRuntime(lambda graph: self._read(self._job.onnx[graph]), self._weights)
         try:
-            place = search.place(onnx, self._torch.weights(part), values.of(part))
+            place = search.place(onnx, self._reference.torch.weights(part), values.of(part))
         except (Unchecked, Fails):
             return None
         return None if place is None else place.to_json()
@@ -263,18 +218,6 @@ class _Verification:
         about = {"trtbuild.point": json.dumps(self._points[number].to_json())}
         inputs_of.write(Path(self._job.worst), named, about)
         return self._job.worst
-
-    def _shapes(self, inputs: Sequence[torch.Tensor]) -> str:
-        named = zip(self._job.inputs, inputs, strict=True)
-        return ", ".join(f"{name} {list(value.shape)}" for (name, _), value in named)
-
-
-def _of_type(type_: TensorType) -> Precision:
-    return precisions.of_dtype(type_.dtype)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def _versions() -> Mapping[str, str]:

@@ -26,7 +26,7 @@ from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.spec import Model
+from trtbuild.core.spec import Input, Model
 from trtbuild.driver import wiring
 from trtbuild.driver.history import History
 from trtbuild.driver.packages_here import directory_of
@@ -97,7 +97,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
         kind="model",
         model=model.name,
         known_from="manifest",
-        inputs={entry.name: {"dtype": entry.dtype, "keyword": entry.keyword} for entry in model.inputs},
+        inputs={entry.name: _input(entry) for entry in model.inputs},
         dims=_dims(shapes),
         profiles=_profiles(model),
         targets={
@@ -127,6 +127,11 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
 
 def _shallow(subject: Subject) -> dict[str, Any]:
     return {name: getattr(subject, name) for name in subject.__dataclass_fields__}
+
+
+def _input(entry: Input) -> dict[str, Any]:
+    said = {} if entry.range is None else {"range": list(entry.range)}
+    return {"dtype": entry.dtype, "keyword": entry.keyword, **said}
 
 
 def _dims(shapes: ShapePlan) -> dict[str, Part]:

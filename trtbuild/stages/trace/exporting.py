@@ -29,7 +29,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 
 from trtbuild.core.shapes import ShapePlan, SymbolAxis
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.advice import shape_advice
+from trtbuild.stages.trace.advice import shape_advice, value_advice
 from trtbuild.stages.trace.constraints import torch_name, violations
 from trtbuild.stages.trace.decomposing import decomposed
 from trtbuild.stages.trace.examples import call_arguments, tensors
@@ -142,7 +142,8 @@ def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
             hint=shape_advice(
                 error,
                 job.inputs,
-                "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
+                value_advice(error, job.inputs)
+                or "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
             ),
             fallback=job.place("source"),
         )

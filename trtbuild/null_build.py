@@ -160,7 +160,7 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
     """A standing: one line of JSON, and the answer."""
     import json
 
-    with open(path, "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # nobody waits for a pipe
         head, _, tail = file.read().partition(b"\n")
     standing, text = json.loads(head), tail.decode("utf-8", "surrogateescape")
     if len(text) != standing["length"]:

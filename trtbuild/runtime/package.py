@@ -25,6 +25,7 @@ from trtbuild.core.package_index import PackageIndex
 from trtbuild.core.package_reading import read_index
 from trtbuild.core.record import Output
 from trtbuild.errors import PackageDamaged, PackageMissing
+from trtbuild.regular import open_regular, read_regular
 
 INDEX = "index.json"
 _AGAIN = "build the package again, or copy it again from where it is whole"
@@ -69,7 +70,7 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     """The package in directory `path`. Reads its index alone. Raises PackageMissing, PackageDamaged, PackageTooNew."""
     root = Path(path)
     try:
-        data = (root / INDEX).read_bytes()
+        data = read_regular(root / INDEX)
     except (FileNotFoundError, NotADirectoryError):
         raise missing(root) from None
     except OSError as error:
@@ -85,7 +86,9 @@ def missing(root: Path) -> PackageMissing:
 def _absence(root: Path) -> str:
     if not root.exists():
         return "no such directory"
-    return "it has no index.json" if root.is_dir() else "it is a file"
+    if not root.is_dir():
+        return "it is a file"
+    return "its index.json is not a regular file" if (root / INDEX).exists() else "it has no index.json"
 
 
 def _what_to_do(root: Path) -> str:
@@ -139,7 +142,7 @@ def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
 
 def _read(path: Path, expected: Output, verify: bool) -> memoryview:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(open_regular(path), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 wrong = "truncated" if size < expected.size else "altered"

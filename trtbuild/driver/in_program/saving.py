@@ -11,6 +11,7 @@ from trtbuild.driver.in_program.workspace import StoredPackage
 from trtbuild.driver.outputs.files import remove
 from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError
+from trtbuild.regular import read_regular
 from trtbuild.runtime.package import INDEX, Package
 
 #: Endings of files that this does not write. A directory with such a name would deceive whoever opens it.
@@ -84,7 +85,7 @@ def _target(package: Package, target: str | None) -> str:
 
 
 def _write_package(package: Package, root: Path) -> None:
-    index = package.read_index() if isinstance(package, StoredPackage) else (package.path / INDEX).read_bytes()
+    index = package.read_index() if isinstance(package, StoredPackage) else read_regular(package.path / INDEX)
     if root.exists() and package.path.exists() and root.samefile(package.path):
         return
     old = before(root, (), None)

@@ -23,6 +23,7 @@ from trtbuild.driver.packages_here import package_of
 from trtbuild.driver.subjects import Subject, of_package
 from trtbuild.driver.workspace import Request
 from trtbuild.errors import UsageError
+from trtbuild.regular import read_regular
 
 Document = dict[str, Any]
 
@@ -79,8 +80,8 @@ def _layers(path: Path, index: Mapping[str, Any], target: str, partition: str) -
     if found is None:
         return []
     try:
-        names = json.loads((path / "names.json").read_bytes())[target][partition]
-        return [layer.to_json() for layer in layers(json.loads((path / found).read_bytes()), names)]
+        names = json.loads(read_regular(path / "names.json"))[target][partition]
+        return [layer.to_json() for layer in layers(json.loads(read_regular(path / found)), names)]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -101,7 +102,7 @@ def _trtexec(
 
 def _provenance(path: Path, subject: Subject) -> provenance.Provenance:
     try:
-        data: bytes | None = (path / provenance.NAME).read_bytes()
+        data: bytes | None = read_regular(path / provenance.NAME)
     except OSError:
         data = None
     return provenance.of(data, subject.index or "")

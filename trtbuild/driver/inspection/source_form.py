@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trtbuild.regular import read_regular
+
 #: TensorRT's kinds of layers, as a recorded network names them. ONNX's operators begin with a capital, PyTorch's have dots.
 _NETWORK, _ONNX = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 
@@ -15,7 +17,7 @@ _NETWORK, _ONNX = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 def source_form(path: Path) -> str | None:
     """``program``, ``onnx`` or ``network`` for the package in `path`; None where its names do not tell."""
     try:
-        operators = list(_operators(json.loads((path / "names.json").read_bytes())))
+        operators = list(_operators(json.loads(read_regular(path / "names.json"))))
     except (OSError, ValueError, AttributeError, TypeError, IndexError):
         return None
     if not operators:

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from queue import SimpleQueue
@@ -41,11 +41,13 @@ _READERS = min(8, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class Package:
-    """A package on disk. `digest` is the SHA-256 of its index, and with it of all that the index names."""
+    """A package on disk. `digest` is the SHA-256 of its index, and with it of all that the index names; `raw` are the bytes
+    that the index was read from."""
 
     path: Path
     index: PackageIndex
     digest: str
+    raw: bytes = field(repr=False)
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
         """The bytes of files of the package by name; writable memory, aligned to 16 bytes. Without `verify` only their
@@ -75,7 +77,7 @@ def open_package(path: str | os.PathLike[str]) -> Package:
         raise missing(root) from None
     except OSError as error:
         raise PackageMissing(f"the package at {root} cannot be read: {error.strerror}") from error
-    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest())
+    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest(), data)
 
 
 def missing(root: Path) -> PackageMissing:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trtbuild.core.package_reading import check_path
 from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record, is_digest
@@ -44,7 +45,6 @@ def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list
         index = json.loads(read_regular(root / INDEX))
         if index["schema"] != SCHEMA:
             return []
-        names = [PurePosixPath(name) for name in index["files"]]
+        return [root / check_path(name) for name in index["files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [root / name for name in names if not name.is_absolute() and ".." not in name.parts]

@@ -20,13 +20,14 @@ _LARGEST = 1 << 29
 
 
 def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> dict[str, object] | None:
-    """JSON: `inputs` (name, dtype), their `shapes` at the smallest point that the trace was proven at, `numbers` of the
+    """JSON: `inputs` (name, dtype) and the `ranges` of values that some take, their `shapes` at the smallest point that the trace was proven at, `numbers` of the
     symbols there, and `weights` by slot. None for a model that is not compared."""
     if model.source.form != "program" or sum(math.prod(weight.shape) for weight in weights) > _LARGEST:
         return None
     sizes = min(keys.proof_points(model, shapes), key=lambda point: _elements(shapes, point))
     return {
         "inputs": [[entry.name, entry.dtype] for entry in model.inputs],
+        "ranges": {entry.name: list(entry.range) for entry in model.inputs if entry.range is not None},
         "shapes": [list(shape) for shape in shapes.sizes(sizes)],
         "numbers": list(units(shapes, sizes)),
         "weights": [asdict(weight) for weight in weights],

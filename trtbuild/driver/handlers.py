@@ -144,7 +144,8 @@ def _compare(job: Job, traced: Any, lowered: Any, store: Store) -> None:
     held = Weights([Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in told["weights"]], store.get_bytes)
     numbers = tuple(told["numbers"])
     # the trace has shown that the model takes such values
-    inputs = random_inputs(told["inputs"], told["shapes"], Point(0, "smallest", numbers, 0), [2] * len(told["inputs"]))
+    smallest, ends = Point(0, "smallest", numbers, 0), [2] * len(told["inputs"])
+    inputs = random_inputs(told["inputs"], told["shapes"], smallest, ends, told["ranges"])
     point = points_of(traced, [numbers])[0]
     weights = [held[slot] for slot in range(len(held))]
     refuse_another_model(traced, lowered, weights, inputs, point, job["precision"])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.value_ranges import ValueRange
 from trtbuild.errors import EnvironmentFault, UsageError
+from trtbuild.regular import open_regular, read_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,9 +122,10 @@ def read(path: Path) -> dict[str, HostTensor]:
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path, numpy)
-        found = numpy.load(path, allow_pickle=False)
-        arrays = {"": found} if path.suffix == ".npy" else {name: found[name] for name in found.files}
-        return {name: _of_numpy(array, path) for name, array in arrays.items()}
+        with open(open_regular(path), "rb") as file:
+            found = numpy.load(file, allow_pickle=False)
+            arrays = {"": found} if path.suffix == ".npy" else {name: found[name] for name in found.files}
+            return {name: _of_numpy(array, path) for name, array in arrays.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UsageError:
@@ -140,7 +142,7 @@ def _of_numpy(array: Any, path: Path) -> HostTensor:
 
 
 def _read_safetensors(path: Path, numpy: Any) -> dict[str, HostTensor]:
-    data = path.read_bytes()
+    data = read_regular(path)
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, _LONGEST_HEADER):
         raise ValueError("its header is cut off")

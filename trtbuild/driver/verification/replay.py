@@ -11,6 +11,7 @@ from trtbuild.core.shapes import Axis, ShapePlan, symbol_values
 from trtbuild.core.spec import Model
 from trtbuild.core.verification import Point
 from trtbuild.errors import UsageError
+from trtbuild.regular import open_regular
 
 _MOST_HEADER_BYTES = 1 << 20
 
@@ -58,7 +59,7 @@ def _axes(axes: Sequence[Axis], shapes: ShapePlan) -> str:
 
 def _shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length if length <= _MOST_HEADER_BYTES else 0))
         return {name: _sizes(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}

@@ -21,6 +21,7 @@ import torch
 from trtbuild.core.value_ranges import ValueRange
 from trtbuild.core.verification import Point
 from trtbuild.errors import UsageError
+from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.values import in_range
 
@@ -133,7 +134,7 @@ def read(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
     """The inputs of a file that `write` has left, in the model's order. Raises UsageError."""
     found: dict[str, torch.Tensor] = {}
     try:
-        whole = path.read_bytes()
+        whole = read_regular(path)
         (length,) = struct.unpack("<Q", whole[:8])
         header = json.loads(whole[8 : 8 + length])
         names = {name: dtype for dtype, name in _DTYPES.items()}

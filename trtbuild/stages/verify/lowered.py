@@ -11,18 +11,19 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from trtbuild.core.spec import Precision
-from trtbuild.core.verification import tolerance
+from trtbuild.core.verification import coarsest, tolerances
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import At, Point, shown
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.comparing import gap
+from trtbuild.stages.verify.precisions import of_outputs
 from trtbuild.stages.verify.running import Torch, arguments
 
 #: How many times the tolerance is no rounding any more.
@@ -43,10 +44,11 @@ def refuse_another_model(
         wanted = Torch.whole(traced, weights, inputs)
     except Exception:  # rule 4
         return
+    allowed = tolerances("onnxruntime")
     found = _run(lowered, weights, inputs, point)
-    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+    for number, (ours, theirs, own) in enumerate(zip(found, wanted, of_outputs(traced), strict=True)):
         far = gap(ours, theirs)
-        if far.error <= TIMES * tolerance("onnxruntime", _precision(precision, traced)):
+        if far.error <= TIMES * allowed[coarsest([precision, own])]:
             continue
         said = far.text or f"a relative difference of {far.error:.1e}"
         if precision != "float32":
@@ -87,11 +89,3 @@ def _look(node: torch.fx.Node, result: torch.Tensor, at: At) -> None:
             f"{target_name(node.target)} gives {shown([(result.dtype, tuple(result.shape))])}, and PyTorch says that it "
             f"gives {shown([(dtype, sizes)])}"
         )
-
-
-def _precision(precision: Precision, traced: Program) -> Precision:
-    """The coarsest type that the model computes with: the manifest's, or its own."""
-    kinds = {node.meta["val"].dtype for node in traced.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)}
-    by_type: Mapping[torch.dtype, Precision] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
-    found: list[Precision] = [precision, *(name for dtype, name in by_type.items() if dtype in kinds)]
-    return max(found, key=lambda each: tolerance("onnxruntime", each))

@@ -24,6 +24,9 @@ from trtbuild.stages.trace.run import prepare
 #: Runs with neighbouring seeds have no case in common.
 PER_SEED = 1_000_000
 
+#: After so many cases it is said how far the run is.
+_EVERY = 50
+
 
 def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
     """What came of each case, as it comes."""
@@ -63,11 +66,15 @@ def shown(outcome: Outcome) -> str:
     return f"seed {outcome.seed}: {outcome.verdict} {outcome.group}\n{outcome.case}\n{said}\n"
 
 
+def counts(outcomes: Sequence[Outcome]) -> str:
+    """How many of each verdict there are."""
+    found = collections.Counter(outcome.verdict for outcome in outcomes)
+    return ", ".join(f"{found[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
+
+
 def summary(outcomes: Sequence[Outcome]) -> str:
     """Counts, and what was refused and skipped, by reason."""
-    counts = collections.Counter(outcome.verdict for outcome in outcomes)
-    names = ("built", "refused", "skipped", *FINDINGS)
-    lines = [", ".join(f"{counts[name]} {name}" for name in names)]
+    lines = [counts(outcomes)]
     unchecked = sum(bool(outcome.unchecked) for outcome in outcomes)
     lines += (
         [f"{unchecked} have partitions that onnxruntime cannot run: their types alone were compared"]
@@ -104,6 +111,8 @@ def main(arguments: Sequence[str]) -> int:
         outcomes.append(outcome)
         if outcome.verdict in FINDINGS or options.only is not None:
             print(shown(outcome), flush=True)
+        if len(outcomes) % _EVERY == 0:
+            print(f"{len(outcomes)} of {len(seeds)}: {counts(outcomes)}", file=sys.stderr, flush=True)
     print(summary(outcomes))
     print(f"{len(outcomes)} cases in {time.monotonic() - started:.0f} s")
     return int(any(outcome.verdict in FINDINGS for outcome in outcomes))

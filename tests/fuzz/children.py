@@ -6,11 +6,11 @@ It is forked from a process that has loaded torch and `op_db` and run nothing, s
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import resource
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +21,9 @@ from tests.fuzz.trying import Outcome
 
 #: A child that has tried so many cases is replaced: whatever a library keeps of a case ends with it.
 CASES = 100
+
+#: How many lines are kept of what a child that died has printed.
+_LINES = 25
 
 #: What a case may need, beyond all that is loaded.
 MEMORY_BYTES = 24 << 30
@@ -33,7 +36,7 @@ class Child:
         self.connection, theirs = multiprocessing.Pipe()
         self._printed = tempfile.NamedTemporaryFile(prefix="trtbuild-fuzz-", suffix=".log")  # noqa: SIM115
         self._process = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(theirs, try_seed, self._printed.name), daemon=True
+            target=_serve, args=(self.connection, theirs, try_seed, self._printed.name), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -85,14 +88,18 @@ class Child:
         self._printed.close()
 
     def _last_words(self) -> tuple[str, ...]:
-        return tuple(Path(self._printed.name).read_text(errors="replace").splitlines()[-25:])
+        """Where it was, as faulthandler says it; else the last that it printed."""
+        lines = Path(self._printed.name).read_text(errors="replace").splitlines()
+        fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+        return tuple(lines[fatal[-1] :][:_LINES] if fatal else lines[-_LINES:])
 
 
-def _serve(connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:
+def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:
+    parents.close()  # a copy of it: with it, the end of the parent would not be seen
     descriptor = os.open(printed, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
-    faulthandler.enable(sys.stderr)
+    faulthandler.enable(2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     while True:
@@ -101,3 +108,4 @@ def _serve(connection: Connection, try_seed: Callable[[int], Outcome], printed: 
         except EOFError:
             return
         connection.send(try_seed(seed))
+        gc.freeze()  # a trace collects garbage: what is loaded by now is none

@@ -31,7 +31,7 @@ from trtbuild.core.partitions import Partition, TensorType
 from trtbuild.core.shapes import symbol_values
 from trtbuild.core.spec import Model
 from trtbuild.core.verification import Point, points, tolerance
-from trtbuild.runtime.output_tree import restorer
+from trtbuild.runtime.output_tree import Fields, restorer
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.comparing import Gap, gap
 from trtbuild.stages.verify.inputs import integer_ends, random_inputs
@@ -239,8 +239,8 @@ class _Comparison:
         self._compare(ours, right, 1, lambda moved: self._eager.part(part, moved), given, f"{part.name} at {where}")
 
     def _whole(self, inputs: Sequence[torch.Tensor], flat: Sequence[torch.Tensor], where: str) -> None:
-        right, structure = pytree.tree_flatten(self._case.module(*inputs))
-        ours, got = pytree.tree_flatten(self._restore(flat))
+        right, structure = pytree.tree_flatten(_plain(self._case.module(*inputs)))
+        ours, got = pytree.tree_flatten(_plain(self._restore(flat)))
         if got != structure:
             self._seen.differences.append(f"the outputs at {where} are {got}, and of the module {structure}")
             return
@@ -276,6 +276,13 @@ class _Comparison:
                 if far.error <= _TIMES * max((_gap(one[k], b).error for one in moved), default=0.0):
                     continue
             self._seen.differences.append(f"{what}, {k}: {far.text or f'{far.error:.1e} away'}")
+
+
+def _plain(value: Any) -> Any:
+    """What a module returns, in tuples and lists alone: torch's own classes (``return_types.topk``) come as `Fields`."""
+    if isinstance(value, tuple | Fields):
+        return tuple(_plain(part) for part in value)
+    return [_plain(part) for part in value] if isinstance(value, list) else value
 
 
 def _narrowest(model: Model, values: Sequence[Any]) -> Any:

@@ -34,7 +34,6 @@ EXCLUDED: Mapping[str, str] = {
     "to_sparse": "sparse tensors cannot be outputs",
     "sparse.mm": "sparse tensors cannot be inputs",
     "sparse.sampled_addmm": "sparse tensors cannot be inputs",
-    "sparse.mm_reduce": "sparse tensors cannot be inputs",
 }  # fmt: skip
 
 #: Dtypes by how often they are chosen, where the operator takes them.

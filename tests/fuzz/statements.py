@@ -45,8 +45,17 @@ def _binary(p: Pen) -> str:
     return p.one(f"{v} + {w}", f"{v} - {w}", f"{v} * {w}", f"torch.maximum({v}, {w})", f"{v} > {w}", f"{v} == {w}")
 
 
+#: Numbers beside those that a rewriting of graphs looks for, and those themselves.
+_NUMBERS = ["0", "1", "2", "-1", "0.5", "1e-9", "1e-6", "1.000001", "0.9999", "3.7", "255", "65536"]
+
+
 def _scalar(p: Pen) -> str:
     v = p.value()
+    if v.kind == "float" and p.rng.random() < 0.5:
+        number = p.one(*_NUMBERS)
+        return p.one(
+            f"{v} + {number}", f"{v} * {number}", f"{v} / ({v}.abs() + 1e-9)", f"{v}.clamp(min={number})", f"{v} ** 2"
+        )
     return p.one(
         f"{v} * 2", f"{v} + 1", f"1 - {v}.float()", f"{v}.float() / 3", f"{v} > 0", f"{v}.clamp(0, 1)", f"{v} // 2",
         f"{v} % 3",

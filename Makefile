@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: build test lint docs screens bench clean
+.PHONY: build test lint fuzz docs screens bench clean
 
 build: $(READY)
 	$(BIN)/trtbuild build
@@ -16,6 +16,13 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Random modules, built and compared with eager PyTorch; a second or two each. `make fuzz N=200 SEED=7` tries others; a finding
+# says its seed, and `.venv/bin/python -m tests.fuzz --only SEED` tries it again.
+N    := 1000
+SEED := 0
+fuzz: $(READY)
+	$(BIN)/python -W ignore -m tests.fuzz -n $(N) --seed $(SEED)
 
 # Files that are made from the code; a test checks that they are current.
 docs: $(READY)

@@ -1,0 +1,122 @@
+"""``python -m tests.fuzz -n 1000 --seed S``: build random modules, and compare each with eager PyTorch.
+
+Every difference is printed with the seed of its case, which ``--only`` tries again. The exit status is 1 where anything
+was found: a difference, a crash, an InternalError, or a case that takes too long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
+
+import torch
+
+from tests.fuzz.children import CASES, Child
+from tests.fuzz.operators import operators
+from tests.fuzz.trying import FINDINGS, Outcome, attempt
+from trtbuild.stages.program.translations import decomposition_table
+from trtbuild.stages.trace.run import prepare
+
+#: Runs with neighbouring seeds have no case in common.
+PER_SEED = 1_000_000
+
+#: After so many cases it is said how far the run is.
+_EVERY = 50
+
+
+def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
+    """What came of each case, as it comes."""
+    waiting = iter(seeds)
+    children: list[Child] = []
+    try:
+        while True:
+            while len(children) < jobs and (seed := next(waiting, None)) is not None:
+                child = Child(attempt)
+                child.give(seed)
+                children.append(child)
+            if not children:
+                return
+            ready = wait([child.connection for child in children], timeout=1)
+            for child in list(children):
+                if child.connection in ready:
+                    outcome = child.answer()
+                elif child.overdue(limit_s):
+                    outcome = child.stop(limit_s)
+                else:
+                    continue
+                yield outcome
+                seed = next(waiting, None) if child.alive and child.given < CASES else None
+                if seed is None:
+                    children.remove(child)
+                    child.close()
+                else:
+                    child.give(seed)
+    finally:
+        for child in children:
+            child.close()
+
+
+def shown(outcome: Outcome) -> str:
+    """A finding, for a person."""
+    said = "\n".join(f"  {line}" for line in outcome.said)
+    return f"seed {outcome.seed}: {outcome.verdict} {outcome.group}\n{outcome.case}\n{said}\n"
+
+
+def counts(outcomes: Sequence[Outcome]) -> str:
+    """How many of each verdict there are."""
+    found = collections.Counter(outcome.verdict for outcome in outcomes)
+    return ", ".join(f"{found[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Counts, and what was refused and skipped, by reason."""
+    lines = [counts(outcomes)]
+    unchecked = sum(bool(outcome.unchecked) for outcome in outcomes)
+    lines += (
+        [f"{unchecked} have partitions that onnxruntime cannot run: their types alone were compared"]
+        if unchecked
+        else []
+    )
+    for verdict in ("refused", "skipped", *FINDINGS):
+        groups: dict[str, list[int]] = {}
+        for outcome in outcomes:
+            if outcome.verdict == verdict:
+                groups.setdefault(outcome.group, []).append(outcome.seed)
+        for group, seeds in sorted(groups.items(), key=lambda entry: -len(entry[1])):
+            lines.append(f"{verdict} {len(seeds):>4}  {group}  (seeds {', '.join(map(str, seeds[:3]))})")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("-n", type=int, default=1000, help="how many cases (1000)")
+    parser.add_argument("--seed", type=int, default=0, help="which cases (0)")
+    parser.add_argument("--only", type=int, metavar="CASE", help="try one case again, by its own seed")
+    parser.add_argument("-j", type=int, default=1, choices=(1, 2), help="processes at a time (1)")
+    parser.add_argument("--limit", type=float, default=120, metavar="S", help="seconds that a case may take (120)")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    first = options.seed * PER_SEED
+    seeds = range(first, first + options.n) if options.only is None else [options.only]
+    prepare()  # all that is loaded now, no child has to load
+    decomposition_table()
+    operators()
+    outcomes = []
+    started = time.monotonic()
+    for outcome in run(seeds, options.j, options.limit):
+        outcomes.append(outcome)
+        if outcome.verdict in FINDINGS or options.only is not None:
+            print(shown(outcome), flush=True)
+        if len(outcomes) % _EVERY == 0:
+            print(f"{len(outcomes)} of {len(seeds)}: {counts(outcomes)}", file=sys.stderr, flush=True)
+    print(summary(outcomes))
+    print(f"{len(outcomes)} cases in {time.monotonic() - started:.0f} s")
+    return int(any(outcome.verdict in FINDINGS for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

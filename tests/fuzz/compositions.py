@@ -1,0 +1,182 @@
+"""Cases of several operators: random statements, each of which eager PyTorch runs at all points of the case."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.fuzz.modules import NAMES, written
+from tests.fuzz.pen import Pen, Unwritable, Value
+from tests.fuzz.pipeline import Axis, Case
+from tests.fuzz.ranges import Unfit, around, examine
+from tests.fuzz.statements import STATEMENTS
+from trtbuild.core.spec import NamedDim
+from trtbuild.core.verification import points
+from trtbuild.stages.verify.inputs import random_inputs
+
+#: Operators that may be kept in PyTorch, so that borders appear in the middle.
+_LISTED = (
+    "aten.add", "aten.mul", "aten.sub", "aten.neg", "aten.relu", "aten.softmax", "aten._softmax", "aten.view",
+    "aten.permute", "aten.transpose", "aten.cat", "aten.slice", "aten.select", "aten.sum", "aten.mean", "aten.where",
+    "aten.expand", "aten.unsqueeze", "aten.squeeze", "aten._to_copy", "aten.gt", "aten.linear", "aten.addmm",
+    "aten.convolution", "aten.flip", "aten.sigmoid", "aten.clone", "aten.reshape", "aten.embedding", "aten.arange",
+    "aten.any", "aten.amax", "aten.argmax", "aten.matmul", "aten.bmm",
+)  # fmt: skip
+
+_DTYPES = {"float32": 12, "float16": 2, "bfloat16": 2, "float64": 1, "int64": 2, "int32": 1, "bool": 1}
+
+_WORD = re.compile(r"\w+")
+
+_MOST_NUMBERS, _TRIES = 30_000, 120
+
+
+def composition_case(seed: int) -> Case:
+    """The case of a seed. Raises Unfit."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    inputs, dims = _inputs(rng)
+    bare = Case(nn.Identity(), inputs, dims)
+    writer = _Writer(bare, rng)
+    for _ in range(rng.randint(3, 12)):
+        writer.write()
+    result = _result(writer, rng)
+    statements = _needed(writer.statements, result)
+    parts = {name: part for name, part in writer.parts.items() if f"self.{name}(" in "\n".join(statements)}
+    granularity = ("model",)
+    if parts and rng.random() < 0.4:
+        granularity = (rng.choice([*parts, "m*"]),)
+    listed = rng.sample(_LISTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
+    case = Case(
+        written(statements, result, len(inputs), parts),
+        inputs,
+        dims,
+        precision=rng.choices(["float32", "float16", "bfloat16"], [6, 2, 2])[0],
+        granularity=granularity,
+        torch_executed_ops=tuple(listed),
+    )
+    examine(case)
+    return case
+
+
+def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[NamedDim, ...]]:
+    """Inputs that have axes in common, as models' inputs do: a batch, a length, channels, an image."""
+    units = {name: rng.choice([2, 4]) if rng.random() < 0.15 else 1 for name in "BSHW"}
+    spans = {
+        name: around(rng, size, units[name])
+        for name, size in {"B": 2, "S": rng.choice([2, 3, 5]), "H": 4, "W": 4}.items()
+    }
+    if rng.random() < 0.3:  # two dims of one range: equal sizes, and still two dims
+        spans["S"], units["S"] = spans["B"], units["B"]
+    fixed = {name: rng.choice(span) for name, span in spans.items() if rng.random() < 0.3}
+    channels = rng.choice([4, 4, 8])
+    layouts = ["BC", "BSC", "BSC", "BCHW", "BCHW", "BS", "S", "BCS", "SB", "BSS", "HW"]
+    inputs: list[tuple[str, list[Axis]]] = []
+    places: dict[str, list[tuple[str, int]]] = {}
+    for k in range(rng.choices([1, 2, 3], [6, 4, 1])[0]):
+        axes: list[Axis] = []
+        for number, letter in enumerate(rng.choice(layouts)):
+            if letter == "C":
+                axes.append(channels)
+            elif letter in fixed:
+                axes.append(fixed[letter])
+            else:
+                axes.append(spans[letter])
+                places.setdefault(letter, []).append((f"x{k}", number))
+        inputs.append((rng.choices(list(_DTYPES), list(_DTYPES.values()))[0], axes))
+    shared = rng.random() < 0.9
+    dims = [
+        NamedDim(letter, tuple(at), units[letter])
+        for letter, at in places.items()
+        if units[letter] > 1 or (shared and len(at) > 1)
+    ]
+    return inputs, tuple(dims)
+
+
+class _Writer:
+    """Writes statements, and runs each at all points: what fails anywhere is taken back."""
+
+    def __init__(self, case: Case, rng: random.Random) -> None:
+        self._rng = rng
+        self._self = nn.Module()
+        self.parts: dict[str, nn.Module] = {}
+        self.statements: list[str] = []
+        model, shapes = case.model, case.shapes
+        entries = [(entry.name, entry.dtype) for entry in model.inputs]
+        self._spaces: list[dict[str, Any]] = []
+        for point in points(model, shapes):
+            given = random_inputs(entries, shapes.sizes(point.sizes), point, [2] * len(entries))
+            self._spaces.append({**NAMES, "self": self._self, **{f"x{k}": value for k, value in enumerate(given)}})
+        self._opt = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
+        self.values = [Value(f"x{k}", self._spaces[self._opt][f"x{k}"]) for k in range(len(entries))]
+
+    def write(self) -> None:
+        """Add one statement. Raises Unfit where none is found that works."""
+        for _ in range(_TRIES):
+            before = dict(self.parts)
+            try:
+                text = self._rng.choice(STATEMENTS)(Pen(self._rng, self.values, self.parts))
+                for name, part in self.parts.items():
+                    setattr(self._self, name, part.eval())
+                found = self._run(text)
+            except (Unwritable, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, NotImplementedError):
+                self.parts.clear()
+                self.parts.update(before)
+                continue
+            name = f"y{len(self.statements)}"
+            for space, value in zip(self._spaces, found, strict=True):
+                space[name] = value
+            self.statements.append(f"{name} = {text}")
+            self.values.append(Value(name, found[self._opt]))
+            return
+        raise Unfit("statements: none was found that works")
+
+    def _run(self, text: str) -> list[torch.Tensor]:
+        """The statement's value at each point. Raises what it raises, Unwritable where it is not worth having."""
+        found = []
+        for space in self._spaces:
+            with torch.no_grad():
+                value = eval(text, space)
+            if (
+                not isinstance(value, torch.Tensor)
+                or value.numel() > _MOST_NUMBERS
+                or value.dim() > 6
+                or value.is_complex()
+            ):
+                raise Unwritable
+            if value.is_floating_point() and value.numel() and float(value.float().abs().max()) > 1e4:
+                raise Unwritable  # 16 bits end at 65504
+            found.append(value)
+        if len({value.dim() for value in found}) > 1 or not any(value.numel() for value in found):
+            raise Unwritable
+        return found
+
+
+def _result(writer: _Writer, rng: random.Random) -> str:
+    """What is returned: the last value, all that nothing else reads, some, one of them twice, or an input too."""
+    values: Sequence[str] = [str(value) for value in writer.values]
+    last = values[-1]
+    kind = rng.choices(["last", "ends", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]
+    if kind == "last":
+        return last
+    if kind == "ends":
+        read = set(_WORD.findall(" ".join(text.partition(" = ")[2] for text in writer.statements)))
+        return f"({', '.join(value for value in values if value not in read)},)"
+    if kind == "several":
+        return f"({', '.join(dict.fromkeys([last, *rng.sample(values[:-1], min(2, len(values) - 1))]))},)"
+    return f"({last}, {last})" if kind == "twice" else f"({last}, x0)"
+
+
+def _needed(statements: Sequence[str], result: str) -> list[str]:
+    """The statements that the result follows from."""
+    read, found = set(_WORD.findall(result)), []
+    for text in reversed(statements):
+        name, _, expression = text.partition(" = ")
+        if name in read:
+            read |= set(_WORD.findall(expression))
+            found.append(text)
+    return found[::-1]

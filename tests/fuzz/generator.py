@@ -1,0 +1,12 @@
+"""From a seed to a case: even seeds are of one operator, odd ones of several."""
+
+from __future__ import annotations
+
+from tests.fuzz.compositions import composition_case
+from tests.fuzz.operators import operator_case
+from tests.fuzz.pipeline import Case
+
+
+def case_of(seed: int) -> Case:
+    """The case of a seed, the same in every process. Raises Unfit where the seed has none."""
+    return composition_case(seed // 2) if seed % 2 else operator_case(seed // 2)

@@ -1,0 +1,264 @@
+"""Cases of one operator each: an argument combination of PyTorch's own tests (`op_db`), between two simple operators.
+
+`op_db` (torch.testing, which needs expecttest) has samples for about 600 operators and all of their dtypes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from tests.fuzz.modules import written
+from tests.fuzz.pipeline import Axis, Case
+from tests.fuzz.ranges import Unfit, around, examine
+from trtbuild.core.spec import NamedDim
+
+#: Operators that are left out, and why.
+EXCLUDED: Mapping[str, str] = {
+    "empty": "memory that nobody has written",
+    "empty_like": "memory that nobody has written",
+    "empty_permuted": "memory that nobody has written",
+    "empty_strided": "memory that nobody has written",
+    "new_empty": "memory that nobody has written",
+    "new_empty_strided": "memory that nobody has written",
+    "resize_": "memory that nobody has written",
+    "resize_as_": "memory that nobody has written",
+    "nn.functional.rrelu": "its samples train, at random; the hand-written tests have it",
+    "to_sparse": "sparse tensors cannot be outputs",
+    "sparse.mm": "sparse tensors cannot be inputs",
+    "sparse.sampled_addmm": "sparse tensors cannot be inputs",
+}  # fmt: skip
+
+#: Dtypes by how often they are chosen, where the operator takes them.
+_DTYPES = {
+    "float32": 10, "float16": 5, "bfloat16": 4, "float64": 3, "int64": 4, "int32": 3, "int16": 1, "int8": 1, "uint8": 1,
+    "bool": 4, "complex64": 1,
+}  # fmt: skip
+
+_MOST_SAMPLES, _MOST_NUMBERS, _ATTEMPTS = 60, 20_000, 12
+
+#: What may stand before and behind the operator: text, its name for `torch_executed_ops`, and the dtypes that it takes.
+_AROUND = (
+    ("{}.flip(0)", "aten.flip", "any"),
+    ("torch.roll({}, 1, 0)", "aten.roll", "any"),
+    ("-{}", "aten.neg", "number"),
+    ("{} * 2", "aten.mul", "number"),
+    ("{} + {}", "aten.add", "number"),
+    ("~{}", "aten.bitwise_not", "bool"),
+    ("torch.logical_not({})", "aten.logical_not", "any"),
+    ("torch.where({0} > 0, {0}, -{0})", "aten.where", "number"),
+    ("torch.stack([{0}, {0}])", "aten.stack", "any"),
+    ("{}.unsqueeze(-1)", "aten.unsqueeze", "any"),
+    ("{}.relu()", "aten.relu", "number"),
+    ("{}.sum()", "aten.sum", "any"),
+    ("{}.float()", "aten._to_copy", "any"),
+    ("{}.half()", "aten._to_copy", "any"),
+    ("{}.bool()", "aten._to_copy", "any"),
+    ("{}.long()", "aten._to_copy", "any"),
+)  # fmt: skip
+#: How many of `_AROUND`, from the first on, leave shape and dtype as they are.
+_KEEPING = 6
+
+
+@functools.cache
+def operators() -> tuple[Any, ...]:
+    """The operators of `op_db` that are tried, in its order. Importing it costs seconds."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return tuple(op for op in op_db if op.name not in EXCLUDED)
+
+
+def operator_case(seed: int) -> Case:
+    """The case of a seed. Seeds that follow one another go through all operators. Raises Unfit."""
+    rng = random.Random(seed)
+    op = operators()[seed % len(operators())]
+    called = _sample(op, rng, seed)
+    for attempt in range(_ATTEMPTS):
+        case = _attempt(called, rng, attempt)
+        try:
+            examine(case)
+        except Unfit:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return case
+    raise AssertionError("the last attempt is returned or raised")
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A call of an operator: its text, in which tensors are ``{0}``, ``{1}`` and so on, and these tensors."""
+
+    text: str
+    tensors: tuple[torch.Tensor, ...]
+    names: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _sample(op: Any, rng: random.Random, seed: int) -> _Called:
+    known = {str(dtype).removeprefix("torch."): dtype for dtype in op.supported_dtypes("cpu")}
+    weights = {name: weight for name, weight in _DTYPES.items() if name in known}
+    if not weights:
+        raise Unfit(f"dtypes: {op.name} takes none of those that are tried")
+    dtype = known[rng.choices(list(weights), list(weights.values()))[0]]
+    torch.manual_seed(seed)
+    random.seed(seed)
+    try:
+        with torch.no_grad():
+            samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), _MOST_SAMPLES))
+    except Exception as error:
+        raise Unfit(f"samples: {op.name} has none of {dtype}: {type(error).__name__}") from error
+    rng.shuffle(samples)
+    found = [called for called in (_spelled(op, sample) for sample in samples) if called is not None]
+    found = [called for called in found if sum(tensor.numel() for tensor in called.tensors) <= _MOST_NUMBERS]
+    if rng.random() < 0.85:  # a third of the samples are of empty tensors
+        found.sort(key=lambda called: not all(tensor.numel() for tensor in called.tensors))
+    for called in found:
+        return called
+    raise Unfit(f"samples: {op.name} has no small one with tensors alone")
+
+
+def _spelled(op: Any, sample: Any) -> _Called | None:
+    """The call as text; None where an argument cannot be written down."""
+    tensors: list[torch.Tensor] = []
+    try:
+        arguments = [_argument(value, tensors) for value in (sample.input, *sample.args)]
+        arguments += [f"{name}={_argument(value, tensors)}" for name, value in sample.kwargs.items()]
+    except Unfit:
+        return None
+    name = f"torch.{op.name}"
+    found: Any = torch
+    for part in op.name.split("."):
+        found = getattr(found, part, None)
+    if found is not op.op:
+        name = f"op_{op.name.replace('.', '_')}"
+        return _Called(f"{name}({', '.join(arguments)})", tuple(tensors), {name: op.op}) if tensors else None
+    return _Called(f"{name}({', '.join(arguments)})", tuple(tensors)) if tensors else None
+
+
+def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
+    """The text of one argument; its tensors are added to `tensors`. Raises Unfit."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise Unfit("sparse")
+        tensors.append(value.detach())
+        return f"{{{len(tensors) - 1}}}"
+    if isinstance(value, list | tuple) and type(value) in (list, tuple, torch.Size):
+        inner = ", ".join(_argument(item, tensors) for item in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    if isinstance(value, slice):
+        return f"slice({', '.join(_argument(item, tensors) for item in (value.start, value.stop, value.step))})"
+    if value is None or value is Ellipsis or isinstance(value, bool | int | float | complex | str):
+        return repr(value).replace("{", "{{").replace("}", "}}")
+    if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    raise Unfit(f"an argument of type {type(value).__name__}")
+
+
+# -- a module around it, and ranges
+
+
+def _attempt(called: _Called, rng: random.Random, attempt: int) -> Case:
+    """A case of a call. Later attempts ask for less: values of the sample as constants, one dynamic axis, none."""
+    inputs = [k for k in range(len(called.tensors)) if k == 0 or (attempt < 6 and rng.random() < 0.7)]
+    if attempt >= 9:
+        inputs = [rng.randrange(len(called.tensors))]
+    axes, dims = _axes([called.tensors[k] for k in inputs], rng, attempt)
+    statements, places, listed = [], {}, []
+    for number, k in enumerate(inputs):
+        name = f"x{number}"
+        if rng.random() < 0.6 and called.tensors[k].dim():
+            text, operator = _before(called.tensors[k].dtype, rng)
+            statements.append(f"y{number} = {text.format(name, name)}")
+            listed.append(operator)
+            name = f"y{number}"
+        places[k] = name
+    parts = {f"c{k}": tensor for k, tensor in enumerate(called.tensors) if k not in places}
+    names = [places.get(k, f"self.c{k}") for k in range(len(called.tensors))]
+    statements.append(f"y = {called.text.format(*names)}")
+    result = "y"
+    if rng.random() < 0.7:
+        result, operator = _behind(statements, called, [called.tensors[k] for k in inputs], rng, parts)
+        listed += [operator] if operator else []
+    chosen = [name for name in dict.fromkeys(listed) if rng.random() < 0.35]
+    return Case(
+        written(statements, result, len(inputs), parts, called.names),
+        [(str(called.tensors[k].dtype).removeprefix("torch."), axes[n]) for n, k in enumerate(inputs)],
+        dims,
+        precision=rng.choices(["float32", "float16", "bfloat16"], [8, 1, 1])[0],
+        torch_executed_ops=tuple(chosen),
+    )
+
+
+def _before(dtype: torch.dtype, rng: random.Random) -> tuple[str, str]:
+    fit = [(text, name) for text, name, kind in _AROUND[:_KEEPING] if _takes(kind, dtype)]
+    return rng.choice(fit)
+
+
+def _takes(kind: str, dtype: torch.dtype) -> bool:
+    return kind == "any" or (kind == "bool") == (dtype is torch.bool)
+
+
+def _behind(
+    statements: list[str], called: _Called, inputs: Sequence[torch.Tensor], rng: random.Random, parts: Mapping[str, Any]
+) -> tuple[str, str]:
+    """An operator on one of the results, and what is returned then."""
+    module = written(statements, "y", len(inputs), parts, called.names)
+    try:
+        with torch.no_grad():
+            leaves = pytree.tree_leaves(module(*[value.clone() for value in inputs]))
+            whole = isinstance(module(*[value.clone() for value in inputs]), torch.Tensor)
+    except Exception:  # `examine` says of what kind
+        return "y", ""
+    if not whole and not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return "y", ""
+    leaf = leaves[0]
+    if not isinstance(leaf, torch.Tensor):
+        return "y", ""
+    text, operator, _ = rng.choice([entry for entry in _AROUND if _takes(entry[2], leaf.dtype)])
+    name = "y" if whole else "y[0]"
+    behind = text.format(name, name)
+    return rng.choice([behind, f"({behind}, y)"]), operator
+
+
+def _axes(
+    tensors: Sequence[torch.Tensor], rng: random.Random, attempt: int
+) -> tuple[list[list[Axis]], tuple[NamedDim, ...]]:
+    """Axes of the inputs: one dynamic axis, all axes of one size (as one dim, or each for itself), all axes, or none."""
+    axes: list[list[Axis]] = [list(tensor.shape) for tensor in tensors]
+    places = [(k, axis) for k, shape in enumerate(axes) for axis, size in enumerate(shape) if size]
+    if not places or attempt >= 11:
+        return axes, ()
+    kind = rng.choice(["one", "one", "size", "size", "each", "all"]) if attempt < 7 else "one"
+    k, axis = rng.choice(places)
+    size = tensors[k].shape[axis]
+    chosen = [(k, axis)]
+    if kind == "size":
+        chosen = [place for place in places if tensors[place[0]].shape[place[1]] == size]
+    elif kind in ("each", "all"):
+        chosen = places
+    return axes, tuple(_dims(axes, chosen, kind, rng))
+
+
+def _dims(
+    axes: list[list[Axis]], chosen: Sequence[tuple[int, int]], kind: str, rng: random.Random
+) -> Iterator[NamedDim]:
+    """Make the chosen axes dynamic; those of one size share a dim, except with ``each``."""
+    by_size: dict[Any, list[tuple[int, int]]] = {}
+    for k, axis in chosen:
+        by_size.setdefault(axes[k][axis], []).append((k, axis))
+    for number, (size, places) in enumerate(by_size.items()):
+        unit = rng.choice([2, size]) if size % 2 == 0 and rng.random() < 0.2 else 1
+        span = around(rng, size, unit)
+        for k, axis in places:
+            axes[k][axis] = around(rng, size) if kind == "each" and unit == 1 else span
+        if unit > 1 or (len(places) > 1 and kind != "each"):
+            yield NamedDim(f"d{number}", tuple((f"x{k}", axis) for k, axis in places), unit)

@@ -1,0 +1,126 @@
+"""What statements are written with: values that have a name, a pen that chooses among them, and blocks of layers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that the text has a name for, as it is at opt. In text it is its name."""
+
+    name: str
+    tensor: torch.Tensor
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return self.name
+
+    @property
+    def rank(self) -> int:
+        return self.tensor.dim()
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.tensor.shape
+
+    @property
+    def kind(self) -> str:
+        if self.tensor.dtype is torch.bool:
+            return "bool"
+        return "float" if self.tensor.is_floating_point() else "int"
+
+
+class Unwritable(Exception):
+    """There is no value, or no size, that a statement could be of."""
+
+
+class Pen:
+    """Chooses values, axes and numbers for a statement. `parts` are the submodules that the text calls."""
+
+    def __init__(self, rng: random.Random, values: Sequence[Value], parts: dict[str, nn.Module]) -> None:
+        self.rng = rng
+        self.values = values
+        self.parts = parts
+
+    def value(self, kind: str = "any", least: int = 0, most: int = 9) -> Value:
+        """One of the values, late ones more often."""
+        fit = [v for v in self.values if kind in ("any", v.kind) and least <= v.rank <= most]
+        if not fit:
+            raise Unwritable
+        return self.rng.choices(fit, range(1, len(fit) + 1))[0]
+
+    def f(self, least: int = 0, most: int = 9) -> Value:
+        return self.value("float", least, most)
+
+    def like(self, one: Value) -> Value:
+        """A value of the same dtype and (at opt) shape."""
+        return self.rng.choice([v for v in self.values if v.shape == one.shape and v.tensor.dtype == one.tensor.dtype])
+
+    def axis(self, value: Value) -> int:
+        if not value.rank:
+            raise Unwritable
+        return self.rng.randrange(value.rank) - self.rng.choice([0, value.rank])
+
+    def axes(self, value: Value) -> str:
+        number = self.rng.randint(1, max(1, value.rank))
+        return str(sorted(self.rng.sample(range(value.rank), min(number, value.rank))))
+
+    def order(self, value: Value) -> str:
+        return ", ".join(map(str, self.rng.sample(range(value.rank), value.rank)))
+
+    def size(self, value: Value, axis: int) -> str:
+        """How long an axis is: as an expression, or (where it is static, or by mistake) as a number."""
+        return f"{value}.shape[{axis}]" if self.rng.random() < 0.85 else str(value.shape[axis])
+
+    def sizes(self, value: Value) -> list[str]:
+        return [self.size(value, axis) for axis in range(value.rank)]
+
+    def int(self, low: int, high: int) -> int:
+        return self.rng.randint(low, high)
+
+    def one(self, *choices: Any) -> Any:
+        return self.rng.choice(choices)
+
+    def part(self, module: nn.Module) -> str:
+        name = f"m{len(self.parts)}"
+        self.parts[name] = module
+        return f"self.{name}"
+
+    def last(self, value: Value) -> int:
+        """The static size of the last axis, for a layer that is made for it."""
+        return int(value.shape[-1])
+
+
+class Attention(nn.Module):
+    """Self-attention over the second last axis."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, width = x.shape
+        q, k, v = self.qkv(x).view(b, s, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return x + self.out(y.transpose(1, 2).reshape(b, s, width))
+
+
+class Block(nn.Module):
+    """A normalization, an activation and a layer, as vision models have them."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.GroupNorm(groups, channels), nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conv(nn.functional.silu(self.norm(x)))

@@ -1,0 +1,70 @@
+"""Ranges of dynamic axes, and whether a module works in them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from tests.fuzz.comparing import filled_memory
+from tests.fuzz.pipeline import Case
+from trtbuild.core.verification import points
+from trtbuild.stages.verify.comparing import gap
+from trtbuild.stages.verify.inputs import random_inputs
+
+
+def around(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]:
+    """A range around `size`, or one that begins near it: borders (1, 2, min=opt, opt=max) are more frequent than others.
+    All sizes are multiples of `unit`."""
+    at = max(1, size // unit)
+    low, mid, high = rng.choice(
+        [
+            (1, 2, 2), (1, 1, 2), (1, 2, 3), (1, 1, 3), (2, 2, 3), (2, 3, 3),
+            (1, at, at), (1, at, at + 1), (at, at, at + 1), (at, at, at + 4), (1, at, 2 * at), (2, at, at + 3),
+            (at - 1, at, at), (at - 1, at, at + 1), (1, 1, at), (1, 3, 8), (3, at, at + 2), (at, at + 1, at + 2),
+        ]
+    )  # fmt: skip
+    low, mid, high = sorted((max(1, low), max(1, mid), max(1, high)))
+    if low == high:
+        high += 1
+    return low * unit, mid * unit, high * unit
+
+
+class Unfit(Exception):
+    """A case that says nothing. The text begins with the reason's name."""
+
+
+def examine(case: Case) -> None:
+    """Raise Unfit where eager PyTorch does not compute one and the same at all points of a case."""
+    try:
+        shapes = case.shapes
+    except ValueError as error:
+        raise Unfit(f"ranges: {error}") from error
+    model = case.model
+    inputs = [(entry.name, entry.dtype) for entry in model.inputs]
+    for point in points(model, shapes):
+        given = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs))
+        kept = [value.clone() for value in given]
+        try:
+            with torch.no_grad():
+                once = pytree.tree_leaves(case.module(*given))
+                with filled_memory():
+                    again = pytree.tree_leaves(case.module(*given))
+        except Exception as error:
+            raise Unfit(f"eager fails: {type(error).__name__}: {error}") from error
+        if not _same(kept, given):
+            raise Unfit("inputs are written to: a model that does so is refused")
+        if not any(isinstance(value, torch.Tensor) for value in once):
+            raise Unfit("no tensor comes out")
+        if not _same(once, again):
+            raise Unfit("results differ: random numbers, or memory that nobody has written")
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(
+        gap(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+        for a, b in zip(one, other, strict=True)
+    )

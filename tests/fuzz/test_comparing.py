@@ -1,0 +1,233 @@
+"""The comparison finds what was planted, and says nothing of what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from tests.fuzz import comparing, pipeline
+from tests.fuzz.comparing import differences
+from tests.fuzz.modules import written
+from tests.fuzz.pipeline import Built, Case, build
+from trtbuild.core.partitions import Partition
+from trtbuild.core.spec import Precision, ShapeRange
+from trtbuild.stages.lower.passes import PASSES, Pass
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.lower.run import run_passes
+from trtbuild.stages.program.functional import Program
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    """Two engines around an operator of PyTorch's, two outputs."""
+    torch.manual_seed(0)
+    statements = ["y = (x0 @ self.weight).relu()", "z = y.flip(0)", "w = z.sum(1) * 2"]
+    module = written(statements, "(w, z > 0.5)", 1, {"weight": torch.randn(6, 4)})
+    return Case(module, [("float32", [(2, 3, 5), 6])], torch_executed_ops=("aten.flip",))
+
+
+@pytest.fixture(scope="module")
+def built(case: Case) -> Built:
+    return build(case)
+
+
+def said(case: Case, built: Built) -> str:
+    """What is different, and that something is."""
+    found = differences(case, built).differences
+    assert found
+    return "\n".join(found)
+
+
+def test_nothing_is_said_of_what_is_right(case: Case, built: Built) -> None:
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt", "torch", "tensorrt"]
+    seen = differences(case, built)
+    assert not seen.differences and not seen.unchecked
+    # at 5 points: one output of the first engine, two of the last, two of the model; min, opt, max and two at random
+    assert seen.compared == 5 * (1 + 2 + 2)
+
+
+# -- the partition document
+
+
+def with_part(built: Built, number: int, change: Callable[[Partition], Partition]) -> Built:
+    parts = list(built.partitions.partitions)
+    parts[number] = change(parts[number])
+    return replace(built, partitions=replace(built.partitions, partitions=tuple(parts)))
+
+
+def with_output(part: Partition, **changes: Any) -> Partition:
+    return replace(part, outputs=(replace(part.outputs[0], **changes), *part.outputs[1:]))
+
+
+def test_a_wrong_dtype_in_the_document(case: Case, built: Built) -> None:
+    wrong = with_part(built, 0, lambda part: with_output(part, dtype="float16"))
+    text = said(case, wrong)
+    assert "p0: the network's o0 is float32[-1, 4], declared float16" in text
+    assert "p0:0 is float32[2, 4] at min [2], declared float16" in text
+
+
+def test_a_wrong_dtype_between_partitions_of_pytorch(case: Case, built: Built) -> None:
+    assert "p1:0 is float32[3, 4] at opt [3]" in said(
+        case, with_part(built, 1, lambda part: with_output(part, dtype="bool"))
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (["sym", 0], 5), (["sym", 0], 4, 1), (["add", 1, ["sym", 0]], 4)])
+def test_a_wrong_shape_in_the_document(case: Case, built: Built, shape: tuple[Any, ...]) -> None:
+    assert "p0:0 is float32[5, 4] at max [5]" in said(
+        case, with_part(built, 0, lambda part: with_output(part, shape=shape))
+    )
+
+
+def test_outputs_in_another_order(case: Case, built: Built) -> None:
+    wrong = replace(built, partitions=replace(built.partitions, outputs=built.partitions.outputs[::-1]))
+    assert "output at min [2], 0: dtype bool instead of float32" in said(case, wrong)
+
+
+def test_another_structure_of_outputs(case: Case, built: Built) -> None:
+    wrong = replace(built, output_tree=built.output_tree["items"][0])
+    assert "the outputs at min [2] are" in said(case, wrong)
+
+
+# -- engines
+
+
+def test_a_network_of_another_type(case: Case, built: Built) -> None:
+    layers = {name: {**said, "inputs": []} for name, said in built.layers.items()}
+    assert "p0: the network's inputs are [], the partition has 1" in said(case, replace(built, layers=layers))
+
+
+@pytest.mark.parametrize("shape", [[4, 4], [-1], None])
+def test_a_network_of_another_shape(case: Case, built: Built, shape: list[int] | None) -> None:
+    outputs = [{**built.layers["p0"]["outputs"][0], "shape": shape}]
+    layers = {**built.layers, "p0": {**built.layers["p0"], "outputs": outputs}}
+    assert f"p0: the network's o0 is float32{shape}" in said(case, replace(built, layers=layers))
+
+
+def test_a_profile_that_is_too_narrow(case: Case, built: Built) -> None:
+    job = built.jobs["p0"]
+    narrow = replace(job, profiles=((ShapeRange((2, 6), (2, 6), (4, 6)),),))
+    text = said(case, replace(built, jobs={**built.jobs, "p0": narrow}))
+    assert text == "p0 takes [5, 6] at max [5] as i0, its profile is [2, 6] to [4, 6]"
+
+
+def with_onnx(built: Built, number: int, change: Callable[[onnx.ModelProto], None]) -> Built:
+    graph = built.partitions.partitions[number].graph
+    model = onnx.ModelProto.FromString(built.store.get_bytes(built.onnx[graph]))
+    change(model)
+    changed = built.store.put_bytes(model.SerializeToString()).sha256
+    return replace(built, onnx={**built.onnx, graph: changed})
+
+
+def behind(model: onnx.ModelProto, operator: str, **attributes: Any) -> None:
+    """Put an operator behind what makes the first output."""
+    output = model.graph.output[0]
+    maker = next(node for node in model.graph.node if output.name in node.output)
+    maker.output[list(maker.output).index(output.name)] = "before"
+    model.graph.node.append(helper.make_node(operator, ["before"], [output.name], **attributes))
+
+
+def test_a_conversion_whose_output_is_cast(case: Case, built: Built) -> None:
+    def cast(model: onnx.ModelProto) -> None:
+        behind(model, "Cast", to=TensorProto.DOUBLE)
+        model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+
+    assert "p0 at min [2], 0: dtype float64 instead of float32" in said(case, with_onnx(built, 0, cast))
+
+
+def test_a_conversion_that_computes_something_else(case: Case, built: Built) -> None:
+    text = said(case, with_onnx(built, 0, lambda model: behind(model, "Sigmoid")))
+    assert "p0 at random 2" in text and "away" in text
+
+
+def test_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
+    def reshape(model: onnx.ModelProto) -> None:
+        model.graph.initializer.append(helper.make_tensor("seven", TensorProto.INT64, [1], [7]))
+        behind(model, "Reshape")
+        model.graph.node[-1].input.append("seven")
+
+    assert "p0 at min [2]: onnxruntime fails while it runs" in said(case, with_onnx(built, 0, reshape))
+
+
+# -- steps that are wrong
+
+
+def lowering(function: Callable[[Program], None]) -> Callable[..., Program]:
+    """The lower step, with one more pass at its end."""
+
+    def changed(program: Program, request: Request) -> Program:
+        function(program)
+        program.graph.lint()
+        program.exported.graph_module.recompile()
+        return program
+
+    def lower(program: Program, precision: Precision, decompositions: Mapping[Any, Any]) -> Program:
+        request = Request(precision=precision, decompositions=decompositions)
+        return run_passes(program, request, (*PASSES, Pass("planted", changed, "a fault")))
+
+    return lower
+
+
+def calls(program: Program, name: str) -> list[torch.fx.Node]:
+    return [node for node in program.graph.nodes if node.op == "call_function" and name in str(node.target)]
+
+
+def test_a_pass_that_sums_over_another_axis(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plant(program: Program) -> None:
+        (node,) = calls(program, "aten.sum")
+        node.args = (node.args[0], [0])
+
+    monkeypatch.setattr(pipeline, "lower", lowering(plant))
+    text = said(case, build(case))
+    assert "p2:0 is float32[4] at min [2], declared float32[['sym', 0]]" in text
+    assert "output at min [2], 0: shape [4] instead of [2]" in text
+
+
+def test_a_pass_that_drops_an_operator(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All types stay right, and what is converted is what was lowered: the numbers of the whole show it."""
+
+    def plant(program: Program) -> None:
+        (node,) = calls(program, "aten.relu")
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        program.graph.erase_node(node)
+
+    monkeypatch.setattr(pipeline, "lower", lowering(plant))
+    found = differences(case, build(case)).differences
+    assert found and all(text.startswith("output at") for text in found)
+
+
+def test_named_results_of_torch() -> None:
+    """A class that only torch knows comes back as fields; its values count."""
+    case = Case(written(["y = x0.topk(2, 1)"], "(y[0] * 2, y)", 1), [("float32", [(1, 3, 5), 6])])
+    seen = differences(case, build(case))
+    assert not seen.differences and seen.compared > 3
+
+
+# -- numbers
+
+
+def test_memory_that_nobody_has_written_is_seen(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversion's zeros are as good as any; that PyTorch's are others is seen because they are filled."""
+
+    def plant(program: Program) -> None:
+        (node,) = calls(program, "aten.relu")
+        node.target = torch.ops.aten.empty_like.default
+
+    monkeypatch.setattr(pipeline, "lower", lowering(plant))
+    assert "p0 at max [5], 0: 20 of 20 values are NaN" in said(case, build(case))
+
+
+def test_numbers_that_say_nothing_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of two equal sums moves with the last bits of the inputs, in PyTorch too."""
+    statements = ["y = x0.sum(1, keepdim=True)", "z = x0.flip(1).sum(1, keepdim=True) - y"]
+    case = Case(written(statements, "z / (z.abs() + 1e-6)", 1), [("float32", [(1, 3, 5), 64])])
+    built = build(case)
+    assert not differences(case, built).differences
+    monkeypatch.setattr(comparing, "_TIMES", 0)
+    assert "away" in said(case, built)

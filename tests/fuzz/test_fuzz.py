@@ -1,0 +1,92 @@
+"""A few cases of the fuzzer, always the same; and the cases that it makes."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import random
+
+import pytest
+import torch
+
+from tests.fuzz.modules import described, written
+from tests.fuzz.operators import EXCLUDED, operators
+from tests.fuzz.pipeline import Case
+from tests.fuzz.ranges import Unfit, around, examine
+from tests.fuzz.trying import FINDINGS, Outcome, attempt
+
+#: Six operators, six compositions.
+SEEDS = (0, 24, 28, 32, 50, 52, 19, 29, 41, 45, 47, 57)
+
+tried = functools.cache(attempt)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_case(seed: int) -> None:
+    outcome: Outcome = tried(seed)
+    assert outcome.verdict not in FINDINGS, "\n".join([outcome.case, *outcome.said])
+
+
+def test_most_cases_are_built() -> None:
+    """A fuzzer whose cases are all refused or skipped finds nothing."""
+    counts = collections.Counter(tried(seed).verdict for seed in SEEDS)
+    assert counts["built"] >= 9, counts
+
+
+# -- what is generated
+
+
+def test_operators_that_are_left_out_are_there() -> None:
+    """Each exclusion is of an operator that `op_db` has; else its reason is nobody's."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    assert set(EXCLUDED) <= {op.name for op in op_db}
+    assert len(operators()) > 500
+
+
+def test_ranges_are_ranges_in_multiples() -> None:
+    rng = random.Random(0)
+    seen = set()
+    for size in (1, 2, 5, 12):
+        for unit in (1, 2, 3):
+            for _ in range(200):
+                low, mid, high = around(rng, size, unit)
+                assert 1 <= low <= mid <= high and low < high
+                assert not any(end % unit for end in (low, mid, high))
+                seen.add((low, mid, high))
+    assert {(1, 2, 2), (1, 1, 2), (1, 2, 3), (2, 2, 3)} <= seen
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ("x0[2] + x0", "eager fails: IndexError"),
+        ("x0.view(3, -1)", "eager fails: RuntimeError"),
+        ("x0 + torch.rand(4)", "results differ"),
+        ("x0 + torch.empty_like(x0)", "results differ"),
+        ("x0.add_(1)", "inputs are written to"),
+        ("x0.shape[0]", "no tensor"),
+    ],
+)
+def test_cases_that_say_nothing_are_skipped(result: str, reason: str) -> None:
+    """At 1, 2 or 3 rows, as the case may be."""
+    with pytest.raises(Unfit, match=reason):
+        examine(Case(written([], result, 1), [("float32", [(1, 2, 3), 4])]))
+
+
+def test_a_case_that_works_is_examined_at_all_points() -> None:
+    examine(Case(written([], "x0 / x0.shape[0]", 1), [("float32", [(1, 2, 3), 4])]))
+
+
+def test_a_case_is_written_down_whole() -> None:
+    module = written(["y = self.m0(x0)"], "y + self.c0", 1, {"m0": torch.nn.Linear(4, 4), "c0": torch.ones(4)})
+    text = described(Case(module, [("float16", [(1, 2, 3), 4])], torch_executed_ops=("aten.add",)))
+    assert text.splitlines() == [
+        "x0: float16[1..2..3, 4]",
+        "torch_executed_ops=['aten.add']",
+        "def forward(self, x0):",
+        "    y = self.m0(x0)",
+        "    return y + self.c0",
+        "self.c0 = float32[4] [1.0, 1.0, 1.0, 1.0]",
+        "self.m0 = Linear(in_features=4, out_features=4, bias=True)",
+    ]

@@ -1,0 +1,147 @@
+"""Children that die or never answer, and what is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.fuzz import __main__ as fuzz
+from tests.fuzz import trying
+from tests.fuzz.children import Child
+from tests.fuzz.generator import case_of
+from tests.fuzz.modules import described, written
+from tests.fuzz.pipeline import Case
+from tests.fuzz.trying import Outcome, tried
+from trtbuild.core.partitions import Partitions
+from trtbuild.errors import InternalError, SourceError
+
+#: A composition that builds, and has float32 at its borders.
+SEED = 47
+
+
+def odd(seed: int) -> Outcome:
+    """Tries no case: dies, or never answers."""
+    if seed == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if seed == 2:
+        time.sleep(3600)
+    return Outcome(seed, "built")
+
+
+def test_a_child_that_dies_is_a_finding() -> None:
+    child = Child(odd)
+    child.give(1)
+    outcome = child.answer()
+    assert (outcome.seed, outcome.verdict, outcome.group) == (1, "crashed", "the process died: SIGSEGV")
+    assert any("in odd" in line for line in outcome.said)
+    assert not child.alive
+    child.close()
+
+
+def test_a_child_that_does_not_answer_is_ended() -> None:
+    child = Child(odd)
+    child.give(2)
+    assert not child.connection.poll(0.2) and child.overdue(0.1)
+    outcome = child.stop(0.1)
+    assert outcome.verdict == "crashed" and outcome.group.startswith("no answer")
+    assert any("in odd" in line for line in outcome.said)
+    assert not child.alive
+
+
+def test_children_end_with_the_run() -> None:
+    code = (
+        "import os, sys, tests.fuzz.test_running as running\n"
+        "children = [running.Child(running.odd) for _ in range(2)]\n"
+        "print(*(child._process.pid for child in children), flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a child outlives the run"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_goes_on_behind_what_dies(monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+    monkeypatch.setattr(fuzz, "attempt", odd)
+    outcomes = {outcome.seed: outcome.verdict for outcome in fuzz.run([0, 1, 3, 2, 4, 5], jobs, limit_s=1)}
+    assert outcomes == {0: "built", 1: "crashed", 2: "crashed", 3: "built", 4: "built", 5: "built"}
+
+
+def test_the_summary_counts_and_groups() -> None:
+    refusals = [Outcome(k, "refused", "SourceError (export): no") for k in range(3)]
+    text = fuzz.summary(
+        [*refusals, Outcome(3, "built", unchecked=("p0: no kernel",)), Outcome(4, "different", "dtype")]
+    )
+    assert text.startswith("1 built, 3 refused, 0 skipped, 1 different, 0 crashed\n1 have partitions")
+    assert re.search(r"refused +3  SourceError \(export\): no  \(seeds 0, 1, 2\)", text)
+
+
+# -- verdicts
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "group"),
+    [
+        (SourceError("dim 'b' is 7", code="constraint"), "refused", "SourceError (constraint): dim … is …"),
+        (InternalError("lost a node"), "crashed", "InternalError"),
+        (KeyError("sym3"), "crashed", "KeyError"),
+    ],
+)
+def test_errors(monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str, group: str) -> None:
+    def fails(case: Case) -> None:
+        raise error
+
+    monkeypatch.setattr(trying, "build", fails)
+    outcome = tried(Case(written([], "x0 * 2", 1), [("float32", [(1, 2, 3)])]), 7)
+    assert (outcome.seed, outcome.verdict, outcome.group) == (7, verdict, group)
+    assert "return x0 * 2" in outcome.case and "x0: float32[1..2..3]" in outcome.case
+
+
+def test_a_case_that_was_found_is_said_to_a_person() -> None:
+    case = Case(written([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16")
+    outcome = tried(case, 7)
+    assert outcome.verdict == "built"
+    text = fuzz.shown(outcome)
+    for line in ("seed 7: built", "x0: int64[2]", "precision=float16", "self.c0 = float32[2] [1.0, 1.0]"):
+        assert line in text
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_finding_is_an_exit_status(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], planted: bool
+) -> None:
+    """The whole command. The fault is that partition documents say uint8, whatever flows."""
+    read = Partitions.from_bytes
+    if planted:
+        monkeypatch.setattr(
+            Partitions, "from_bytes", lambda data: read(re.sub(rb'"dtype":"\w+"', b'"dtype":"uint8"', data))
+        )
+    status = fuzz.main(["--only", str(SEED)])
+    printed = capfd.readouterr().out
+    assert status == int(planted)
+    assert f"seed {SEED}: {'different' if planted else 'built'}" in printed
+    assert ("declared uint8" in printed) == planted
+
+
+def test_a_case_follows_from_its_seed_alone() -> None:
+    code = f"import tests.fuzz.generator as g, tests.fuzz.modules as m; print(m.described(g.case_of({SEED})))"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    case_of(SEED - 2)  # whatever was made before
+    assert described(case_of(SEED)) == done.stdout.strip() != ""

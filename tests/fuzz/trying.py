@@ -1,0 +1,76 @@
+"""One case, tried: what came of it, in words that can be sent to another process."""
+
+from __future__ import annotations
+
+import re
+import traceback
+import warnings
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.fuzz.comparing import differences
+from tests.fuzz.generator import case_of
+from tests.fuzz.modules import described
+from tests.fuzz.pipeline import Case, build
+from tests.fuzz.ranges import Unfit
+from trtbuild.errors import InternalError, TrtbuildError
+
+Verdict = Literal["built", "refused", "skipped", "different", "crashed"]
+
+#: Verdicts that are findings.
+FINDINGS = ("different", "crashed")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case. `group` says of what kind a refusal is; `said` are differences, or an error; `case` is the
+    source-like text, empty where there is no case; `unchecked` is what onnxruntime cannot run of it."""
+
+    seed: int
+    verdict: Verdict
+    group: str = ""
+    said: tuple[str, ...] = ()
+    case: str = ""
+    unchecked: tuple[str, ...] = field(default=())
+
+
+def attempt(seed: int) -> Outcome:
+    """Generate the case of a seed, build it and compare it with PyTorch. An exception that is no TrtbuildError, or is an
+    InternalError, is a crash."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            case = case_of(seed)
+        except Unfit as error:
+            return Outcome(seed, "skipped", str(error).partition(":")[0], (str(error),))
+        return tried(case, seed)
+
+
+def tried(case: Case, seed: int = -1) -> Outcome:
+    """Build a case and compare it with PyTorch."""
+    text = described(case)
+    try:
+        built = build(case)
+        seen = differences(case, built)
+    except InternalError as error:
+        return Outcome(seed, "crashed", "InternalError", (str(error),), text)
+    except TrtbuildError as error:
+        return Outcome(seed, "refused", group(error), (str(error),), text)
+    except Exception as error:
+        lines = traceback.format_exception(error)
+        return Outcome(seed, "crashed", type(error).__name__, tuple("".join(lines).splitlines()[-12:]), text)
+    unchecked = tuple(dict.fromkeys(seen.unchecked))
+    if seen.differences:
+        return Outcome(seed, "different", _plain(seen.differences[0]), tuple(seen.differences), text, unchecked)
+    return Outcome(seed, "built", "", (), text, unchecked)
+
+
+def group(error: TrtbuildError) -> str:
+    """A refusal's type, code and first words, without what is of the one case: names, numbers and places."""
+    code = getattr(error, "code", "")
+    first = (error.text.strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}{f' ({code})' if code else ''}: {_plain(first)}"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|(?<!float)(?<!int)\b[\w.]*\d[\w.]*", "…", text)[:110]

@@ -30,7 +30,7 @@ from trtbuild.core.expressions import Expression, depends_on_data, evaluate, int
 from trtbuild.core.partitions import Partition, TensorType
 from trtbuild.core.shapes import symbol_values
 from trtbuild.core.spec import Model
-from trtbuild.core.verification import Point, points, tolerance
+from trtbuild.core.verification import Point, points, tolerances
 from trtbuild.runtime.output_tree import Fields, restorer
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.comparing import Gap, gap
@@ -209,6 +209,7 @@ class _Comparison:
             built.shapes.sizes(point.sizes),
             point,
             self._ends,
+            {},
         )
         values = Values(built.partitions, self._weights, inputs)
         for number, part in enumerate(built.partitions.partitions):
@@ -265,7 +266,7 @@ class _Comparison:
                     self._seen.differences.append(f"{what}, {k}: {a} instead of {b}")
                 continue
             far = gap(a, b)
-            if far.error <= times * tolerance("onnxruntime", precision):
+            if far.error <= times * tolerances("onnxruntime")[precision]:
                 continue
             if a.dtype == b.dtype and a.shape == b.shape:
                 if moved is None and _gap(run(given)[k], b).error:

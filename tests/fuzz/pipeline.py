@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from trtbuild.core import keys
+from trtbuild.core.comparison import comparison
 from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.expand import engine_job
 from trtbuild.core.partitions import Partition, Partitions
@@ -35,6 +36,7 @@ from trtbuild.core.spec import (
     Target,
 )
 from trtbuild.driver.environment import toolchain_facts, torch_versions
+from trtbuild.driver.handlers import compare_lowered
 from trtbuild.driver.judge import Judge
 from trtbuild.stages.lower.run import lower
 from trtbuild.stages.partition.document import Partitioned
@@ -120,8 +122,9 @@ def build(case: Case) -> Built:
     judge = _judge(store, facts)
     with torch.no_grad():
         traced = _traced(case.module.eval(), model, shapes)
-        found = _partitioned(traced, model, judge)
-    weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
+        weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
+        lowered = _lowered(traced, model, shapes, weights, store)
+        found = partition(Program.from_bytes(lowered.to_bytes()), model.partition, judge)
     onnx = _conversions(found, judge, facts)
     jobs = {
         part.name: _engine_job(model, shapes, part, onnx, weights, facts)
@@ -149,9 +152,13 @@ def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> Traced:
     return trace_module(module, job, Frames(Places(), Path.cwd()))
 
 
-def _partitioned(traced: Traced, model: Model, judge: Judge) -> Partitioned:
-    lowered = lower(Program.from_bytes(traced.program), model.precision, decomposition_table())
-    return partition(Program.from_bytes(lowered.to_bytes()), model.partition, judge)
+def _lowered(traced: Traced, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore) -> Program:
+    program = Program.from_bytes(traced.program)
+    lowered = lower(program, model.precision, decomposition_table())
+    told = comparison(model, shapes, weights)
+    assert told is not None
+    compare_lowered(told, model.precision, program, lowered, store)
+    return lowered
 
 
 def _judge(store: MemoryStore, facts: ToolchainFacts) -> Judge:

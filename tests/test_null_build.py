@@ -346,23 +346,35 @@ def test_a_manifest_that_is_a_link_to_nothing_is_seen(project: Project, tmp_path
 def test_an_answer_that_cannot_be_written_is_an_error_with_words(project: Project) -> None:
     project.settle()
     with open("/dev/full", "w") as full:
-        said = said_with(project, full.fileno())
+        status, said = said_with(project, full.fileno())
+    assert status == 1
     assert "standard output cannot be written" in said
     assert "Traceback" not in said
 
 
-def test_a_reader_that_has_enough_is_no_error_with_a_traceback(project: Project) -> None:
+def test_a_reader_that_has_enough_does_not_matter(project: Project) -> None:
     project.settle()
+    assert project.is_null()
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        assert "Traceback" not in said_with(project, writing)
+        assert said_with(project, writing) == (0, "")
     finally:
         os.close(writing)
 
 
-def said_with(project: Project, output: int) -> str:
-    """What a build that fails says on standard error, with `output` as its standard output."""
+def test_a_closed_standard_output_is_an_error(project: Project) -> None:
+    project.settle()
+    assert project.is_null()
+    command = ["sh", "-c", f'"{Path(sys.executable).parent}/trtbuild" build >&-']
+    done = subprocess.run(
+        command, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True, timeout=240, check=False
+    )
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: standard output is closed")
+
+
+def said_with(project: Project, output: int) -> tuple[int, str]:
+    """Exit status and standard error of a build, with `output` as its standard output."""
     script = Path(sys.executable).parent / "trtbuild"
     done = subprocess.run(
         [script, "build"],
@@ -374,8 +386,7 @@ def said_with(project: Project, output: int) -> str:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 1
-    return done.stderr
+    return done.returncode, done.stderr
 
 
 def test_another_encoding_is_another_answer(project: Project) -> None:

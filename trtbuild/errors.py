@@ -21,6 +21,7 @@
     │   ├── CallRefused             what a loaded package was called with does not fit it (a ValueError too)
     │   └── EngineError             TensorRT refuses to load or run an engine; the text has its words
     ├── InternalError            exit 1: a bug of trtbuild
+    │   └── InconsistentShapes      a step has left other sizes or types than the traced model has; nothing is kept
     └── StoreError               exit 1, or a miss where a miss is right
         ├── BlobMissing             named, but not there
         ├── EntryCorrupt            there, but not what its name says
@@ -283,5 +284,23 @@ class InternalError(TrtbuildError):
 
     def __init__(
         self, text: str, *, hint: str | None = "this is a bug of trtbuild: please report it", **place: Any
+    ) -> None:
+        super().__init__(text, hint=hint, **place)
+
+
+class InconsistentShapes(InternalError):
+    """What a step has left does not have the sizes or types of what was traced. Nothing of it is kept.
+
+    The rule is in docs/keys.md; `trtbuild.stages.program.guard` and `trtbuild.toolchain.declared` hold the steps to it.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        hint: str
+        | None = "nothing was kept, for an engine would have been wrong: please report it, with the model. Until "
+        "then `partition: {torch_executed_ops: [OPERATOR]}` may keep the operator in PyTorch",
+        **place: Any,
     ) -> None:
         super().__init__(text, hint=hint, **place)

@@ -86,7 +86,11 @@ def answer(arguments: list[str]) -> int | None:
     try:
         sys.stdout.write(text.replace(DURATION, f"{time.perf_counter() - started:.3f}", 1))
         sys.stdout.flush()
-    except (OSError, ValueError):  # the whole program knows what to do about a pipe that nobody reads, or a full disk
+    except BrokenPipeError:  # who reads has enough, and the build is done
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # for what Python writes when the process ends
+        return 0
+    except (OSError, ValueError):  # the whole program knows what to do about a full disk
         return None
     return 0
 
@@ -156,7 +160,7 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
     """A standing: one line of JSON, and the answer."""
     import json
 
-    with open(path, "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # nobody waits for a pipe
         head, _, tail = file.read().partition(b"\n")
     standing, text = json.loads(head), tail.decode("utf-8", "surrogateescape")
     if len(text) != standing["length"]:

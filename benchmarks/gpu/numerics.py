@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.figure import Check, Row
 from benchmarks.gpu.host import Host
+from trtbuild.core.verification import worst
 
 #: Model and partition whose engine is replaced, and by whose: both take and give (batch, 64).
 _WRONG, _PART, _BY = "three_parts", "p0", "chosen"
@@ -49,8 +50,8 @@ def _verified(host: Host, by: str, what: list[str]) -> Iterator[Row]:
 
 
 def _said(cut: Mapping[str, Any]) -> str:
-    worst = max(entry["error"] for entry in [*cut["partitions"], cut["whole"]] if entry["error"] is not None)
-    return f"{cut['status']}, worst {worst:.1e} of {cut['tolerance']:.0e} at {len(cut['points'])} points"
+    error, tolerance = worst(cut)
+    return f"{cut['status']}, worst {error:.1e} of {tolerance:.0e} at {len(cut['points'])} points"
 
 
 def _wrong_on_purpose(host: Host) -> Row:

@@ -90,24 +90,89 @@ def test_colour_is_taken_out_where_it_does_not_belong(monkeypatch: pytest.Monkey
     assert terminal.rendered(terminal.red("no"), FakeStream(is_terminal=False)) == terminal.red("no") != "no"
 
 
-def test_a_standard_output_that_cannot_be_written_is_an_error_and_one_that_is_closed_is_none(
-    command_line: CommandLine,
-) -> None:
-    def shell(redirection: str) -> tuple[int, str]:
+def through_a_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
+    """Exit status and standard error of ``trtbuild WORDS``, with the redirections that WORDS have."""
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -m trtbuild {words}'],
+        cwd=command_line.project,
+        env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["cache stats", "cache stats --json", "schema", "completion bash", "--help", "plan -h"]
+)
+def test_a_full_disk_under_standard_output_is_an_error(command_line: CommandLine, words: str) -> None:
+    assert through_a_shell(command_line, f"{words} >/dev/full") == (
+        1,
+        "error: standard output cannot be written: No space left on device\n"
+        "  → what was built is in the cache: run this again\n",
+    )
+
+
+def test_a_closed_standard_output_is_an_error_before_any_work(command_line: CommandLine) -> None:
+    said = "error: standard output is closed\n  → redirect it (>/dev/null), or say --quiet\n"
+    for words in ("cache stats", "cache stats --json", "cache stats --quiet --json", "schema", "build", "--help"):
+        assert through_a_shell(command_line, f"{words} >&-") == (2, said), words
+    assert not command_line.cache.exists()
+    for flag in ("-q", "--quiet"):
+        assert through_a_shell(command_line, f"cache stats {flag} >&-") == (0, "")
+
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+models:
+  net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada], outputs: {package: dist/net}}
+"""
+
+
+def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool = False) -> tuple[int, str]:
+    """Exit status and standard error of a command, where nobody reads its output, nor, `with_errors`, its errors."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
         done = subprocess.run(
-            ["sh", "-c", f'"{sys.executable}" -m trtbuild cache stats {redirection}'],
+            [sys.executable, "-m", "trtbuild", *words],
             cwd=command_line.project,
             env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
-            stderr=subprocess.PIPE,
+            stdout=writing,
+            stderr=writing if with_errors else subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
-        return done.returncode, done.stderr
+    finally:
+        os.close(writing)
+    return done.returncode, done.stderr or ""
 
-    message = "error: standard output cannot be written: No space left on device\n"
-    hint = "  → what was built is in the cache: run this again\n"
-    assert shell(">/dev/full") == (1, message + hint)
-    assert shell("--json >/dev/full") == (1, message + hint)
-    assert shell(">&-") == (0, "")
-    assert shell("| true")[1] == ""
+
+@pytest.mark.parametrize(
+    "words", ["cache stats", "cache stats --json", "schema", "completion bash", "--help", "plan -h"]
+)
+def test_a_reader_that_has_enough_is_not_a_failure(command_line: CommandLine, words: str) -> None:
+    assert without_a_reader(command_line, *words.split()) == (0, "")
+    assert through_a_shell(command_line, f"{words} | head -c 1") == (0, "")
+
+
+@pytest.mark.parametrize("with_errors", [False, True])
+def test_a_build_without_a_reader_goes_on_and_exits_by_its_own_result(
+    command_line: CommandLine, with_errors: bool
+) -> None:
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    net = command_line.project / "net.py"
+    net.write_text("def build():\n    raise RuntimeError('no weights')\n")
+    status, said = without_a_reader(command_line, "build", with_errors=with_errors)
+    assert (status, "no weights" in said) == (1, not with_errors)
+    assert without_a_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
+    net.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n")
+    status, said = without_a_reader(command_line, "build", with_errors=with_errors)
+    assert (status, "Traceback" in said) == (0, False)
+    assert (command_line.project / "dist" / "net" / "index.json").exists()

@@ -59,6 +59,16 @@ def test_what_is_right_is_one_line() -> None:
     assert shown(document(cut(verdict="hit")))[0].endswith("known")
 
 
+def test_each_entry_is_told_with_its_own_tolerance() -> None:
+    coarse = {**RIGHT, "error": 2e-3, "tolerance": 5e-3}
+    part = {"partition": "norm", "place": None, **RIGHT, "error": 9e-6, "tolerance": 1e-5}
+    mixed = cut(tolerance=5e-3, partitions=[{**part, **coarse, "partition": "linear"}, part], whole=coarse)
+    assert "worst error 9.0e-06  within 1e-05" in shown(document(mixed))[0]  # what is nearest to its tolerance
+    bad = {**part, "status": "wrong", "error": 1e-4}
+    lines = shown(document({**mixed, "status": "wrong", "partitions": [bad]}))
+    assert lines[1].startswith("    partition norm is wrong: 1.0e-04 away (1e-05 is allowed)")
+
+
 def test_engines_say_their_gpu_and_those_that_did_not_run_why() -> None:
     engine = cut(by="engine", machine={"platform": "linux-x86_64", "device": "NVIDIA H200", "driver": "580"})
     not_run = [{"target": name, "reason": "no GPU was found"} for name in ("ada", "ampere")]

@@ -27,7 +27,7 @@ from trtbuild.core.spec import (
     Source,
     Target,
 )
-from trtbuild.core.verification import Point
+from trtbuild.core.verification import Point, tolerances
 
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript": "0.6.0"}
@@ -160,7 +160,15 @@ class Build:
             "package": self.contents().recipe(),
             "weights": keys.weights_file(A, "safetensors"),
             "verify": keys.verification(
-                "onnxruntime", A, B, {C: D}, WEIGHTS, POINTS, 1e-5, VERSIONS, {"platform": PLATFORM}
+                "onnxruntime",
+                A,
+                B,
+                {C: D},
+                WEIGHTS,
+                POINTS,
+                tolerances("onnxruntime"),
+                VERSIONS,
+                {"platform": PLATFORM},
             ),
             "pt2": keys.exported_file(A, "2.13.0"),
         }

@@ -51,7 +51,7 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
         "places": set(),
     },
     Source: dict.fromkeys(("kind", "target", "kwargs", "deps", "env", "cacheable", "roots"), frozenset({TRACE})),
-    Input: {"name": {TRACE, PACKAGE}, "dtype": {TRACE}, "keyword": {TRACE, PACKAGE}},
+    Input: {"name": {TRACE, PACKAGE}, "dtype": {TRACE}, "keyword": {TRACE, PACKAGE}, "range": {TRACE, PACKAGE}},
     NamedDim: {"name": {PACKAGE}, "at": {TRACE, PACKAGE}, "multiple_of": {TRACE, ENGINE, PACKAGE}},
     ShapeRange: {"min": {TRACE, ENGINE, PACKAGE}, "opt": {ENGINE, PACKAGE}, "max": {TRACE, ENGINE, PACKAGE}},
     Profile: {"name": {PACKAGE}, "shapes": {TRACE, ENGINE, PACKAGE}},
@@ -72,9 +72,13 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
         "platform": {ENGINE, PACKAGE},
     },
     Weight: dict.fromkeys(("dtype", "shape", "sha256"), frozenset({ENGINE, PACKAGE})),
-    EngineJob: dict.fromkeys(
-        ("onnx", "weights", "profiles", "settings", "target", "toolchain_version"), frozenset({ENGINE})
-    ),
+    EngineJob: {
+        **dict.fromkeys(
+            ("onnx", "weights", "profiles", "settings", "target", "toolchain_version"), frozenset({ENGINE})
+        ),
+        "inputs": set(),  # what the compiled network is held to
+        "outputs": set(),
+    },
     Symbol: {
         "name": {PACKAGE},
         "min": {TRACE, PACKAGE},
@@ -175,6 +179,9 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
     }
     special: dict[tuple[type, str], Callable[[], Model]] = {
         (Input, "name"): lambda: renamed(model, "image", "picture"),
+        (Input, "range"): lambda: replace(
+            model, inputs=(replace(model.inputs[0], range=(0.0, 1.0)), *model.inputs[1:])
+        ),
         (Model, "inputs"): lambda: renamed(model, "image", "picture"),
         (Profile, "shapes"): lambda: with_range(model, "max"),
         (Model, "profiles"): lambda: with_range(model, "max"),

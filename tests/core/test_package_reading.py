@@ -33,6 +33,21 @@ def read(changed: Any) -> PackageIndex:
     return read_index(json.dumps(changed).encode())
 
 
+def test_the_range_of_an_inputs_values_is_optional() -> None:
+    made = document()
+    assert [entry.range for entry in read(made).inputs] == [None, None]
+    made["inputs"][0]["range"] = [0, 255]
+    assert read(made).inputs[0].range == (0.0, 255.0)
+
+
+@pytest.mark.parametrize("ends", [[0], [0, 1, 2], ["0", 1], [1, 0], [0, 1e39], [True, 1], [0, float("nan")], 5, None])
+def test_a_range_that_is_none_is_damage(ends: Any) -> None:
+    made = document()
+    made["inputs"][0]["range"] = ends
+    with pytest.raises(PackageDamaged):
+        read(made)
+
+
 def test_it_says_what_computes_the_reference_program() -> None:
     made = document()
     assert read(made).computed_by == "PyTorch"

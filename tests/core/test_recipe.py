@@ -22,14 +22,14 @@ from trtbuild.core.spec import PartitionSettings
 #: A change here throws every team's cache away: it needs a reason, a bump of the schema or of the step's version, and a
 #: line in the CHANGELOG.
 GOLDEN = {
-    "trace": "f391bc2a581db1ee237295496056d0f6d91b45d2ead95749820937e82319282a",
-    "lower": "4913c5cf1b1a1f9f148f437c36dc51695a6eef953599b0aad1c53de3fe2886dd",
-    "partition": "d1def83fe8d48bd4428f23f45711a2d96706c78c4cb17cf3ed2d8552f2010cf8",
-    "convert": "3893134ac0d55c2ec418d9daa737ba9cc6959c99d06318520e8fc2c46548c68c",
+    "trace": "2b1c3ee2b1d1cb270f4fa94b2e3a8a8d1671cf293e14b67b704a436560930fa4",
+    "lower": "612fe52348679c02bef21fb17cca34d955ac8bb0b453805acda5750ec3865333",
+    "partition": "0152f07b183890fb3b9980c55f25c363d44c76345932fb1ec4d9721ceb3dbb4a",
+    "convert": "e7e269b4479b624ad15c7eae1967bd54e44b72679bbc4c2f7defb1d6e47c2865",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
-    "verify": "4fe015706429f9cfab590034f5cca7f390566240f90f46871693a9ed36cd9a9f",
+    "verify": "7e394d3c268859e22da541b7c978db1867d314c7f6f9eabbc8866ac82116bb1e",
     "pt2": "3b4230980d2f8848442017ce41356a3de57cb2b6dc3aa468114a77a2b929cc88",
 }
 
@@ -45,11 +45,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipes.Build(replace(recipes.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "cf4ea420504d038f88a2819d8bc514ed25ce78ec6385ea807b4f33796ca2a3c0"
-    assert build.recipes()["partition"].key == "e80edf4bdc3c8066c00af0d71cd434f382e136450cfa9f086ed05afab900d29a"
+    assert build.trace().key == "701016c0fb7ceb3cd50412ba6b014616ce789387504c3b4df42f54d482a18d19"
+    assert build.recipes()["partition"].key == "994e54eb808d583371af861ce94991ecf2fbd3dfabcb41f4f6d248f08de18ece"
     assert (
         keys.any_trace(build.trace(versions=None)).key
-        == "60344f22a047a01c5b2af90c3399fe4060762d251e2ffa9d863435d4d0e7066e"
+        == "e2c01d3e01fadd8d9e73025e292b3e9dc2d532c46885334fa873205a14db8cb7"
     )
 
 

@@ -10,7 +10,19 @@ import pytest
 from tests.core.recipes import MODEL
 from trtbuild.core.shapes import derive, symbol_values
 from trtbuild.core.spec import Input, Model, NamedDim, Profile, ShapeRange
-from trtbuild.core.verification import TOLERANCES, Point, advice, how_wrong, points, tf32_hint
+from trtbuild.core.verification import (
+    COARSENESS,
+    TOLERANCES,
+    Point,
+    advice,
+    allowed,
+    coarsest,
+    how_wrong,
+    points,
+    tf32_hint,
+    tolerances,
+    worst,
+)
 
 
 def model(*profiles: tuple[list[int], list[int], list[int]], multiple_of: int = 1) -> Model:
@@ -86,8 +98,28 @@ def test_the_golden_points() -> None:
 
 
 def test_a_gpu_may_be_further_away_than_a_cpu() -> None:
-    for precision, allowed in TOLERANCES["onnxruntime"].items():
-        assert allowed < TOLERANCES["engine"][precision]
+    for precision, near in TOLERANCES["onnxruntime"].items():
+        assert near < TOLERANCES["engine"][precision]
+
+
+def test_coarser_types_may_be_further_away() -> None:
+    for known in TOLERANCES.values():
+        assert list(known) == list(COARSENESS)
+        assert sorted(known.values()) == list(known.values())
+    assert coarsest([]) == coarsest(["float32"]) == "float32"
+    assert coarsest(["float32", "bfloat16", "float16"]) == "bfloat16"
+    assert tolerances("engine") == TOLERANCES["engine"]
+    assert set(tolerances("engine", 0.25).values()) == {0.25}
+
+
+def test_the_worst_of_a_cut_is_what_takes_most_of_its_tolerance() -> None:
+    exact, coarse = {"error": 8e-6, "tolerance": 1e-5}, {"error": 2e-3, "tolerance": 5e-3}
+    cut = {"tolerance": 5e-3, "partitions": [coarse, exact, {"error": None, "tolerance": 1e-5}], "whole": coarse}
+    assert worst(cut) == (8e-6, 1e-5)
+    old = {"tolerance": 1e-5, "partitions": [{"error": 2e-6}], "whole": {"error": 3e-6}}  # from before entries had one
+    assert worst(old) == (3e-6, 1e-5) and allowed(old["whole"], old) == 1e-5  # type: ignore[arg-type]
+    assert worst({"tolerance": 0.0, "partitions": [{"error": 0.0}, {"error": 1e-9}], "whole": None}) == (1e-9, 0.0)
+    assert worst({"tolerance": 1e-5, "partitions": [], "whole": {"error": None}}) == (0.0, 1e-5)
 
 
 @pytest.mark.parametrize(

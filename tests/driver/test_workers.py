@@ -52,6 +52,7 @@ def test_an_error_of_no_known_kind_is_a_bug_with_its_traceback() -> None:
 
 def test_the_gpus_are_hidden_from_the_models_code_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert _environment("trace")["CUDA_VISIBLE_DEVICES"] == ""
     assert _environment("torch")["CUDA_VISIBLE_DEVICES"] == "1"  # TensorRT's parser needs one
     assert _environment("engine") == dict(ENGINE_ENVIRONMENT)

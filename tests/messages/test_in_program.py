@@ -66,6 +66,7 @@ NAMES = {
     "halves": Of(lambda x: x.reshape(-1, 2, 8).sum(1)).eval(),
     "both": Of(lambda x, y: x + y, second=True).eval(),
     "embeds": Of(lambda x: torch.nn.functional.embedding(x, torch.ones(9, 4))).eval(),
+    "offsets": Of(lambda x: torch.nn.functional.embedding(x + 9, torch.ones(9, 4))).eval(),
     "exported": torch.export.export(
         Net().eval(),
         (torch.ones(4, 8),),

@@ -196,8 +196,8 @@ class Damaging(MemoryTransport):
         self._damage = damage
         self.damaged = 0
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
-        data = super().get(kind, name, limit)
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        data = super().get(kind, name, limit, timed=timed)
         changed = None if data is None else self._damage(kind, name, data)
         self.damaged += changed != data
         return changed
@@ -302,7 +302,7 @@ def test_a_blob_that_is_gone_from_one_remote_comes_from_the_next(tmp_path: Path,
 
 
 class Down(MemoryTransport):
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         self.calls.append(("get", kind, name, 0))
         raise RemoteDown("nobody is there")
 
@@ -499,9 +499,9 @@ def test_an_engine_in_place_of_one_that_is_damaged_over_there_is_shared(
 class Late(MemoryTransport):
     """Takes a while for each answer."""
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         time.sleep(0.05)
-        return super().get(kind, name, limit)
+        return super().get(kind, name, limit, timed=timed)
 
 
 def test_blobs_that_are_gone_here_come_to_several_threads_at_once(tmp_path: Path, record_of: RecordOf) -> None:

@@ -115,7 +115,9 @@ class FakeBuilder:
 
     def create_optimization_profile(self) -> Any:
         shapes: dict[str, Any] = {}
-        return SimpleNamespace(shapes=shapes, set_shape=lambda name, *shape: shapes.update({name: shape}))
+        return SimpleNamespace(
+            shapes=shapes, set_shape=lambda name, *shape: shapes.update({name: shape}), get_shape=shapes.__getitem__
+        )
 
 
 class FakeTensor:

@@ -19,6 +19,8 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
+from trtbuild.regular import read_regular
+
 VARIABLE = "_TRTBUILD_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
@@ -69,7 +71,7 @@ def _steps(project: Path, files: tuple[str, ...]) -> list[str]:
     models = _models(project, files)
     steps = {f"{model}/{stage}" for model in models for stage in STAGES if stage not in ("convert", "engine")}
     try:
-        known = json.loads((project / ".trtbuild" / "history.json").read_bytes())
+        known = json.loads(read_regular(project / ".trtbuild" / "history.json"))
     except (OSError, ValueError):
         known = {}
     return [*models, *sorted(steps | {step for step in known if step.partition("/")[0] in models})]

@@ -21,7 +21,7 @@ from trtbuild.cli.run_commands import bench
 from trtbuild.cli.run_commands import run as run_package
 from trtbuild.cli.sections import Sections, examples
 from trtbuild.cli.verify_command import verify
-from trtbuild.errors import InternalError, TrtbuildError
+from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
 Flags = dict[str, Any]
 
@@ -87,7 +87,7 @@ def completion(shell: str, flags: Flags) -> int:
 
         eval "$(trtbuild completion bash)"
     """
-    click.echo(completing.script(cli, shell), nl=False)
+    terminal.answer(completing.script(cli, shell))
     return 0
 
 
@@ -254,7 +254,7 @@ def schema(flags: Flags) -> int:
     """The JSON Schema of manifests, for editors."""
     from trtbuild import manifest
 
-    click.echo(json.dumps(manifest.schema(), indent=2))
+    terminal.answer(json.dumps(manifest.schema(), indent=2) + "\n")
     return 0
 
 
@@ -274,9 +274,11 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in given
-    terminal.ensure_streams()
+    had_output = terminal.ensure_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a build in the same orderly way
     try:
+        if not had_output and (as_json or not {"-q", "--quiet"}.intersection(given)):
+            raise EnvironmentFault("standard output is closed", hint="redirect it (>/dev/null), or say --quiet")
         found = cli.main(given, prog_name="trtbuild", standalone_mode=False, obj={"arguments": list(given)})
         return int(found or 0)
     except click.exceptions.Exit as stop:
@@ -290,8 +292,6 @@ def run(arguments: list[str] | None = None) -> int:
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(given))
         return error.exit_code
-    except BrokenPipeError:
-        raise
     except Exception as error:  # stdout holds one document whatever happens
         bug = InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         show.error(bug, as_json=as_json, command=_command(given))

@@ -57,7 +57,9 @@ def _reference(index: Document) -> str:
 
 def _tensor(entry: Document, dims: Sequence[Document]) -> tuple[str, ...]:
     by_name = ("keyword",) if entry.get("keyword") else ()
-    return (entry["name"], entry["dtype"], _shape(entry["shape"], dims), *by_name)
+    values = entry.get("range")
+    within = (f"{values[0]} to {values[1]}",) if values else ()
+    return (entry["name"], entry["dtype"], _shape(entry["shape"], dims), *within, *by_name)
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> list[str]:

@@ -133,7 +133,7 @@ class Progress(Watcher):
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # rule 2 of watchers
-            terminal.say(text, err=True)
+            terminal.say(text)
 
 
 def on_its_way(ran: Ran) -> str:

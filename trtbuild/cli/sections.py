@@ -1,8 +1,12 @@
-"""The list of commands in a help text: by what one wants to do, in the order in which one does it."""
+"""Help texts: commands by what one wants to do, in the order in which one does it; written as any result is."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+
+from trtbuild.cli import terminal
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Begin": ("init", "doctor", "completion", "schema"),
@@ -12,8 +16,27 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Sections(click.Group):
+class _Helped(click.Command):
+    """A command whose help goes to standard output by `terminal.answer`."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+def _show_help(context: click.Context, _: click.Parameter, asked: Any) -> None:
+    if asked and not context.resilient_parsing:
+        terminal.answer(f"{context.get_help()}\n")
+        context.exit()
+
+
+class Sections(_Helped, click.Group):
     """A group whose commands are listed in `SECTIONS`, if it is the outermost; what is in none of them is listed last."""
+
+    command_class = _Helped
+    group_class = type  # of this kind too
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = {name: command for name, command in self.commands.items() if not command.hidden}

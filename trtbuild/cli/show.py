@@ -43,7 +43,7 @@ def text(flags: Flags, found: Document, for_people: Callable[[Document], list[st
 def problems(lines: Sequence[str]) -> None:
     """What went wrong, on standard error: said with `--quiet` and with `--json` too."""
     for line in lines:
-        terminal.say(line, err=True)
+        terminal.say(line)
 
 
 def summary(document: Document) -> None:
@@ -62,19 +62,19 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
         found = report.failure_document(f"trtbuild.{command}/1", problem)
         if command == "build":
             summary(found)
-        with contextlib.suppress(OSError):  # which is perhaps what the error is about
-            if as_json:
-                click.echo(json.dumps(found))
+        if as_json:
+            with contextlib.suppress(TrtbuildError):  # which is perhaps what the error is about
+                terminal.answer(json.dumps(found) + "\n")
     for text in problem.warnings if isinstance(problem, FrozenError) else ():
         _warn(text)
     for one in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
-        terminal.say(f"{terminal.red('error')}: {one}", err=True)
+        terminal.say(f"{terminal.red('error')}: {one}")
 
 
 def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -> None:
     """A command line that click refused."""
     if isinstance(problem, click.exceptions.NoArgsIsHelpError) and not as_json:
-        problem.show()
+        terminal.say(problem.format_message())
         return
     said, _, meant = problem.format_message().partition(" Did you mean ")
     said = said.replace("is not a valid integer range", "is no whole number").rstrip(".")
@@ -89,7 +89,7 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
 def interrupted(*, unsent: int = 0) -> None:
     """Ctrl-C or SIGTERM. `unsent` records were on their way to a remote."""
     sends = "; some of it was not sent to the remotes: trtbuild cache push sends it" if unsent else ""
-    terminal.say(f"interrupted: what was finished is in the cache{sends}", err=True)
+    terminal.say(f"interrupted: what was finished is in the cache{sends}")
 
 
 def watching(flags: Flags) -> Watcher:

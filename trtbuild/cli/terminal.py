@@ -7,6 +7,8 @@ Rules
    bixense.com/clicolors; Python 3.13 has the same order.)
 3. A live area needs a terminal that can move its cursor, and nobody who keeps a log: not under CI.
 4. A stream that is not Unicode gets the nearest ASCII, never an exception.
+5. Who reads standard output may have enough (``| head``): the command goes on and exits by its own result. Any other
+   failure to write there is an error. What standard error does not take is lost, and the exit status tells.
 """
 
 from __future__ import annotations
@@ -24,41 +26,46 @@ from trtbuild.errors import TrtbuildError
 _ASCII = str.maketrans({"→": "->", "←": "<-", "…": "...", "·": "-", "×": "x", "–": "-", "≥": ">=", "≤": "<="})
 
 
-def ensure_streams() -> None:
-    """Give a process that was started without standard output or error (``>&-``) one that takes everything."""
+def ensure_streams() -> bool:
+    """Give a process that was started without standard output or error (``>&-``) one that takes everything. Whether it had
+    a standard output."""
+    had_output = sys.stdout is not None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the rest of the process
+    return had_output
 
 
 def answer(text: str) -> None:
-    """Write a command's result to standard output. Raises TrtbuildError when that cannot be."""
+    """Write a command's result to standard output (rule 5). Raises TrtbuildError when that cannot be."""
     try:
         click.echo(text, nl=False, color=True)
         sys.stdout.flush()
-    except BrokenPipeError:  # who reads has enough
-        raise
     except OSError as error:
-        _drop_the_rest()
+        _drop_the_rest(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return
         raise TrtbuildError(
             f"standard output cannot be written: {error.strerror or error}",
             hint="what was built is in the cache: run this again",
         ) from error
 
 
-def _drop_the_rest() -> None:
-    """What standard output has not taken goes nowhere. Else Python tries it again when the process ends, says so in its own
+def _drop_the_rest(stream: TextIO) -> None:
+    """What a stream has not taken goes nowhere. Else Python tries it again when the process ends, says so in its own
     words, and exits with 120 (seen with 3.11.2)."""
     with contextlib.suppress(OSError, ValueError):  # one without a descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Write a line, or several, to standard output or standard error."""
-    stream = sys.stderr if err else sys.stdout
-    click.echo(rendered(text, stream), file=stream, color=True)
+def say(text: str) -> None:
+    """Write a line, or several, to standard error (rule 5)."""
+    try:
+        click.echo(rendered(text, sys.stderr), file=sys.stderr, color=True)
+    except OSError:
+        _drop_the_rest(sys.stderr)
 
 
 def rendered(text: str, stream: TextIO) -> str:

@@ -111,7 +111,7 @@ def progress(flags: dict[str, Any]) -> Iterator[Told]:
                 sys.stderr.flush()
                 width = len(line)
             else:
-                terminal.say(line, err=True)
+                terminal.say(line)
 
     try:
         yield told

@@ -7,7 +7,7 @@ from typing import Any
 
 from trtbuild.cli import terminal
 from trtbuild.cli.quantities import aligned, count, duration, few
-from trtbuild.core.verification import advice, how_wrong
+from trtbuild.core.verification import advice, allowed, how_wrong, worst
 
 Document = dict[str, Any]
 
@@ -46,13 +46,13 @@ def _model(model: Document) -> Iterator[tuple[tuple[str, ...], list[str]]]:
 
 
 def _cut(name: str, cut: Document) -> tuple[tuple[str, ...], list[str]]:
-    worst = max((e["error"] or 0.0 for e in (*cut["partitions"], cut["whole"])), default=0.0)
+    error, tolerance = worst(cut)
     word = {"right": terminal.green("right"), "wrong": terminal.red("wrong")}.get(cut["status"])
     row = (
         name,
         word or terminal.yellow("not all compared"),
-        f"worst error {worst:.1e}" if cut["status"] != "wrong" else "",
-        f"within {cut['tolerance']:.0e}",
+        f"worst error {error:.1e}" if cut["status"] != "wrong" else "",
+        f"within {tolerance:.0e}",
         count(len(cut["partitions"]), "partition"),
         count(len(cut["points"]), "point"),
         _by(cut),
@@ -90,7 +90,7 @@ def _note(entry: Document, cut: Document) -> list[str]:
         return [f"    {terminal.yellow('not compared')}: {what}: {entry['text']}"]
     if entry["status"] != "wrong":
         return []
-    lines = [f"    {what} {how_wrong(entry, cut['tolerance'])}"]
+    lines = [f"    {what} {how_wrong(entry, allowed(entry, cut))}"]
     return [*lines, *(f"    {line}" for line in advice(entry))]
 
 

@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from trtbuild.core.graph import ModelPlan, Step, step_id
 from trtbuild.core.lookups import Lookups
@@ -51,12 +51,20 @@ def inputs_of(step: Step) -> Iterator[Needed]:
     """The blobs that a step's worker reads, with the steps that left them."""
     if step.stage in ("lower", "partition", "convert"):
         yield step.after[0], str(step.job["program"])
+    if step.stage == "lower":
+        yield from ((step.after[0], sha256) for sha256 in weights_of(step))
     if step.stage == "engine":
-        weights = step.job["weights"]
-        if not isinstance(weights, Sequence):
-            raise AssertionError("an engine job lists its weights")
         yield step.after[0], str(step.job["onnx"])
-        yield from ((step.after[1], str(weight["sha256"])) for weight in weights)
+        yield from ((step.after[1], sha256) for sha256 in weights_of(step))
+
+
+def weights_of(step: Step) -> list[str]:
+    """The weights that a step's worker reads, by SHA-256: those of an engine, and those that lowering is compared with."""
+    job = step.job.get("compare") or {} if step.stage == "lower" else step.job
+    weights = job.get("weights", ()) if isinstance(job, Mapping) else ()
+    if not isinstance(weights, Sequence):
+        raise AssertionError("a job lists its weights")
+    return [str(weight["sha256"]) for weight in weights]
 
 
 def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:

@@ -17,12 +17,18 @@ class Weight:
     sha256: str
 
 
+#: What a partition says of an input or output: dtype (torch's name), and sizes, None where they are dynamic.
+Declared = tuple[str, tuple[int | None, ...]]
+
+
 @dataclass(frozen=True)
 class EngineJob:
     """Compile the ONNX model `onnx` (a blob's SHA-256) with its weights into one plan.
 
     The ONNX model's inputs are ``i0…``, its outputs ``o0…``, its weights external initializers ``w0…``, filled with
     `weights` in order. `profiles` hold, per optimization profile, a shape range for each input in order.
+
+    `inputs` and `outputs` are what the partition says of them; None where nobody says. The compiled network is held to it.
     """
 
     onnx: str
@@ -31,6 +37,8 @@ class EngineJob:
     settings: BuilderSettings
     target: Target
     toolchain_version: str
+    inputs: tuple[Declared, ...] | None = None
+    outputs: tuple[Declared, ...] | None = None
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -53,4 +61,10 @@ class EngineJob:
             settings=BuilderSettings.from_json(data["settings"]),  # type: ignore[arg-type]
             target=Target(**data["target"]),  # type: ignore[arg-type]
             toolchain_version=str(data["toolchain_version"]),
+            inputs=_declared(data.get("inputs")),
+            outputs=_declared(data.get("outputs")),
         )
+
+
+def _declared(data: object) -> tuple[Declared, ...] | None:
+    return None if data is None else tuple((dtype, tuple(sizes)) for dtype, sizes in data)  # type: ignore[attr-defined]

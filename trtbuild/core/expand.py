@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtbuild.core.engine_job import EngineJob, Weight
+from trtbuild.core.engine_job import Declared, EngineJob, Weight
 from trtbuild.core.expressions import Expression, Interval, evaluate, interval
-from trtbuild.core.partitions import Partition
+from trtbuild.core.partitions import Partition, TensorType
 from trtbuild.core.shapes import ShapePlan, symbol_values
 from trtbuild.core.spec import BuilderSettings, Model, Profile, ShapeRange, Target
 
@@ -54,4 +54,13 @@ def engine_job(
         settings=settings,
         target=target,
         toolchain_version=toolchain_version,
+        inputs=tuple(_declared(type_, shapes) for _, type_ in partition.inputs),
+        outputs=tuple(_declared(type_, shapes) for type_ in partition.outputs),
     )
+
+
+def _declared(type_: TensorType, shapes: ShapePlan) -> Declared:
+    """A size that is one number over all ranges is that number."""
+    ranges = [(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of) for symbol in shapes.symbols]
+    ends = [interval(size, ranges) for size in type_.shape]
+    return type_.dtype, tuple(low if low == high else None for low, high in ends)

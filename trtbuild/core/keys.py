@@ -24,19 +24,20 @@ from trtbuild.core.encoding import Shared, Value, encode
 from trtbuild.core.engine_job import EngineJob, Weight
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.shapes import ShapePlan, symbol_values
-from trtbuild.core.spec import BuilderSettings, Model, PartitionSettings, ShapeRange, Target
+from trtbuild.core.spec import BuilderSettings, Model, PartitionSettings, Precision, ShapeRange, Target
 from trtbuild.core.stand_in import StandIn
+from trtbuild.core.value_ranges import ValueRange
 from trtbuild.core.verification import Point
 
 STEP_VERSIONS: Mapping[str, int] = {
-    "trace": 1,
-    "lower": 2,
-    "partition": 1,
-    "convert": 1,
+    "trace": 2,
+    "lower": 3,
+    "partition": 2,
+    "convert": 2,
     "engine": 2,
     "package": 3,
     "weights": 1,
-    "verify": 1,
+    "verify": 2,
     "pt2": 1,
 }
 
@@ -55,12 +56,15 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Target", "name"): "a label; what it stands for is in the key",
     ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",
     ("Symbol", "name"): "a label; symbols are numbered",
+    ("EngineJob", "inputs"): "a check: what is compiled is held to it, and is the same",
+    ("EngineJob", "outputs"): "a check: what is compiled is held to it, and is the same",
 }
 
 #: (type, field) → why it is a part only where it is not None. It came after keys of its type were in use; without it a key
 #: means what it meant.
 SAID_ONLY: Mapping[tuple[str, str], str] = {
     ("BuilderSettings", "tactic_sources"): "None is the library's own choice, as it was before the setting was there",
+    ("Input", "range"): "None draws the values as they were drawn before ranges were there",
 }
 
 
@@ -250,12 +254,15 @@ def verification(
     made_of: Mapping[str, str],
     weights: Sequence[Weight],
     points: Sequence[Point],
-    tolerance: float,
+    tolerances: Mapping[Precision, float],
     versions: Mapping[str, str],
     machine: Mapping[str, str],
+    ranges: Mapping[str, ValueRange] | None = None,
 ) -> Recipe:
     """That partitions are what PyTorch computes. `program` is the digest of the traced program's canonical text,
-    `partitions` that of the partition step's document; `made_of` are the ONNX models by graph, or the plans by partition.
+    `partitions` that of the partition step's document; `made_of` are the ONNX models by graph, or the plans by partition;
+    `tolerances` are by what an output was computed in, which follows from the programs; `ranges`
+    are the values that inputs take, by name, where they are said.
     """
     return _step(
         "verify",
@@ -265,9 +272,10 @@ def verification(
         ("made of", dict(made_of)),
         ("weights", [fields_of(weight) for weight in weights]),
         ("points", [fields_of(point) for point in points]),
-        ("tolerance", tolerance),
+        ("tolerance", {str(precision): value for precision, value in tolerances.items()}),
         ("versions", dict(versions)),
         ("machine", dict(machine)),
+        *((("ranges", {name: list(ends) for name, ends in ranges.items()}),) if ranges else ()),
     )
 
 

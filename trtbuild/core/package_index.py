@@ -10,16 +10,19 @@ from trtbuild.core.expressions import Expression, spelled
 from trtbuild.core.partitions import Partitions
 from trtbuild.core.record import Output
 from trtbuild.core.spec import ShapeRange
+from trtbuild.core.value_ranges import ValueRange
 
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """An input or output of the model. The sizes in `shape` are expressions over the dims, in the graph's units."""
+    """An input or output of the model. The sizes in `shape` are expressions over the dims, in the graph's units.
+    `range` are the values that random inputs are drawn from, None where that was not said."""
 
     name: str
     dtype: str
     shape: tuple[Expression, ...]
     keyword: bool = False
+    range: ValueRange | None = None
 
 
 class Tensors(tuple[PackedTensor, ...]):

@@ -28,6 +28,7 @@ from trtbuild.core.packaging import ELEMENT_BYTES, SCHEMA, program_path, weight_
 from trtbuild.core.partitions import Partitions, TensorType
 from trtbuild.core.record import Output, is_digest
 from trtbuild.core.spec import ShapeRange
+from trtbuild.core.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.errors import PackageDamaged, PackageTooNew
 
 _AGAIN = "build the package again, or copy it again from where it is whole"
@@ -112,7 +113,18 @@ def _tensor(entry: Mapping[str, Any], dims: int) -> PackedTensor:
     shape = tuple(_expression(size, dims) for size in _list(entry, "shape"))
     keyword = entry.get("keyword", False)
     _expect(isinstance(keyword, bool), "keyword is neither true nor false")
-    return PackedTensor(_text(entry, "name"), _dtype(entry["dtype"]), shape, keyword)
+    dtype = _dtype(entry["dtype"])
+    return PackedTensor(_text(entry, "name"), dtype, shape, keyword, _values(entry, dtype))
+
+
+def _values(entry: Mapping[str, Any], dtype: str) -> ValueRange | None:
+    if "range" not in entry:
+        return None
+    ends = _list(entry, "range")
+    found = value_range(dtype, *ends) if len(ends) == 2 else None
+    if found is None or isinstance(found, Misfit):
+        raise _Wrong(f"the range of {entry['name']!r} is none")
+    return found
 
 
 def _profile(entry: Mapping[str, Any], inputs: Sequence[PackedTensor]) -> PackedProfile:

@@ -135,7 +135,13 @@ class Contents:
 
     def _inputs(self) -> list[dict[str, Any]]:
         return [
-            {**dict(traced), "name": declared.name, "keyword": declared.keyword}
+            {
+                **dict(traced),
+                "name": declared.name,
+                "keyword": declared.keyword,
+                # said only where it is: other packages keep their keys
+                **({} if declared.range is None else {"range": list(declared.range)}),
+            }
             for declared, traced in zip(self.model.inputs, self.interface.inputs, strict=True)
         ]
 

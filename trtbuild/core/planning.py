@@ -21,16 +21,17 @@ from functools import partial
 
 from trtbuild.core import acceptance, chain, keys
 from trtbuild.core.binding import Interface, bind, names_of, weights_from_json
+from trtbuild.core.comparison import comparison
 from trtbuild.core.demand import demand
 from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.expand import engine_job
+from trtbuild.core.expand import engine_job, units
 from trtbuild.core.graph import Deferred, ModelPlan, Reason, Step, step_id
 from trtbuild.core.lookups import Facts, Lookups, ToolchainFacts
 from trtbuild.core.packaging import Cut
 from trtbuild.core.partitions import Partition, Partitions
 from trtbuild.core.planned_package import Bound, Cuts, plan_package
 from trtbuild.core.record import Record
-from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.shapes import ShapePlan, symbol_values
 from trtbuild.core.spec import Model, Target
 from trtbuild.core.verdicts import RECORDED, Verdicts
 
@@ -69,7 +70,7 @@ class _Forward:
             self._verdicts.unknown("lower", after=(trace.id,))
             self._unknown_below_lower()
             return
-        lower = self._lower(trace, trace.record, bound[0])
+        lower = self._lower(trace, trace.record, bound)
         if lower.record is None:
             self._unknown_below_lower()
             return
@@ -153,16 +154,25 @@ class _Forward:
             raise ValueError("it has other inputs than the model")
         return found
 
-    def _lower(self, trace: Step, record: Record, interface: Interface) -> Step:
+    def _lower(self, trace: Step, record: Record, bound: Bound) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         recipe = keys.lower(graph, modules, self._model.precision, self._versions)
         job = {
             "program": record.outputs["program"].sha256,
+            "graph": graph,
             "form": self._model.source.form,
             "precision": self._model.precision,
-            "operators": list(interface.operators),
+            "operators": list(bound[0].operators),
+            "points": self._points(),
+            "compare": comparison(self._model, self.plan.shapes, bound[1]),
         }
         return self._verdicts.look_up("lower", recipe, job, after=(trace.id,))
+
+    def _points(self) -> list[list[int]]:
+        """Numbers of the symbols at min, opt and max of every profile: where the steps compare sizes."""
+        shapes = self.plan.shapes
+        ends = (symbol_values(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
+        return [list(units(shapes, sizes)) for sizes in dict.fromkeys(ends)]
 
     def _partition(
         self, record: Record, toolchain: str, facts: ToolchainFacts, *, first: bool
@@ -189,7 +199,9 @@ class _Forward:
             recipe, hit = accepted or (recipe, hit)
         job = {
             "program": record.outputs["program"].sha256,
+            "graph": graph,
             "form": self._model.source.form,
+            "points": self._points(),
             "settings": keys.settings_of(settings),
             "toolchain": toolchain,
             "toolchain_version": facts.version,
@@ -223,7 +235,7 @@ class _Forward:
         if cut.record is None:
             raise AssertionError("convert is planned after partition")
         program = cut.record.outputs[f"program:{part.graph}"].sha256
-        job = {"program": program, "form": self._model.source.form, "opset": facts.opset}
+        job = {"program": program, "graph": part.graph, "form": self._model.source.form, "opset": facts.opset}
         recipe = keys.convert(part.graph, facts.opset, self._versions)
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 

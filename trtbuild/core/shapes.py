@@ -61,6 +61,9 @@ class ShapePlan:
         return self.sizes([symbol.example for symbol in self.symbols])
 
 
+#: How far from its min a symbol without a max is looked at.
+_FAR = 64
+
 Which = Literal["min", "opt", "max"]
 _WHICH: tuple[Which, ...] = ("min", "opt", "max")
 
@@ -93,6 +96,21 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
             if isinstance(axis, SymbolAxis):
                 found.setdefault(axis.symbol, size)
     return tuple(found[index] for index in range(len(plan.symbols)))
+
+
+def spread(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
+    """Numbers for symbols of these ranges (max is None where there is none): all at their min, all at their max, and two
+    points between, where no two symbols are equal if that can be."""
+    ends = [(low, low + _FAR if high is None else high) for low, high in ranges]
+    points = [tuple(low for low, _ in ends), tuple(high for _, high in ends)]
+    for shift in (0, 1):
+        numbers: list[int] = []
+        for position, (low, high) in enumerate(ends):
+            middle = low + (high - low) * (position + 1 + shift) // (len(ends) + 2)
+            free = (n for n in (*range(middle, high + 1), *range(low, middle)) if n not in numbers and n not in (0, 1))
+            numbers.append(next(free, middle))
+        points.append(tuple(numbers))
+    return list(dict.fromkeys(points))
 
 
 def derive(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trtbuild.core.encoding import Value
+from trtbuild.core.value_ranges import ValueRange
 
 #: ``module`` is one that a running program has in memory: no manifest can name it.
 SourceKind = Literal["python", "exported_program", "torchscript", "onnx", "network", "module"]
@@ -60,6 +61,8 @@ class Input:
     name: str
     dtype: str = "float32"
     keyword: bool = False
+    #: The values that random inputs are drawn from, both ends included; None leaves them to who draws.
+    range: ValueRange | None = None
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,17 @@ Rules
 2. Half of the random points have inputs a quarter of which is exactly zero: some operators are special there
    (``atan2``), and what is random never is.
 3. The error of an output is max|a-b| / max|b|, b being what PyTorch computes. Integers and bools are equal or wrong.
+4. How large it may be follows from what the output was computed in: the coarsest floating type among the values that it
+   comes from, inputs and weights included (`trtbuild.stages.verify.precisions`). The manifest's `precision` is one way
+   to get such values; a module that holds halves is another.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -22,7 +26,7 @@ from trtbuild.core.spec import Model, Precision
 #: What partitions are run by: onnxruntime on the CPU, or TensorRT on a GPU.
 Runner = Literal["onnxruntime", "engine"]
 
-#: The largest error, by runner and the model's precision.
+#: The largest error, by runner and what an output was computed in.
 #:
 #: float32 by onnxruntime differs from PyTorch in the order of sums alone. On a GPU TF32 keeps 11 bits of the factors of
 #: products: 2**-11 of each is lost where they are rounded, 2**-10 where the rest is cut off, so 2**-9 of a product (on an
@@ -32,6 +36,9 @@ TOLERANCES: Mapping[Runner, Mapping[Precision, float]] = {
     "onnxruntime": {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2},
     "engine": {"float32": 2e-3, "float16": 1e-2, "bfloat16": 8e-2},
 }
+
+#: Floating types from the finest to the coarsest.
+COARSENESS: tuple[Precision, ...] = ("float32", "float16", "bfloat16")
 
 #: How many random points each profile gets, and what they follow from, unless a user says otherwise.
 RANDOM_POINTS = 2
@@ -84,9 +91,35 @@ def _seed(seed: int, profile: int, which: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{profile}/{which}".encode()).digest()[:6], "big")
 
 
-def tolerance(runner: Runner, precision: Precision) -> float:
-    """The largest error that counts as equal."""
-    return TOLERANCES[runner][precision]
+def tolerances(runner: Runner, own: float | None = None) -> dict[Precision, float]:
+    """The largest error that counts as equal, by what an output was computed in; `own` is a user's, in place of all."""
+    return {precision: known if own is None else own for precision, known in TOLERANCES[runner].items()}
+
+
+def coarsest(precisions: Iterable[Precision]) -> Precision:
+    """The coarsest of some precisions; float32 of none."""
+    return COARSENESS[max(map(COARSENESS.index, precisions), default=0)]
+
+
+def allowed(entry: Mapping[str, Any], cut: Mapping[str, Any]) -> float:
+    """The tolerance of an entry. Documents from before entries had one say that of all of them."""
+    return float(entry.get("tolerance", cut["tolerance"]))
+
+
+def share(error: float, tolerance: float) -> float:
+    """How much of a tolerance an error takes: more than 1 is wrong."""
+    return error / tolerance if tolerance else math.inf if error else 0.0
+
+
+def worst(cut: Mapping[str, Any]) -> tuple[float, float]:
+    """The error, of partitions and the whole, that takes most of its tolerance; and that tolerance. 0.0 where no entry
+    has a number."""
+    found = [
+        (entry["error"], allowed(entry, cut))
+        for entry in (*cut.get("partitions", ()), *([cut["whole"]] if cut.get("whole") else ()))
+        if entry.get("error") is not None
+    ]
+    return max(found, key=lambda pair: (share(*pair), pair[0]), default=(0.0, float(cut["tolerance"])))
 
 
 # -- in words

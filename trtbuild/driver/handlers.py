@@ -110,7 +110,7 @@ def torch_handler(store: LocalStore) -> Callable[[Job], dict[str, Any]]:
 
 def _lower(job: Job, store: Store) -> dict[str, Any]:
     from trtbuild.stages.lower.run import lower
-    from trtbuild.stages.program.functional import Program
+    from trtbuild.stages.program import guard
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.program.translations import decomposition_table
 
@@ -120,7 +120,10 @@ def _lower(job: Job, store: Store) -> dict[str, Any]:
             f"the model calls operators from outside PyTorch: {', '.join(job['operators'])}",
             hint="this version cannot build them: write them with PyTorch's own operators",
         )
-    program = lower(Program.from_bytes(store.get_bytes(job["program"])), job["precision"], decomposition_table())
+    traced = guard.read(store.get_bytes(job["program"]), job["graph"])
+    program = lower(traced, job["precision"], decomposition_table(), job["points"])
+    if job["compare"] is not None:
+        _compare(job, traced, program, store)
     outputs = {
         "program": store.put_bytes(program.to_bytes()),
         "graph": store.put_bytes(program_text(program).encode()),
@@ -129,15 +132,34 @@ def _lower(job: Job, store: Store) -> dict[str, Any]:
     return {"outputs": _json(outputs)}
 
 
+def _compare(job: Job, traced: Any, lowered: Any, store: Store) -> None:
+    """Hold the lowered program to the traced one, by numbers (`trtbuild.core.comparison`)."""
+    from trtbuild.core.verification import Point
+    from trtbuild.stages.program.sizes import points_of
+    from trtbuild.stages.verify.inputs import random_inputs
+    from trtbuild.stages.verify.lowered import refuse_another_model
+    from trtbuild.stages.verify.running import Weights
+
+    told = job["compare"]
+    held = Weights([Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in told["weights"]], store.get_bytes)
+    numbers = tuple(told["numbers"])
+    # the trace has shown that the model takes such values
+    smallest, ends = Point(0, "smallest", numbers, 0), [2] * len(told["inputs"])
+    inputs = random_inputs(told["inputs"], told["shapes"], smallest, ends, told["ranges"])
+    point = points_of(traced, [numbers])[0]
+    weights = [held[slot] for slot in range(len(held))]
+    refuse_another_model(traced, lowered, weights, inputs, point, job["precision"])
+
+
 def _partition(job: Job, store: LocalStore) -> dict[str, Any]:
     from trtbuild.stages.partition.run import partition
-    from trtbuild.stages.program.functional import Program
+    from trtbuild.stages.program import guard
     from trtbuild.store.keyring import judge as trust_of
 
-    program = Program.from_bytes(store.get_bytes(job["program"]))
+    program = guard.read(store.get_bytes(job["program"]), job["graph"])
     settings = PartitionSettings.from_json(job["settings"])
     judge = Judge(store if job["trust"] is None else LocalStore(store.root, trust_of(job["trust"])), job)
-    found = partition(program, settings, judge)
+    found = partition(program, settings, judge, job["points"])
     outputs = {"partitions": store.put_bytes(found.document.to_bytes())}
     for graph, piece in found.programs.items():
         outputs[f"program:{graph}"] = store.put_bytes(piece.to_bytes())
@@ -146,9 +168,9 @@ def _partition(job: Job, store: LocalStore) -> dict[str, Any]:
 
 def _convert(job: Job, store: Store) -> dict[str, Any]:
     from trtbuild.stages.convert.conversion import convert
-    from trtbuild.stages.program.functional import Program
+    from trtbuild.stages.program import guard
 
-    converted = convert(Program.from_bytes(store.get_bytes(job["program"])), job["opset"])
+    converted = convert(guard.read(store.get_bytes(job["program"]), job["graph"]), job["opset"])
     return {"outputs": _json(conversion_outputs(converted, store))}
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.recipe import Recipe
+from trtbuild.regular import read_regular
 
 _UNCACHEABLE = '"uncacheable":'
 
@@ -96,7 +97,7 @@ _dumps = json.JSONEncoder(separators=(",", ":")).encode
 def _read(path: Path) -> dict[str, str]:
     """The JSON text of each step's entry."""
     try:
-        text = path.read_bytes().decode()
+        text = read_regular(path).decode()
         return _lines(text) or {step: _dumps(entry) for step, entry in json.loads(text).items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}

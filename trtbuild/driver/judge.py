@@ -47,14 +47,14 @@ class Judge:
 
     def refusal(self, program: Any, text: str) -> Any:
         from trtbuild.stages.partition.run import Refusal
-        from trtbuild.stages.program.symbols import largest_sizes
+        from trtbuild.stages.program.symbols import declared_types, largest_sizes
 
         try:
             model, origins = self._converted(program, text)
         except ConversionRefused as refused:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
-        answer = self._parser.refused(model, largest)
+        answer = self._parser.refused(model, largest, declared_types(program))
         if answer is None:
             return None
         calls = dict(origins)

@@ -24,6 +24,7 @@ from trtbuild.core.graph import ModelPlan
 from trtbuild.core.locks import NAME, Lock, LockedTarget
 from trtbuild.core.record import Record
 from trtbuild.errors import LockFileError, UsageError
+from trtbuild.regular import read_regular
 from trtbuild.toolchain import table
 
 
@@ -39,7 +40,7 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
     """The project's lock file, or the one at `path`; None where there is none. Raises LockFileError."""
     path = path or project / NAME
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trtbuild.core import chain, keys
 from trtbuild.core.binding import names_of
-from trtbuild.core.demand import inputs_of
+from trtbuild.core.demand import inputs_of, weights_of
 from trtbuild.core.dependency import Dependency, Observation
 from trtbuild.core.encoding import Value
 from trtbuild.core.graph import Step
@@ -59,8 +59,8 @@ def run_step(
         return Ran(pack(step.recipe, plan, store, look), time.monotonic() - started)
     if step.stage == "trace":
         return _trace(step, plan, facts, look, store, pool)
-    if step.stage == "engine":
-        wanted = [str(weight["sha256"]) for weight in _list(step.job["weights"])]
+    if step.stage in ("lower", "engine"):
+        wanted = weights_of(step)
         look.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
     store.bring(sha256 for _, sha256 in inputs_of(step))
     policy = {"trust": store.local.trust.to_json()} if step.stage == "partition" else {}

@@ -11,7 +11,6 @@ Rules
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -22,16 +21,16 @@ from trtbuild.core.binding import Interface
 from trtbuild.core.graph import ModelPlan
 from trtbuild.core.keys import fields_of
 from trtbuild.core.nearest import suggestion
-from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.spec import Model
+from trtbuild.core.spec import Input, Model
 from trtbuild.driver import wiring
 from trtbuild.driver.history import History
 from trtbuild.driver.packages_here import directory_of
 from trtbuild.driver.workspace import Request, Workspace
-from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable, UsageError
+from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, StoreUnavailable, UsageError
+from trtbuild.runtime.package import Package, open_package
 from trtbuild.store.layered import LayeredStore
 from trtbuild.store.search import records_of
 
@@ -75,7 +74,11 @@ def find(request: Request, said: str) -> Subject:
     """The side that `said` names: a package's directory, else a model. Raises UsageError."""
     folder = directory_of(request.project, said)
     if folder is not None:
-        return of_package(request.project.absolute(), folder, said)
+        try:
+            package = open_package(folder)
+        except PackageError as error:  # its exit status would say that something differs
+            raise UsageError(error.text, hint=error.hint) from error
+        return of_package(request.project.absolute(), package, said)
     models = Workspace(replace(request, models=(), targets=())).models
     if said not in models:
         raise UsageError(
@@ -97,7 +100,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
         kind="model",
         model=model.name,
         known_from="manifest",
-        inputs={entry.name: {"dtype": entry.dtype, "keyword": entry.keyword} for entry in model.inputs},
+        inputs={entry.name: _input(entry) for entry in model.inputs},
         dims=_dims(shapes),
         profiles=_profiles(model),
         targets={
@@ -127,6 +130,11 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
 
 def _shallow(subject: Subject) -> dict[str, Any]:
     return {name: getattr(subject, name) for name in subject.__dataclass_fields__}
+
+
+def _input(entry: Input) -> dict[str, Any]:
+    said = {} if entry.range is None else {"range": list(entry.range)}
+    return {"dtype": entry.dtype, "keyword": entry.keyword, **said}
 
 
 def _dims(shapes: ShapePlan) -> dict[str, Part]:
@@ -186,22 +194,9 @@ def _without(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 # -- a package
 
 
-def of_package(project: Path, folder: Path, said: str, *, offline: bool = False) -> Subject:
-    """The package in `folder`, which is called `said`; `offline` asks no remote. Raises UsageError for what is none."""
-    data = (folder / "index.json").read_bytes()
-    try:
-        index = json.loads(data)
-    except ValueError:
-        raise UsageError(f"{said}/index.json is not JSON", hint="build the package again") from None
-    if not isinstance(index, dict) or index.get("schema") != SCHEMA:
-        raise UsageError(f"{said} is a package of another format", hint="build it again with this trtbuild")
-    try:
-        return _of_index(project, said, index, hashlib.sha256(data).hexdigest(), offline)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{said}/index.json is damaged: {error!r}", hint="build the package again") from None
-
-
-def _of_index(project: Path, said: str, index: Mapping[str, Any], sha256: str, offline: bool) -> Subject:
+def of_package(project: Path, package: Package, said: str, *, offline: bool = False) -> Subject:
+    """A package, which is called `said`; `offline` asks no remote."""
+    index, sha256 = json.loads(package.raw), package.digest
     targets = {name: _without(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     cuts = {name: entry["partitions"] for name, entry in index["targets"].items()}
     plans = {

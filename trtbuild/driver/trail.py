@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from trtbuild.core.dependency import Dependency
+from trtbuild.regular import read_regular
 
 SCHEMA = "trtbuild.trail/1"
 MAX_LINKS = 100_000
@@ -120,7 +121,7 @@ class Trail:
 
 def _read(path: Path, believed: str) -> tuple[list[str], dict[str, list[int]]]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_regular(path))
         if isinstance(found, dict) and found.get("schema") == SCHEMA and found.get("believed", "") == believed:
             names, links = found.get("names"), found.get("links")
             if isinstance(names, list) and isinstance(links, dict) and all(type(name) is str for name in names):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core import provenance
-from trtbuild.core.verification import advice, how_wrong
+from trtbuild.core.verification import advice, allowed, how_wrong
 from trtbuild.driver.report import BuildResult
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.models import verify
@@ -56,11 +56,11 @@ def _failures(model: Document) -> Iterator[tuple[str, str]]:
     for cut in model["cuts"]:
         wrong = [entry for entry in cut["partitions"] if entry["status"] == "wrong"]
         for entry in wrong:
-            text = f"model {model['model']!r}, partition {entry['partition']!r} {how_wrong(entry, cut['tolerance'])}"
+            text = f"model {model['model']!r}, partition {entry['partition']!r} {how_wrong(entry, allowed(entry, cut))}"
             yield "\n  ".join([text, *advice(entry)]), _after(model, cut)
         for name, what in () if wrong else _WHOLES.items():
             if cut[name]["status"] == "wrong":
-                text = f"model {model['model']!r}{what} {how_wrong(cut[name], cut['tolerance'])}"
+                text = f"model {model['model']!r}{what} {how_wrong(cut[name], allowed(cut[name], cut))}"
                 yield "\n  ".join([text, *advice(cut[name])]), _after(model, cut)
 
 

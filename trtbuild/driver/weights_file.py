@@ -29,6 +29,7 @@ from trtbuild.core.engine_job import Weight
 from trtbuild.core.ports import Store
 from trtbuild.core.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError
+from trtbuild.regular import open_regular
 from trtbuild.store.fingerprint import FileDigests
 from trtbuild.store.reading import Consumer, read_through
 
@@ -130,7 +131,7 @@ class WeightsFile:
     @contextlib.contextmanager
     def _open(self) -> Iterator[int]:
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(self.path)
         except OSError as error:
             raise SourceError(f"it cannot be read: {error.strerror}", code="weights-file", file=self.name) from error
         try:

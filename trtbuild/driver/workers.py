@@ -5,7 +5,9 @@ Rules
    cannot be, it does one job). Others are simply reused. The worker that lowers is started with the first trace.
 2. Trace workers inherit the user's environment, with CUDA hidden and the hash seed fixed. Torch workers see the GPUs:
    TensorRT's parser is asked there, and needs one. Engine workers start with a cleared environment plus
-   `ENGINE_ENVIRONMENT`, which is in the engine's key.
+   `ENGINE_ENVIRONMENT`, which is in the engine's key, and `WHERE_LIBRARIES_ARE`, which is in no key: whoever loads TensorRT
+   compares the library that was found with the planned one (`trtbuild.toolchain.mapped`). ``LD_PRELOAD`` and ``LD_AUDIT``
+   put code into a process, so no engine worker gets them.
 3. A worker that dies is one failed job, with the end of its log; the next job gets a new one.
 4. Workers run in sessions of their own, so Ctrl-C reaches the driver alone, which then ends them.
 5. No worker is told what only the driver needs: the signing key, and the remotes with their credentials. What else there is
@@ -36,8 +38,11 @@ from trtbuild.stages.trace.observe import HIDDEN
 
 WorkerKind = Literal["trace", "torch", "engine", "original"]
 
-#: All that an engine worker finds in its environment. It is a part of every engine's key.
+#: What an engine worker finds in its environment on every machine. It is a part of every engine's key.
 ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
+
+#: What an engine worker gets as it is here, where it is set.
+WHERE_LIBRARIES_ARE = ("LD_LIBRARY_PATH",)
 
 #: Seconds that a worker that has nothing to do gets to finish by itself.
 END_S = 5.0
@@ -272,7 +277,7 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
 
 def _environment(kind: WorkerKind) -> dict[str, str]:
     if kind == "engine":
-        return dict(ENGINE_ENVIRONMENT)
+        return {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in WHERE_LIBRARIES_ARE if name in os.environ}}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
     if kind == "original":  # on the device that the package runs on
         return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}

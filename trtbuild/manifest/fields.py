@@ -84,6 +84,12 @@ class InputFields(Fields):
 
     dtype: kinds.Dtype = Field("float32", description="Its element type.")
     keyword: bool = Field(False, description="Whether it is passed by name instead of by position.")
+    range: kinds.Values | None = Field(
+        None,
+        description="The smallest and the largest value of random inputs: of the trace's proof, `verify`, `run` and "
+        "`bench`. Without it floats are normal, and integers are 0 or 1 (`verify`: the rows of the table that they choose "
+        "from). No engine depends on it.",
+    )
 
 
 class DimFields(Fields):

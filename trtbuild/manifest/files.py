@@ -21,6 +21,7 @@ from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
 from trtbuild.manifest.problems import Problems
 from trtbuild.manifest.tree import Node, parse
 from trtbuild.manifest.wording import check
+from trtbuild.regular import read_regular
 
 DEFAULT_FILE = "trtbuild.yaml"
 DEFAULT_FOLDER = "manifests"
@@ -127,7 +128,7 @@ class Reader:
         if not check_readable(self._paths, name, what, at, self._problems):
             return None, ""
         try:
-            content = Path(self._paths.absolute(name)).read_bytes()
+            content = read_regular(self._paths.absolute(name))
         except OSError as error:  # it went away, or the disk fails
             self._problems.add(at, f"{what} {name!r} cannot be read: {error.strerror}")
             return None, ""

@@ -173,7 +173,7 @@ class _Resolver:
         entries = self._named("profiles", self._space.profiles)
         if picked is None:
             return None
-        inputs = resolve_inputs(picked)
+        inputs = resolve_inputs(picked, self._problems)
         self._places.update({f"inputs.{name}": key for name, key in picked.node.keys.items()})
         dims_field = self._fields.get("dims")
         if dims_field and dims_field.value is BROKEN:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trtbuild.core.nearest import suggestion
 from trtbuild.core.shapes import ShapeProblem, derive
 from trtbuild.core.spec import Input, NamedDim, Origin, Profile, ShapeRange
+from trtbuild.core.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.manifest.declared import Entry, Picked
 from trtbuild.manifest.fields import DimFields, InputFields, ShapeFields
 from trtbuild.manifest.problems import Problems
@@ -25,10 +26,26 @@ class Shapes:
     profiles: tuple[Profile, ...]
 
 
-def resolve_inputs(picked: Picked) -> tuple[Input, ...]:
+def resolve_inputs(picked: Picked, problems: Problems) -> tuple[Input, ...]:
     """The inputs in the order in which they are declared; `image:` alone means the defaults."""
     declared: dict[str, InputFields | None] = picked.value
-    return tuple(Input(name, given.dtype, given.keyword) if given else Input(name) for name, given in declared.items())
+    return tuple(
+        Input(name, given.dtype, given.keyword, _values(given, picked.node.items[name], problems))
+        if given
+        else Input(name)
+        for name, given in declared.items()
+    )
+
+
+def _values(given: InputFields, node: Node, problems: Problems) -> ValueRange | None:
+    """The range of an input's values; None where it says none, or one that does not fit its type, which is said here."""
+    if given.range is None:
+        return None
+    found = value_range(given.dtype, *given.range)
+    if not isinstance(found, Misfit):
+        return found
+    problems.add(node.items["range"].origin, found.text, found.hint)
+    return None
 
 
 def resolve_dims(picked: Picked | None, inputs: tuple[Input, ...], problems: Problems) -> tuple[NamedDim, ...]:

@@ -10,6 +10,7 @@ from trtbuild.core.package_index import PackageIndex, PackedDim, PackedProfile, 
 from trtbuild.core.partitions import Partition
 from trtbuild.core.provenance import NAME, Provenance, of
 from trtbuild.errors import NoFittingTarget, PackageError
+from trtbuild.regular import read_regular
 from trtbuild.runtime.arguments import Arrays
 from trtbuild.runtime.choice import no_reference_hint
 from trtbuild.runtime.memory import Memory
@@ -84,7 +85,7 @@ class Loaded:
     def provenance(self) -> Provenance:
         """What ``trtbuild verify`` has found of exactly these bytes."""
         try:
-            data = (self.path / NAME).read_bytes()
+            data = read_regular(self.path / NAME)
         except OSError:
             data = None
         return of(data, self.package.digest)

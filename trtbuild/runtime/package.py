@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,6 +25,7 @@ from trtbuild.core.package_index import PackageIndex
 from trtbuild.core.package_reading import read_index
 from trtbuild.core.record import Output
 from trtbuild.errors import PackageDamaged, PackageMissing
+from trtbuild.regular import open_regular, read_regular
 
 INDEX = "index.json"
 _AGAIN = "build the package again, or copy it again from where it is whole"
@@ -40,11 +41,13 @@ _READERS = min(8, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class Package:
-    """A package on disk. `digest` is the SHA-256 of its index, and with it of all that the index names."""
+    """A package on disk. `digest` is the SHA-256 of its index, and with it of all that the index names; `raw` are the bytes
+    that the index was read from."""
 
     path: Path
     index: PackageIndex
     digest: str
+    raw: bytes = field(repr=False)
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
         """The bytes of files of the package by name; writable memory, aligned to 16 bytes. Without `verify` only their
@@ -69,12 +72,12 @@ def open_package(path: str | os.PathLike[str]) -> Package:
     """The package in directory `path`. Reads its index alone. Raises PackageMissing, PackageDamaged, PackageTooNew."""
     root = Path(path)
     try:
-        data = (root / INDEX).read_bytes()
+        data = read_regular(root / INDEX)
     except (FileNotFoundError, NotADirectoryError):
         raise missing(root) from None
     except OSError as error:
         raise PackageMissing(f"the package at {root} cannot be read: {error.strerror}") from error
-    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest())
+    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest(), data)
 
 
 def missing(root: Path) -> PackageMissing:
@@ -85,7 +88,9 @@ def missing(root: Path) -> PackageMissing:
 def _absence(root: Path) -> str:
     if not root.exists():
         return "no such directory"
-    return "it has no index.json" if root.is_dir() else "it is a file"
+    if not root.is_dir():
+        return "it is a file"
+    return "its index.json is not a regular file" if (root / INDEX).exists() else "it has no index.json"
 
 
 def _what_to_do(root: Path) -> str:
@@ -139,7 +144,7 @@ def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
 
 def _read(path: Path, expected: Output, verify: bool) -> memoryview:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(open_regular(path), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 wrong = "truncated" if size < expected.size else "altered"

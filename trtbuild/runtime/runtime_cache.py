@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtbuild.regular import open_regular
+
 MAGIC = b"trtbuild.kernels/1\n"
 
 #: The folder in a package; its name begins with a dot: it is not the package's.
@@ -117,10 +119,8 @@ def _publish(path: Path, data: bytes) -> None:
 def _trusted(path: Path) -> bytes | None:
     """The file's bytes where nobody else can have written them."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
             if os.name == "posix" and (
                 status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             ):

@@ -155,7 +155,7 @@ class Bundle:
         """All files in ``cas/`` together."""
         return sum(size for (kind, _), (_, size) in self._members.items() if kind == "cas")
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         """See `transport.Transport`."""
         if (kind, name) not in self._members:
             return None

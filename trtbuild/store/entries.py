@@ -22,6 +22,9 @@ _log = logging.getLogger("trtbuild.store")
 
 _EMPTY = hashlib.sha256().hexdigest()
 
+# What is put into an entry's place after it was looked at may be a pipe: it is not waited for, and reads as empty.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
 # Most entries are documents of less than this, in bytes.
 _PAGE_SIZE = 64 << 10
 
@@ -77,7 +80,7 @@ class Entries:
     def read(self, kind: Kind, name: str) -> bytes | None:
         """The bytes of an entry, not verified. None: not there. Raises StoreUnavailable."""
         try:
-            descriptor = os.open(self.layout.entry(kind, name), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.layout.entry(kind, name), _READ)
             try:
                 data = os.read(descriptor, _PAGE_SIZE)
                 if len(data) < _PAGE_SIZE and not os.read(descriptor, 1):
@@ -98,7 +101,7 @@ class Entries:
         Raises BlobMissing, EntryCorrupt when it has another size (it is in quarantine then), StoreUnavailable.
         """
         try:
-            descriptor = os.open(self.layout.entry("cas", part.sha256), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.layout.entry("cas", part.sha256), _READ)
             try:
                 right = os.fstat(descriptor).st_size == part.size
                 filled = 0

@@ -34,6 +34,7 @@ import xxhash
 from trtbuild.core.ports import FileStamp
 from trtbuild.core.record import is_digest
 from trtbuild.errors import SourceError
+from trtbuild.regular import open_regular
 from trtbuild.store.index import Fact, Index
 from trtbuild.store.reading import BUFFER_SIZE, Consumer, read_through
 
@@ -147,7 +148,7 @@ class FileDigests:
         for _ in range(_ATTEMPTS):
             began_s = time.time()
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_regular(path)
                 try:
                     before = os.fstat(descriptor)
                     digest, facts, consumer = self._digest(descriptor, before.st_size, begin)

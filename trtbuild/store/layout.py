@@ -24,11 +24,11 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from trtbuild.core.record import is_digest
 from trtbuild.errors import StoreUnavailable
+from trtbuild.regular import read_regular
 
 Kind = Literal["cas", "ac"]
 
@@ -142,7 +142,7 @@ class Layout:
     def check_format(self) -> bool:
         """Whether this is a store already. Raises StoreUnavailable when it has a format that is not ours."""
         try:
-            text = Path(f"{self.root}/format").read_text("utf-8", errors="replace")
+            text = read_regular(f"{self.root}/format").decode("utf-8", errors="replace")
         except FileNotFoundError:
             return False
         except OSError as error:

@@ -4,7 +4,8 @@ Rules
 1. The job's toolchain version must be the loaded library's: what the key says is what compiles.
 2. Equal jobs give equal bytes with TensorRT-RTX, in one process after another and one after another in one process; no
    key rests on it, because the library was seen to differ once on a loaded machine (`Flavour.reproducible`).
-3. What the library says is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are
+3. The network has the inputs and outputs that the partition says (`declared`); else nothing is compiled.
+4. What the library says is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are
    in the statistics.
 """
 
@@ -21,9 +22,10 @@ from typing import Any
 
 from trtbuild.core.engine_job import EngineJob
 from trtbuild.core.network_document import is_document
-from trtbuild.errors import TargetUnsupported, ToolchainError
+from trtbuild.errors import InconsistentShapes, TargetUnsupported, ToolchainError
 from trtbuild.toolchain import timing_cache
 from trtbuild.toolchain.configuration import configure
+from trtbuild.toolchain.declared import disagreements
 from trtbuild.toolchain.devices import Device, use_device
 from trtbuild.toolchain.element_types import foreign_nodes
 from trtbuild.toolchain.library import Log, listening, load, stay_loaded
@@ -85,6 +87,7 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
                 parsed.define(trt, model, weights, strongly_typed=own.strongly_typed)
             else:
                 _parse(parsed, model, weights, job, log)
+            _refuse_undeclared(parsed.network, job)
             clock.phase("parse_s")
             layers = _layers(parsed.network)
             config = configure(trt, builder, parsed.network, job)
@@ -111,6 +114,15 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     if device is not None:
         statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
     return Compiled(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _refuse_undeclared(network: Any, job: EngineJob) -> None:
+    if job.inputs is None or job.outputs is None:
+        return
+    found = disagreements(network, job.inputs, job.outputs)
+    if found:
+        said = "; ".join(f"{name} {text}" for name, text in found)
+        raise InconsistentShapes(f"what {job.target.toolchain} made of the partition is another model: {said}")
 
 
 def _device(job: EngineJob) -> Device | None:

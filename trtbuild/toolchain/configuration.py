@@ -149,6 +149,9 @@ def _profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> None:
         profile = builder.create_optimization_profile()
         for tensor, shape in zip(inputs, ranges, strict=True):
             _range(profile.set_shape, tensor, shape.min, shape.opt, shape.max, number)
+            taken = [tuple(each) for each in profile.get_shape(tensor.name)]
+            if taken != [shape.min, shape.opt, shape.max]:
+                raise ToolchainError(f"the toolchain does not take profile {number} of {tensor.name}: it has {taken}")
             if tensor.is_shape_tensor:
                 # Its *values* decide shapes; profiles hold shapes of tensors alone.
                 raise ToolchainError(

@@ -14,6 +14,7 @@ from typing import Any
 
 from trtbuild.core.spec import ToolchainName
 from trtbuild.errors import EnvironmentFault, ToolchainMissing
+from trtbuild.toolchain.mapped import check_mapped
 from trtbuild.toolchain.table import FLAVOURS
 
 #: Said by every call on a machine without a GPU; never the reason of a failure.
@@ -56,7 +57,8 @@ class Log:
 def load(toolchain: ToolchainName, version: str | None = None) -> Any:
     """The library's Python module.
 
-    Raises ToolchainMissing where it is not installed or cannot be loaded, EnvironmentFault where it is not `version`.
+    Raises ToolchainMissing where it is not installed or cannot be loaded, EnvironmentFault where the module, or a library
+    that is loaded with it, is not `version`.
     """
     flavour = FLAVOURS[toolchain]
     try:
@@ -71,6 +73,8 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
             f"the engine is to be built by {toolchain} {version}, but the library that was loaded is {loaded}",
             hint=f"pip install '{flavour.distribution}=={version}'",
         )
+    if version is not None:
+        check_mapped(flavour, version)
     return module
 
 

@@ -23,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from trtbuild.core.engine_job import Declared
 from trtbuild.core.spec import ToolchainName
 from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain import table
+from trtbuild.toolchain.declared import disagreements
 from trtbuild.toolchain.element_types import foreign_nodes
 from trtbuild.toolchain.library import listening, load
 from trtbuild.toolchain.network import NodeError, Parsed
@@ -68,9 +70,15 @@ class Parser:
         self._needs_gpu = table.FLAVOURS[asked[0]].needs_gpu
         self._trt = load(*asked)
 
-    def refused(self, model: bytes, largest: Mapping[str, int] | None = None) -> Refusal | None:
+    def refused(
+        self,
+        model: bytes,
+        largest: Mapping[str, int] | None = None,
+        declared: tuple[Sequence[Declared], Sequence[Declared]] | None = None,
+    ) -> Refusal | None:
         """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why. `largest` is
-        the largest size of any axis of an input, by its name, as far as it is known; the compiler checks what is not."""
+        the largest size of any axis of an input, by its name, as far as it is known; the compiler checks what is not.
+        `declared` is what the model's inputs and outputs are to be: a parser that makes others of them refuses."""
         shape = outline(model)
         foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows, largest=largest)
         known = [NodeError(text, name) for name, text in foreign.items()]
@@ -84,7 +92,7 @@ class Parser:
             with Parsed(self._trt, builder, logger, log, self._release) as parsed:
                 errors = parsed.parse(model, _zeros(shape.weights))
                 if not errors:
-                    errors = known or parsed.changed_types(shape)
+                    errors = known or parsed.changed_types(shape) or _undeclared(parsed, shape, declared)
                     return self._refusal(shape, errors, []) if errors else None
             # A parse stops at the first node that fails to convert; supports_model_v2 goes on behind it.
             with Parsed(self._trt, builder, logger, log, self._release) as parsed:
@@ -111,6 +119,14 @@ class Parser:
                 f"the parser of {self._name} needs a GPU, and here is none",
                 hint="pip install tensorrt-rtx, whose parser answers for it, or cut the model on a machine with a GPU",
             ) from error
+
+
+def _undeclared(
+    parsed: Parsed, shape: Outline, declared: tuple[Sequence[Declared], Sequence[Declared]] | None
+) -> list[NodeError]:
+    found = [] if declared is None else disagreements(parsed.network, *declared)
+    makers = {name: node.name for node in shape.nodes for name in node.outputs}
+    return [NodeError(f"{name} {text}", makers.get(name, "")) for name, text in found]
 
 
 def _zeros(weights: Sequence[ExternalWeight]) -> dict[str, memoryview]:

@@ -35,6 +35,9 @@ class Flavour:
     #: The Python module, and the distribution whose version names the toolchain.
     module: str
     distribution: str
+    #: What its libraries' file names begin with, on Linux: the one that builds, and the ONNX parser.
+    library: str = field(kw_only=True)
+    parser_library: str = field(kw_only=True)
     #: Distributions that are the same library by another name.
     also: tuple[str, ...] = field(kw_only=True, default=())
     #: The SMs that it builds for, or None: those of the GPUs in this machine.
@@ -62,6 +65,8 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         name="tensorrt-rtx",
         module="tensorrt_rtx",
         distribution="tensorrt-rtx",
+        library="libtensorrt_rtx.so",
+        parser_library="libtensorrt_onnxparser_rtx.so",
         # `tensorrt_rtx.ComputeCapability`, 1.7.1. None of them needs a GPU to build for (FACTS).
         sms=(75, 80, 86, 89, 120, 121),
         # 1.7.1: "Unable to load library: libnvinfer_lean.so.1" unless the lean runtime is excluded.
@@ -80,6 +85,8 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         name="tensorrt",
         module="tensorrt",
         distribution="tensorrt",
+        library="libnvinfer.so",
+        parser_library="libnvonnxparser.so",
         # https://pypi.org/project/tensorrt-cu12: by CUDA's major version; `tensorrt` requires one of them.
         also=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,

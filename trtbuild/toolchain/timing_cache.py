@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trtbuild.regular import read_regular
+
 #: Where they lie, below a project's own state.
 FOLDER = "timing"
 
@@ -36,7 +38,7 @@ def path_of(folder: Path, toolchain: str, version: str, device: str, driver: str
 def read(path: Path) -> bytes:
     """The cache at `path`; empty where there is none that can be used."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError:
         return b""
     head, digest, body = data[: len(_HEAD)], data[len(_HEAD) :][:_DIGEST_SIZE], data[len(_HEAD) + _DIGEST_SIZE :]

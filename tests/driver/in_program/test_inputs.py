@@ -26,6 +26,17 @@ def test_a_static_shape_is_min_opt_and_max() -> None:
     assert shapes(found) == {"x": ShapeRange((2, 3), (2, 3), (2, 3))}
 
 
+def test_an_input_may_say_which_values_it_takes() -> None:
+    found = describe(
+        [Input((2, 3), dtype="int64", range=(0, 30521))], {"y": Input((2,), range=[0, 1])}, arguments=["x"]
+    )
+    assert [entry.range for entry in found.inputs] == [(0, 30521), (0.0, 1.0)]
+    assert "range=(0, 30521)" in repr(Input((2, 3), dtype="int64", range=(0, 30521)))
+    for values, said in [(5, "range of Input 'x' is 5"), ((5, 0), "largest value first"), ((0, 1.5), "whole numbers")]:
+        with pytest.raises(UsageError, match=said):
+            Input((1,), dtype="int64", name="x", range=values)
+
+
 def test_a_range_of_shapes_is_a_profile() -> None:
     assert shapes(describe([ROWS], arguments=["x"])) == {"x": ShapeRange((1, 8), (4, 8), (16, 8))}
 

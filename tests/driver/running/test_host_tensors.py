@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from trtbuild.core.value_ranges import LIMITS, value_range
 from trtbuild.driver.running.device import put_on
 from trtbuild.driver.running.host_tensors import HostTensor, made_up, read, write
 from trtbuild.driver.running.run import _summary
@@ -61,6 +62,16 @@ def test_on_the_cpu_it_becomes_a_tensor_of_the_same_values(dtype: str, shape: tu
     found = put_on(None, tensor)
     assert found.dtype == getattr(torch, dtype) and tuple(found.shape) == shape
     np.testing.assert_array_equal(found.double().numpy(), np.asarray(tensor.as_floats(), dtype=np.float64))
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_made_up_values_lie_in_the_range_that_an_input_says(dtype: str) -> None:
+    small = made_up(dtype, (2000,), 0, value_range(dtype, 3, 9)).as_floats().astype(np.float64)  # type: ignore[arg-type]
+    assert 3 <= small.min() < 3.1 and 8.9 < small.max() <= 9
+    if isinstance(LIMITS[dtype][0], int):
+        assert sorted(set(small.tolist())) == [3, 4, 5, 6, 7, 8, 9]
+    whole = made_up(dtype, (100,), 0, LIMITS[dtype]).as_floats()
+    assert np.isfinite(whole).all() and made_up(dtype, (), 0, LIMITS[dtype]).shape == ()
 
 
 def test_made_up_values_follow_from_the_seed_and_are_legal_ids() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from tests.stages.verify.conftest import Cut, cut_of
 from trtbuild.core.partitions import Partition
 from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
-from trtbuild.core.verification import tolerance
+from trtbuild.core.verification import tolerances
 from trtbuild.driver.verification.engines import EngineRunner
 from trtbuild.errors import EngineError
 from trtbuild.runtime.stitching import Call
@@ -72,7 +72,7 @@ def cut() -> Cut:
     made = cut_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")])
     from tests.stages.verify.conftest import replace_job
 
-    return replace_job(made, tolerance=tolerance("engine", "float32"))
+    return replace_job(made, tolerances=tolerances("engine"))
 
 
 def test_an_engine_within_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:

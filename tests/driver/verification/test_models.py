@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -49,6 +50,38 @@ def test_what_is_right_is_recorded_and_not_done_again(trtbuild: CommandLine) -> 
     assert again["verdict"] == "hit" and again["partitions"] == cut["partitions"] and again["key"] == cut["key"]
     other = only(trtbuild("verify", "net", "--tolerance", "0.5", "--points", "0"))
     assert other["verdict"] == "run" and other["key"] != cut["key"] and len(other["points"]) == 3
+
+
+def test_halves_of_the_module_itself_are_measured_as_halves(trtbuild: CommandLine) -> None:
+    """The manifest says no precision. Each partition, and the whole, has the tolerance of what it was computed in."""
+    manifest = trtbuild.project / "trtbuild.yaml"
+    manifest.write_text(
+        MANIFEST + '  half:\n    source: {python: "net:Half"}\n    inputs: {x: {}}\n    targets: [ada]\n'
+        '    partition: {granularity: ["first", "second"], min_block_size: 1}\n'
+    )
+    with (trtbuild.project / "net.py").open("a") as file:
+        file.write(
+            "\n\nclass Half(Net):\n    def __init__(self):\n        super().__init__()\n        self.second.half()\n\n"
+            "    def forward(self, x):\n        return self.second(self.first(x).half()).float()\n"
+        )
+    trtbuild("build", "half")
+    document = trtbuild("verify", "half")
+    (model,) = document["models"]
+    assert document["ok"] and model["precision"] == "float32"
+    cut = only(document)
+    found = {part["partition"]: (part["precision"], part["tolerance"]) for part in cut["partitions"]}
+    assert found["first"] == ("float32", 1e-5) and found["second"] == ("float16", 5e-3)
+    assert cut["whole"]["tolerance"] == cut["lowered"]["tolerance"] == cut["tolerance"] == 5e-3
+    (entry,) = provenance.of(*_written(trtbuild, "half")).verified
+    assert [part["tolerance"] for part in entry["partitions"]] == [part["tolerance"] for part in cut["partitions"]]
+    own = only(trtbuild("verify", "half", "--tolerance", "0.25"))
+    assert {own["tolerance"], *(part["tolerance"] for part in own["partitions"])} == {0.25}
+
+
+def _written(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
+    """A package's provenance, and the digest of its index."""
+    folder = trtbuild.project / "dist" / model
+    return (folder / provenance.NAME).read_bytes(), hashlib.sha256((folder / "index.json").read_bytes()).hexdigest()
 
 
 def test_provenance_is_of_the_package_in_place_and_of_no_other(trtbuild: CommandLine) -> None:

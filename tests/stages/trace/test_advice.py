@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trtbuild.core.spec import Input
-from trtbuild.stages.trace.advice import advice, misspelt_module, shape_advice
+from trtbuild.stages.trace.advice import advice, misspelt_module, shape_advice, value_advice
 
 INPUTS = (Input("x", "float16"),)
 
@@ -67,3 +67,13 @@ def test_what_torch_says_about_dtypes_leads_to_the_manifests() -> None:
     assert shape_advice(width, INPUTS, "shapes") == "shapes"
     assert shape_advice(NotImplementedError(), INPUTS, "shapes") is None
     assert shape_advice(AttributeError("head"), INPUTS, "shapes") is None
+
+
+def test_integers_that_the_model_does_not_take_lead_to_their_range() -> None:
+    beyond = IndexError("index out of range in self")
+    ids, known = Input("ids", "int64"), Input("pos", "int32", range=(5, 9))
+    assert "`ids: {dtype: int64, range: [LOWEST, HIGHEST]}`" in (value_advice(beyond, (known, ids)) or "")
+    assert "from `pos: {range: [5, 9]}`: correct the range" in (value_advice(beyond, (*INPUTS, known)) or "")
+    assert value_advice(beyond, INPUTS) is None  # no integer is given
+    assert value_advice(IndexError("Dimension out of range (expected [-1, 0])"), (ids,)) is None
+    assert value_advice(RuntimeError("out of memory"), (ids,)) is None

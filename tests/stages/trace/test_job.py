@@ -21,7 +21,7 @@ JOB = TraceJob(
         cacheable=False,
         roots=("models", "."),
     ),
-    inputs=(Input("image", "float16"), Input("mask", "bool", True)),
+    inputs=(Input("image", "float16", range=(0.1, 1.0)), Input("mask", "bool", True)),
     shapes=ShapePlan(
         (Symbol("batch", 1, 32, 8), Symbol("height", 64, 640, 320, 32)), ((SymbolAxis(0), 3, SymbolAxis(1)), ())
     ),

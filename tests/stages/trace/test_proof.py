@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trtbuild.core.spec import NamedDim
+from trtbuild.core.spec import Input, NamedDim
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.proof import difference
 
@@ -30,6 +30,31 @@ def test_a_branch_on_batch_size_one_is_a_frozen_branch(traced, job_of) -> None:
 
 def test_a_branch_that_changes_nothing_is_no_frozen_branch(traced, job_of) -> None:
     traced(lambda x: x + x if x.shape[0] == 1 else x * 2, job_of(BATCH))
+
+
+def test_the_example_and_the_proof_draw_from_the_range_of_an_input(traced, job_of) -> None:
+    table = nn.Embedding(5, 3)
+    seen = []
+
+    def model(ids):
+        if not torch.compiler.is_exporting():
+            seen.append(ids.clone())
+        return table(ids - 100)
+
+    inputs = (Input("ids", "int64", range=(100, 104)),)
+    traced(model, job_of({"ids": ((1, 4), (2, 4), (8, 4))}, inputs=inputs))
+    assert len(seen) >= 2 and all(bool(((ids >= 100) & (ids <= 104)).all()) for ids in seen)
+    assert len(set(torch.cat([ids.reshape(-1) for ids in seen]).tolist())) > 2
+
+
+def test_integers_that_fail_at_some_size_lead_to_their_range(traced, job_of) -> None:
+    table = nn.Embedding(5, 3)
+
+    def model(ids):
+        return table((ids * 0 + 1).cumsum(0))
+
+    error = refused(traced, job_of, model, {"ids": ((1, 4), (2, 4), (8, 4))}, inputs=(Input("ids", "int64"),))
+    assert error.code == "eager" and "range: [LOWEST, HIGHEST]" in error.hint
 
 
 def test_each_profile_is_proven_at_both_ends(traced, job_of) -> None:

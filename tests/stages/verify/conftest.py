@@ -16,7 +16,7 @@ from torch.export import Dim, export
 
 from trtbuild.core.engine_job import Weight
 from trtbuild.core.partitions import Partition, Partitions, TensorType
-from trtbuild.core.verification import Point, tolerance
+from trtbuild.core.verification import Point, tolerances
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.lower.run import lower
 from trtbuild.stages.program.functional import Program, functional
@@ -140,7 +140,7 @@ def cut_of(
             tuple(tuple(point.sizes[0] if size == "b" else int(size) for size in shape) for shape, _ in inputs)
             for point in points
         ),
-        tolerance=tolerance("onnxruntime", precision),
+        tolerances=tolerances("onnxruntime"),
     )
     return Cut(job, blobs, program, lowered, graph)
 

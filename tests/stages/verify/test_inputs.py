@@ -39,15 +39,26 @@ def test_ids_choose_from_all_rows_of_the_smallest_table(function: object, end: i
 
 def test_equal_points_have_equal_inputs_and_others_have_not() -> None:
     names, shapes, ends = [("x", "float32"), ("n", "int64"), ("b", "bool")], [(50,), (50,), (50,)], [2, 100, 2]
-    one, same, other = (inputs.random_inputs(names, shapes, Point(0, "min", (1,), seed), ends) for seed in (5, 5, 6))
+    one, same, other = (
+        inputs.random_inputs(names, shapes, Point(0, "min", (1,), seed), ends, {}) for seed in (5, 5, 6)
+    )
     assert all(map(torch.equal, one, same)) and not any(map(torch.equal, one, other))
     assert int(one[1].min()) >= 0 and 2 < int(one[1].max()) < 100
-    (zeros, *_) = inputs.random_inputs(names, shapes, Point(0, "min", (1,), 5, zeros=True), ends)
+    (zeros, *_) = inputs.random_inputs(names, shapes, Point(0, "min", (1,), 5, zeros=True), ends, {})
     assert 2 <= int((zeros == 0).sum()) <= 30 and not (one[0] == 0).any()
 
 
+def test_values_come_from_the_ranges_that_inputs_say() -> None:
+    names, shapes = [("x", "float32"), ("ids", "int64"), ("far", "float32")], [(500,), (500,), (500,)]
+    ranges = {"ids": (100, 104), "x": (-1.0, 0.0), "far": (1.0, 2.0)}
+    x, ids, far = inputs.random_inputs(names, shapes, Point(0, "random 2", (), 1, zeros=True), [2, 9, 2], ranges)
+    assert set(ids.tolist()) == {100, 101, 102, 103, 104}  # not 0 to 8, which the table would take
+    assert x.min() >= -1 and x.max() <= 0 and 60 < int((x == 0).sum()) < 200
+    assert far.min() >= 1 and far.max() <= 2  # zero is no value of it
+
+
 def test_small_integers_stay_what_they_are() -> None:
-    (value,) = inputs.random_inputs([("x", "int8")], [(1000,)], Point(0, "min", (), 1), [50_000])
+    (value,) = inputs.random_inputs([("x", "int8")], [(1000,)], Point(0, "min", (), 1), [50_000], {})
     assert int(value.min()) >= 0 and int(value.max()) > 100
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
-from trtbuild.core.partitions import Partition
-from trtbuild.core.verification import Point, failures
+from trtbuild.core.partitions import Partition, Partitions
+from trtbuild.core.spec import Precision
+from trtbuild.core.verification import TOLERANCES, Point, failures, tolerances
 from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.job import VerifyJob
@@ -28,14 +30,15 @@ def test_a_job_survives_json(mlp: Cut) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_what_was_converted_well_is_right(precision: str) -> None:
+def test_what_was_converted_well_is_right(precision: Precision) -> None:
     module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval()
     cut = cut_of(module, [(("b", 8), "float32")], precision)
     report = verify(cut.job, cut.read)
     assert not list(failures(report))
     (part,) = report["partitions"]
     assert part["status"] == "right" and part["points"] == 3 and part["place"] is None
-    assert 0 <= part["error"] <= cut.job.tolerance
+    assert part["precision"] == report["whole"]["precision"] == report["lowered"]["precision"] == precision
+    assert 0 <= part["error"] <= part["tolerance"] == report["tolerance"] == TOLERANCES["onnxruntime"][precision]
     # of another precision than the traced program's, the lowered one is some way off, and the same way by ONNX
     assert (report["lowered"]["error"] > 1e-5) == (precision != "float32")
     assert report["whole"]["error"] == pytest.approx(report["lowered"]["error"], rel=0.5, abs=1e-6)
@@ -50,6 +53,59 @@ def test_sixteen_bits_are_rounded_after_each_node() -> None:
     assert report["partitions"][0]["status"] == "right"
     assert report["whole"]["status"] == report["lowered"]["status"] == "wrong"
     assert "infinite" in report["whole"]["text"] and report["whole"]["error"] is None
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "float16"), (torch.bfloat16, "bfloat16")])
+def test_a_module_of_halves_is_measured_by_what_halves_hold(dtype: torch.dtype, precision: Precision) -> None:
+    """The manifest says no precision: the module itself does."""
+    torch.manual_seed(0)
+    module = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval().to(dtype)
+    cut = cut_of(module, [(("b", 8, 64), precision)])
+    report = verify(cut.job, cut.read)
+    (part,) = report["partitions"]
+    assert part["error"] > TOLERANCES["onnxruntime"]["float32"]  # float32's tolerance would call it wrong
+    assert part["status"] == report["whole"]["status"] == "right"
+    assert part["tolerance"] == report["whole"]["tolerance"] == report["tolerance"] == cut.job.tolerances[precision]
+
+
+def _one_half() -> Cut:
+    """Two outputs: the first is computed in float32, the second has gone through float16."""
+    torch.manual_seed(0)
+    members = {"exact": nn.Linear(64, 8), "coarse": nn.Linear(64, 8).half()}
+    return cut_of(
+        Calls(lambda m, x: (m.exact(x) + 1, m.coarse(x.half()).float() * 2), **members), [(("b", 64), "float32")]
+    )
+
+
+def test_each_output_has_the_tolerance_of_what_it_was_computed_in() -> None:
+    cut = _one_half()
+    report = verify(cut.job, cut.read)
+    assert report["partitions"][0]["status"] == report["whole"]["status"] == "right"
+
+    class FarOff(FromTorch):
+        def __init__(self, output: int) -> None:
+            super().__init__(cut, lambda value: value)
+            self._output = output
+
+        def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+            found = super().__call__(part, values, point)
+            return [value * 1.001 if number == self._output else value for number, value in enumerate(found)]
+
+    first = verify(cut.job, cut.read, lambda *_: FarOff(0))
+    second = verify(cut.job, cut.read, lambda *_: FarOff(1))
+    (exact,), (coarse,) = first["partitions"], second["partitions"]
+    assert (exact["status"], exact["output"], exact["tolerance"], exact["precision"]) == ("wrong", 0, 1e-5, "float32")
+    assert (coarse["status"], coarse["output"], coarse["tolerance"]) == ("right", 1, 5e-3)
+    assert exact["error"] == pytest.approx(coarse["error"], rel=1e-2)  # the same error is two things
+    assert first["tolerance"] == second["tolerance"] == 5e-3  # the document says the coarsest
+
+
+def test_a_tolerance_of_the_users_own_is_that_of_all() -> None:
+    cut = replace_job(_one_half(), tolerances=tolerances("onnxruntime", 0.0))
+    report = verify(cut.job, cut.read)
+    entries = (*report["partitions"], report["whole"], report["lowered"], report)
+    assert {entry["tolerance"] for entry in entries} == {0.0}
+    assert report["partitions"][0]["status"] == "wrong" and report["lowered"]["status"] == "right"
 
 
 def test_outputs_of_every_kind() -> None:
@@ -164,3 +220,53 @@ def test_without_points_nothing_is_right(mlp: Cut) -> None:
     none = replace_job(mlp, points=(), shapes=())
     report = verify(none.job, none.read)
     assert {entry["status"] for entry in (*report["partitions"], report["whole"])} == {"unchecked"}
+
+
+def test_the_input_whose_values_a_model_does_not_take_is_named(tmp_path: Path) -> None:
+    members = {"table": nn.Embedding(7, 3), "small": nn.Embedding(5, 3)}
+    cut = cut_of(Calls(lambda m, x, y: m.table(x) + m.small(y + 9), **members), [((4,), "int64"), ((4,), "int64")])
+    with pytest.raises(SourceError, match=r"IndexError: .* \(x1 has values from 0 to 1\)") as caught:
+        verify(cut.job, cut.read)
+    assert "`x1: {dtype: int64, range: [LOWEST, HIGHEST]}`" in str(caught.value.hint)
+    too_wide = replace_job(cut, ranges={"x1": (-9, 3)})
+    with pytest.raises(SourceError, match="x1 has values from") as caught:
+        verify(too_wide.job, cut.read)
+    assert "correct the range of x1, [-9, 3]" in str(caught.value.hint)
+    fits = replace_job(cut, ranges={"x1": (-9, -5)})
+    assert verify(fits.job, cut.read)["whole"]["status"] == "right"
+    file = tmp_path / "in.safetensors"
+    inputs.write(file, {"x0": torch.zeros(4, dtype=torch.int64), "x1": torch.full((4,), 8)}, {})
+    with pytest.raises(SourceError, match="x1 has values from 8 to 8") as caught:
+        verify(replace_job(cut, replay=str(file)).job, cut.read)
+    assert "--replay FILE" in str(caught.value.hint)
+
+
+def test_it_is_named_where_the_traced_program_is_not_known() -> None:
+    """As of a package on a machine that has nothing else."""
+    cut = cut_of(Calls(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    with pytest.raises(SourceError, match=r"the model itself fails at x0 \[4\].*x0 has values from 0 to 1"):
+        verify(replace_job(cut, program="").job, cut.read)
+
+
+def test_what_fails_for_another_reason_blames_no_input(mlp: Cut) -> None:
+    narrow = replace_job(mlp, inputs=(("x0", "int32"),))  # a product of integers and floats
+    with pytest.raises(SourceError, match="traced program itself fails") as caught:
+        verify(narrow.job, mlp.read)
+    assert "has values" not in caught.value.text and "--replay" in str(caught.value.hint)
+
+
+def test_a_wrong_index_that_the_next_partition_cannot_take_makes_the_whole_wrong() -> None:
+    first = cut_of(Calls(lambda m, x: x.argmax(-1)), [((4, 5), "float32")])
+    second = cut_of(Calls(lambda m, x: m.table(x), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    (one,), (two,) = first.partitions.partitions, second.partitions.partitions
+    two = replace(two, name="rows", kind="torch", inputs=(("model:0", two.inputs[0][1]),))
+    blobs = {**first.blobs, **second.blobs}
+    both = Cut(first.job, blobs, first.program, first.lowered, first.graph)
+    partitions = both.keep(Partitions((one, two), ("rows:0",)).to_bytes())
+    programs = {**first.job.programs, **second.job.programs}
+    both = replace_job(both, program="", partitions=partitions, programs=programs, weights=second.job.weights)
+    right = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value))
+    assert right["whole"]["status"] == "right" and right["whole"]["error"] == 0.0
+    wrong = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value + 100))
+    assert wrong["partitions"][0]["status"] == wrong["whole"]["status"] == "wrong"
+    assert "partition rows fails on what those before it have given: IndexError" in wrong["whole"]["text"]

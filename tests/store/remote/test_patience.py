@@ -55,7 +55,7 @@ class Scripted:
             raise step
         return step
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         return self.step()
 
     def has(self, kind: Kind, name: str) -> bool:

@@ -60,7 +60,11 @@ def describe_program(
             for sizes_of, size in zip((low, mid, high), sizes, strict=True):
                 sizes_of.append(size)
         shapes.append((label, ShapeRange(tuple(low), tuple(mid), tuple(high))))
-    made = tuple(SpecInput(label, entry.dtype, entry.keyword) for label, entry in zip(labels, ordered, strict=True))
+    values = {entry.name: entry.range for entry in given.inputs} if given is not None else {}
+    made = tuple(
+        SpecInput(label, entry.dtype, entry.keyword, values.get(label))
+        for label, entry in zip(labels, ordered, strict=True)
+    )
     return Described(made, (Profile("0", tuple(shapes)),), _shared(own, made))
 
 

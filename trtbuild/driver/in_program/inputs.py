@@ -19,6 +19,7 @@ from typing import Any
 
 from trtbuild.core import spec
 from trtbuild.core.spec import NamedDim, Profile, ShapeRange
+from trtbuild.core.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.export_dims import with_dims
 from trtbuild.errors import UsageError
@@ -31,6 +32,7 @@ class Input:
 
     `shape` is static; a dynamic input has `min_shape`, `opt_shape` and `max_shape`, of one rank. `dtype` is torch's,
     numpy's or a name (``"float16"``). `name` is what the package calls it; the module's own argument unless said.
+    `range` are the smallest and the largest value that random inputs may have, such as ``(0, 30521)`` for token ids.
     `format` is there for Torch-TensorRT's programs: tensors are contiguous. Raises UsageError.
     """
 
@@ -44,6 +46,7 @@ class Input:
         dtype: Any = "float32",
         name: str = "",
         format: Any = None,
+        range: Sequence[float] | None = None,
     ) -> None:
         ranged = (min_shape, opt_shape, max_shape)
         if shape is not None and any(sizes is not None for sizes in ranged):
@@ -66,8 +69,9 @@ class Input:
                 f"Input{_of(name)} has format {format}; engines take contiguous tensors",
                 hint="leave format out; other layouts are copied when the module is called",
             )
-        self.range = ShapeRange(_sizes(low, name), _sizes(mid, name), _sizes(high, name))
+        self.shapes = ShapeRange(_sizes(low, name), _sizes(mid, name), _sizes(high, name))
         self.dtype = dtype_name(dtype)
+        self.range = None if range is None else _values(self.dtype, range, name)
         self.name = name
 
     @classmethod
@@ -76,12 +80,13 @@ class Input:
         return cls(tuple(tensor.shape), dtype=tensor.dtype, name=name)
 
     def __repr__(self) -> str:
-        sizes = self.range
+        sizes = self.shapes
         if sizes.min == sizes.max:
             shape = f"shape={sizes.min}"
         else:
             shape = f"min_shape={sizes.min}, opt_shape={sizes.opt}, max_shape={sizes.max}"
-        return f"Input({shape}, dtype={self.dtype!r}" + (f", name={self.name!r})" if self.name else ")")
+        values = f", range={self.range}" if self.range is not None else ""
+        return f"Input({shape}, dtype={self.dtype!r}{values}" + (f", name={self.name!r})" if self.name else ")")
 
 
 @dataclass(frozen=True)
@@ -114,10 +119,10 @@ def describe(
     named = named * count if len(named) == 1 else named
     profiles = []
     for positional, keywords in zip(listed, named, strict=True):
-        entries = [(spec.Input(name, given.dtype), given.range) for name, given in positional]
+        entries = [(spec.Input(name, given.dtype, range=given.range), given.shapes) for name, given in positional]
         for name, value in keywords.items():
             given = _input(value, f"kwarg_inputs[{name!r}]")
-            entries.append((spec.Input(str(name), given.dtype, keyword=True), given.range))
+            entries.append((spec.Input(str(name), given.dtype, True, given.range), given.shapes))
         profiles.append(entries)
     first = tuple(entry for entry, _ in profiles[0])
     _check_names(first)
@@ -125,7 +130,7 @@ def describe(
         if tuple(entry for entry, _ in entries) != first:
             raise UsageError(
                 f"profile {number} has other inputs than profile 0: {[e.name for e, _ in entries]}",
-                hint="all profiles have the same inputs, in one order, with the same dtypes; only shapes differ",
+                hint="all profiles have the same inputs, in one order, with the same dtypes and ranges; only shapes differ",
             )
     made = tuple(
         Profile(str(number), tuple((entry.name, shape) for entry, shape in entries))
@@ -170,6 +175,19 @@ def _sizes(shape: Shape, name: str) -> tuple[int, ...]:
             hint="a dynamic size is a range: min_shape, opt_shape and max_shape",
         )
     return sizes
+
+
+def _values(dtype: str, ends: Any, name: str) -> ValueRange:
+    try:
+        low, high = ends
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"range of Input{_of(name)} is {ends!r:.40}", hint="write the smallest and the largest value: (0, 30521)"
+        ) from None
+    found = value_range(dtype, low, high)
+    if isinstance(found, Misfit):
+        raise UsageError(f"Input{_of(name)}: {found.text}", hint=found.hint)
+    return found
 
 
 def is_tensor(value: object) -> bool:

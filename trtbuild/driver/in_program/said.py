@@ -51,6 +51,11 @@ _INPUTS = (
         r"the manifest declares (.+?): indices are integers, such as `\w+: \{dtype: (\w+)\}`",
         r'inputs say \1: indices are integers: Input(…, dtype="\2")',
     ),
+    (
+        r"integer inputs are 0 and 1 here; say which values the model takes: `(\w+): \{dtype: (\w+), range: [^`]*`",
+        r'integer inputs are 0 and 1 here; say which values \1 takes: Input(…, dtype="\2", range=(LOWEST, HIGHEST))',
+    ),
+    (r"`(\w+): \{range: \[([^\]]*)\]\}`", r"\1: Input(…, range=(\2))"),
     (r" \(the manifest's side of it: [^)]*\)", ""),
     (r"in the manifest\b", "in inputs"),
 )

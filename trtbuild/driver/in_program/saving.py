@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.driver.in_program import checked
-from trtbuild.driver.in_program.workspace import StoredPackage
 from trtbuild.driver.outputs.files import remove
 from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError
@@ -84,13 +83,12 @@ def _target(package: Package, target: str | None) -> str:
 
 
 def _write_package(package: Package, root: Path) -> None:
-    index = package.read_index() if isinstance(package, StoredPackage) else (package.path / INDEX).read_bytes()
     if root.exists() and package.path.exists() and root.samefile(package.path):
         return
     old = before(root, (), None)
     for name in package.index.files:
         _write(root / name, package.read([name])[name])
-    _write(root / INDEX, index)
+    _write(root / INDEX, package.raw)
     wanted = {root / name for name in package.index.files}
     for path in old:
         if path not in wanted:

@@ -84,7 +84,7 @@ class ProgramWorkspace(Workspace):
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
         place = self.project / "packages" / index.sha256[:32]  # where a runtime cache may be kept
-        return StoredPackage(place, read_index(data), index.sha256, self.files, self.store)
+        return StoredPackage(place, read_index(data), index.sha256, data, self.files, self.store)
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,6 @@ class StoredPackage(Package):
             raise PackageDamaged(
                 f"{name} is no longer in the cache: {error}", hint="compile the module again; it is built anew"
             ) from error
-
-    def read_index(self) -> bytes:
-        """The bytes of the index."""
-        return bytes(self._read(INDEX))
 
 
 def _state() -> Path:

@@ -14,7 +14,6 @@ from typing import Any
 
 from trtbuild.core import provenance
 from trtbuild.core.engine_layers import layers
-from trtbuild.core.packaging import SCHEMA
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
 from trtbuild.driver.inspection.source_form import source_form
@@ -22,7 +21,9 @@ from trtbuild.driver.inspection.trtexec import Command, command
 from trtbuild.driver.packages_here import package_of
 from trtbuild.driver.subjects import Subject, of_package
 from trtbuild.driver.workspace import Request
-from trtbuild.errors import UsageError
+from trtbuild.errors import PackageError
+from trtbuild.regular import read_regular
+from trtbuild.runtime.package import Package, open_package
 
 Document = dict[str, Any]
 
@@ -31,11 +32,12 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
     """``trtbuild.inspect/1`` of a package, given by its directory or by its model's name.
 
     `memory` asks the GPU for what engines need of it. `onnx` is a directory (relative to the project) that the engines'
-    ONNX models are written into. Raises UsageError, BlobMissing, EntryCorrupt.
+    ONNX models are written into. Raises UsageError, PackageError,
+    BlobMissing, EntryCorrupt.
     """
-    path = package_of(request, name)
-    index = _index(path)
-    subject = of_package(Path(request.project).absolute(), path, name, offline=request.offline or onnx is None)
+    package = open_package(package_of(request, name))
+    index, names = json.loads(package.raw), _document(package, "names.json")
+    subject = of_package(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
     written = write_onnx(request, index, subject, onnx) if onnx is not None else {}
     engines = [
         {
@@ -44,7 +46,7 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
             "plan": plan,
             "size": index["files"][plan]["size"],
             "sha256": index["files"][plan]["sha256"],
-            "layers": _layers(path, index, target, partition),
+            "layers": _layers(package, names, target, partition),
             "onnx": written.get((target, partition)),
             "trtexec": _trtexec(index, subject, target, partition, written.get((target, partition))),
         }
@@ -53,35 +55,31 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
     ]
     return {
         "schema": "trtbuild.inspect/1",
-        "path": str(path),
-        "source": source_form(path),
+        "path": str(package.path),
+        "source": source_form(names),
         "index": index,
         "engines": engines,
-        "memory": device_memory(path) if memory else None,
-        "provenance": _provenance(path, subject).to_json(),
+        "memory": device_memory(package.path) if memory else None,
+        "provenance": _provenance(package).to_json(),
     }
 
 
-def _index(path: Path) -> Mapping[str, Any]:
+def _document(package: Package, name: str) -> Any:
+    """A JSON document that a package holds; None where it has none that is whole."""
     try:
-        index = json.loads((path / "index.json").read_bytes())
-    except ValueError:
-        raise UsageError(f"{path}/index.json is not JSON", hint="build the package again") from None
-    if not isinstance(index, dict) or index.get("schema") != SCHEMA:
-        schema = index.get("schema") if isinstance(index, dict) else None
-        raise UsageError(f"{path} is a package of another format: {schema!r}", hint="build it again")
-    return index
+        return json.loads(bytes(package.read([name])[name]))
+    except (KeyError, PackageError, ValueError):
+        return None
 
 
-def _layers(path: Path, index: Mapping[str, Any], target: str, partition: str) -> list[Document]:
+def _layers(package: Package, names: Any, target: str, partition: str) -> list[Document]:
     """The layers of an engine; none where the package's files do not tell."""
-    found = index["targets"][target].get("layers", {}).get(partition)
+    found = package.index.targets[target].layers.get(partition)
     if found is None:
         return []
     try:
-        names = json.loads((path / "names.json").read_bytes())[target][partition]
-        return [layer.to_json() for layer in layers(json.loads((path / found).read_bytes()), names)]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [layer.to_json() for layer in layers(_document(package, found), names[target][partition])]
+    except (ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
@@ -99,9 +97,9 @@ def _trtexec(
     return {**made.to_json(), "text": str(made)}
 
 
-def _provenance(path: Path, subject: Subject) -> provenance.Provenance:
+def _provenance(package: Package) -> provenance.Provenance:
     try:
-        data: bytes | None = (path / provenance.NAME).read_bytes()
+        data: bytes | None = read_regular(package.path / provenance.NAME)
     except OSError:
         data = None
-    return provenance.of(data, subject.index or "")
+    return provenance.of(data, package.digest)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 #: TensorRT's kinds of layers, as a recorded network names them. ONNX's operators begin with a capital, PyTorch's have dots.
 _NETWORK, _ONNX = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 
 
-def source_form(path: Path) -> str | None:
-    """``program``, ``onnx`` or ``network`` for the package in `path`; None where its names do not tell."""
+def source_form(names: Any) -> str | None:
+    """``program``, ``onnx`` or ``network`` by the document ``names.json`` of a package; None where that does not tell."""
     try:
-        operators = list(_operators(json.loads((path / "names.json").read_bytes())))
-    except (OSError, ValueError, AttributeError, TypeError, IndexError):
+        operators = list(_operators(names))
+    except (AttributeError, TypeError, IndexError):
         return None
     if not operators:
         return None

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trtbuild.core.package_reading import check_path
 from trtbuild.core.packaging import SCHEMA
 from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record, is_digest
 from trtbuild.driver.outputs.files import OutputFile
+from trtbuild.regular import read_regular
 
 INDEX = "index.json"
 NAMES = "names.json"
@@ -40,10 +42,9 @@ def files(root: str, index: Index, record: Record) -> list[OutputFile]:
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
     """The files that the package that is there lists."""
     try:
-        index = json.loads((root / INDEX).read_bytes())
+        index = json.loads(read_regular(root / INDEX))
         if index["schema"] != SCHEMA:
             return []
-        names = [PurePosixPath(name) for name in index["files"]]
+        return [root / check_path(name) for name in index["files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [root / name for name in names if not name.is_absolute() and ".." not in name.parts]

@@ -171,7 +171,7 @@ def _timed(
 
 def _ours(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
     arrays = {
-        entry.name: on_device.put(made_up(entry.dtype, point.shapes[entry.name], seed))
+        entry.name: on_device.put(made_up(entry.dtype, point.shapes[entry.name], seed, entry.range))
         for seed, entry in enumerate(index.inputs)
     }
     return Timed(lambda: on_device.run(arrays), on_device.wait)

@@ -4,7 +4,8 @@ Rules
 1. A tensor is a NumPy array and torch's name of its element type; bfloat16, which NumPy lacks, is its bits as uint16.
 2. Files are read for their data alone: ``.npy`` and ``.npz`` without pickle, ``.safetensors`` by its format
    (https://github.com/huggingface/safetensors, "Format").
-3. Made-up values follow from the seed: floats are normal, integers 0 and 1 (legal ids and masks), bools mixed.
+3. Made-up values follow from the seed, and lie in the range that an input says. Without one floats are normal, integers
+   0 and 1 (legal ids and masks), bools mixed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtbuild.core.value_ranges import ValueRange
 from trtbuild.errors import EnvironmentFault, UsageError
+from trtbuild.regular import open_regular, read_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,11 +73,13 @@ def require_numpy() -> Any:
     return numpy
 
 
-def made_up(dtype: str, shape: Sequence[int], seed: int) -> HostTensor:
+def made_up(dtype: str, shape: Sequence[int], seed: int, within: ValueRange | None = None) -> HostTensor:
     """Rule 3. Raises UsageError for a dtype that numpy has not."""
     numpy = require_numpy()
     values, size = numpy.random.default_rng(seed), tuple(shape)
-    if dtype == "bool":
+    if within is not None:
+        made = _within(dtype, size, within, values)
+    elif dtype == "bool":
         made = values.random(size) > 0.5
     elif dtype == "bfloat16":
         floats = numpy.asarray(values.standard_normal(size, dtype=numpy.float32))
@@ -88,6 +93,19 @@ def made_up(dtype: str, shape: Sequence[int], seed: int) -> HostTensor:
     else:
         raise UsageError(f"no values can be made up for {dtype}", hint="give the input as a file")
     return HostTensor(dtype, numpy.asarray(made))  # of a scalar numpy computes no array
+
+
+def _within(dtype: str, size: tuple[int, ...], ends: ValueRange, values: Any) -> Any:
+    """Values from the first to the last of `ends`, as `HostTensor` has them."""
+    numpy = require_numpy()
+    low, high = ends
+    if dtype.startswith(("int", "uint")):
+        return values.integers(low, high, size, dtype=dtype, endpoint=True)
+    share = numpy.asarray(values.random(size))
+    made = numpy.clip((1 - share) * low + share * high, low, high)  # the difference of the ends may be infinite
+    if dtype != "bfloat16":
+        return made.astype(dtype)
+    return (numpy.asarray(made.astype(numpy.float32)).view(numpy.uint32) >> 16).astype(numpy.uint16)
 
 
 # -- files
@@ -104,9 +122,10 @@ def read(path: Path) -> dict[str, HostTensor]:
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path, numpy)
-        found = numpy.load(path, allow_pickle=False)
-        arrays = {"": found} if path.suffix == ".npy" else {name: found[name] for name in found.files}
-        return {name: _of_numpy(array, path) for name, array in arrays.items()}
+        with open(open_regular(path), "rb") as file:
+            found = numpy.load(file, allow_pickle=False)
+            arrays = {"": found} if path.suffix == ".npy" else {name: found[name] for name in found.files}
+            return {name: _of_numpy(array, path) for name, array in arrays.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UsageError:
@@ -123,7 +142,7 @@ def _of_numpy(array: Any, path: Path) -> HostTensor:
 
 
 def _read_safetensors(path: Path, numpy: Any) -> dict[str, HostTensor]:
-    data = path.read_bytes()
+    data = read_regular(path)
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, _LONGEST_HEADER):
         raise ValueError("its header is cut off")

@@ -4,7 +4,7 @@
 ``file.npz``               the inputs that a file names
 ``name=random:2x3x64``     random values of this shape; ``random`` alone: of the shape that fits the others
 
-Inputs that nobody gives are random.
+Inputs that nobody gives are random, within the range that the package says of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def gather(
                 shapes[name] = found
     whole = shapes_of(index, shapes, profile, which)
     return {
-        entry.name: files.get(entry.name) or Given(made_up(entry.dtype, whole[entry.name], seed + number), _RANDOM)
+        entry.name: files.get(entry.name)
+        or Given(made_up(entry.dtype, whole[entry.name], seed + number, entry.range), _RANDOM)
         for number, entry in enumerate(index.inputs)
     }
 

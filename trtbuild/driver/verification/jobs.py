@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trtbuild.core.graph import ModelPlan, Step
 from trtbuild.core.partitions import Partitions
 from trtbuild.core.record import Record
-from trtbuild.core.verification import Point, tolerance
+from trtbuild.core.verification import Point, tolerances
 from trtbuild.driver.workspace import Workspace
 from trtbuild.stages.verify.job import VerifyJob
 
@@ -67,7 +67,8 @@ def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *
             inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
             points=points,
             shapes=tuple(plan.shapes.sizes(point.sizes) for point in points),
-            tolerance=tolerance("onnxruntime", model.precision),
+            tolerances=tolerances("onnxruntime"),
+            ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
             by_onnx=by_onnx,
             replay=replay,
         )

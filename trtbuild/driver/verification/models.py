@@ -134,9 +134,8 @@ class _Model:
             reason = f"it comes from `{source.kind}`: there is no PyTorch model to compare with"
             not_run = [{"target": target.name, "reason": reason} for target in self._plan.model.targets]
             return self._entry("unchecked", not_run=not_run)
-        model = self._plan.model
         done = [cut for work in self._works() if (cut := self._done(work)) is not None]
-        cuts = records.with_tf32_hints(done, model.precision, model.builder.tf32)
+        cuts = records.with_tf32_hints(done, self._plan.model.builder.tf32)
         wrong = [cut for cut in cuts if cut["status"] == "wrong"]
         unchecked = [cut for cut in cuts if cut["status"] == "unchecked"]
         status = "wrong" if wrong else "unchecked" if unchecked or not cuts else "right"
@@ -184,14 +183,13 @@ class _Model:
     ) -> CutJob:
         """The job of a cut for one runner."""
         name = self._name + ("" if by == "onnxruntime" and not number else f"@{at or number}")
-        tolerance = self._options.tolerance
         return replace(
             cut,
             job=replace(
                 cut.job,
                 points=points,
                 shapes=tuple(self._plan.shapes.sizes(point.sizes) for point in points),
-                tolerance=verification.tolerance(by, self._plan.model.precision) if tolerance is None else tolerance,
+                tolerances=verification.tolerances(by, self._options.tolerance),
                 worst=str(self._workspace.project / FOLDER / f"{name}.safetensors"),
             ),
         )
@@ -206,7 +204,16 @@ class _Model:
     ) -> Recipe:
         job = cut.job
         return keys.verification(
-            by, cut.program_graph, job.partitions, made_of, job.weights, job.points, job.tolerance, versions, machine
+            by,
+            cut.program_graph,
+            job.partitions,
+            made_of,
+            job.weights,
+            job.points,
+            job.tolerances,
+            versions,
+            machine,
+            job.ranges,
         )
 
     def _bring(self, cut: CutJob) -> None:

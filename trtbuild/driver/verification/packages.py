@@ -103,7 +103,7 @@ class _Packed:
                 cuts.append(self._cut(index.targets[name], fit))
             except NotCompared as error:
                 not_run.append({"target": name, "reason": str(error)})
-        cuts = records.with_tf32_hints(cuts, index.precision, None)
+        cuts = records.with_tf32_hints(cuts, None)
         found = {cut["status"] for cut in cuts}
         status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
         if status == "wrong" and self._replay is None:
@@ -151,7 +151,6 @@ class _Packed:
         }
 
     def _job(self, target: PackedTarget, blobs: _Blobs) -> VerifyJob:
-        precision, given = self._model.precision, self._options.tolerance
         slots = range(max(self._package.index.weights, default=-1) + 1)
         programs = {graph: self._package.index.files[path].sha256 for graph, path in target.programs.items()}
         return VerifyJob(
@@ -165,7 +164,8 @@ class _Packed:
             inputs=tuple((entry.name, entry.dtype) for entry in self._package.index.inputs),
             points=self._points,
             shapes=tuple(self._shapes.sizes(point.sizes) for point in self._points),
-            tolerance=verification.tolerance("engine", precision) if given is None else given,
+            tolerances=verification.tolerances("engine", self._options.tolerance),
+            ranges={entry.name: entry.range for entry in self._package.index.inputs if entry.range is not None},
             by_onnx=blobs.has_onnx,
             worst=None,
             replay=None if self._replay is None else str(self._replay),
@@ -214,7 +214,7 @@ def _axis(size: Any) -> int | SymbolAxis:
 def _model(package: Package) -> Model:
     """As much of the model as points follow from."""
     index = package.index
-    inputs = tuple(Input(entry.name, entry.dtype, entry.keyword) for entry in index.inputs)
+    inputs = tuple(Input(entry.name, entry.dtype, entry.keyword, entry.range) for entry in index.inputs)
     profiles = tuple(
         Profile(profile.name, tuple(zip((entry.name for entry in inputs), profile.shapes, strict=True)))
         for profile in index.profiles

@@ -64,22 +64,23 @@ def keep(store: Store, recipe: Recipe, report: Document) -> Record:
     return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, made), replace=True)
 
 
-def with_tf32_hints(cuts: Sequence[Document], precision: str, tf32: bool | None) -> list[Document]:
-    """The entries of a model, those of float32 engines whose conversions are not wrong with a ``hint`` where TF32 may be
-    all that is. `tf32` is whether they were built with it, None where that is not known."""
+def with_tf32_hints(cuts: Sequence[Document], tf32: bool | None) -> list[Document]:
+    """The entries of a model, those of engines whose conversions are not wrong with a ``hint`` where they compute in
+    float32 and TF32 may be all that is wrong. `tf32` is whether they were built with it, None where that is not known."""
     wrong = {name for cut in cuts if cut["by"] != "engine" and cut["status"] == "wrong" for name in cut["targets"]}
 
-    def hinted(each: Document, tolerance: float) -> Document:
-        hint = verification.tf32_hint(each, tolerance, tf32)
+    def hinted(each: Document, cut: Document) -> Document:
+        in_float32 = each["precision"] == "float32"
+        hint = verification.tf32_hint(each, verification.allowed(each, cut), tf32) if in_float32 else None
         return each if hint is None else {**each, "hint": hint}
 
     return [
         cut
-        if cut["by"] != "engine" or precision != "float32" or not wrong.isdisjoint(cut["targets"])
+        if cut["by"] != "engine" or not wrong.isdisjoint(cut["targets"])
         else {
             **cut,
-            "partitions": [hinted(each, cut["tolerance"]) for each in cut["partitions"]],
-            "whole": hinted(cut["whole"], cut["tolerance"]),
+            "partitions": [hinted(each, cut) for each in cut["partitions"]],
+            "whole": hinted(cut["whole"], cut),
         }
         for cut in cuts
     ]

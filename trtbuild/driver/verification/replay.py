@@ -11,6 +11,7 @@ from trtbuild.core.shapes import Axis, ShapePlan, symbol_values
 from trtbuild.core.spec import Model
 from trtbuild.core.verification import Point
 from trtbuild.errors import UsageError
+from trtbuild.regular import open_regular
 
 _MOST_HEADER_BYTES = 1 << 20
 
@@ -58,11 +59,19 @@ def _axes(axes: Sequence[Axis], shapes: ShapePlan) -> str:
 
 def _shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length if length <= _MOST_HEADER_BYTES else 0))
-        return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        return {name: _sizes(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
     except OSError as error:
         raise UsageError(f"{path.name} cannot be read: {error.strerror}") from error
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path.name} is no file of inputs", hint="it is in the form of safetensors") from error
+
+
+def _sizes(shape: Sequence[object]) -> tuple[int, ...]:
+    """Raises TypeError for what is no shape."""
+    sizes = tuple(size for size in shape if type(size) is int)
+    if len(sizes) != len(shape):
+        raise TypeError("a size is a whole number")
+    return sizes

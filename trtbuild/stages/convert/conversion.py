@@ -8,6 +8,8 @@ Rules
 3. Names, order and bytes are canonical (`structure` before, `canonical` after), size symbols too.
 4. What torch.onnx.export does before it translates is done here too: implicit type promotion becomes explicit, and
    run-time assertions go. Decomposing is the lower step's, with the table of `trtbuild.stages.program.translations`.
+5. What ONNX infers of the result is what the program says (`types`). Complex numbers are pairs of floats in a
+   translation, so none may come in or go out.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir
-from onnxscript import optimizer
+import torch
 from torch.export import ExportedProgram
 
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import ORIGIN, canonical
 from trtbuild.stages.convert.opset import lower_opset, raise_opset
+from trtbuild.stages.convert.optimizing import optimize
 from trtbuild.stages.convert.structure import size_names, structure
+from trtbuild.stages.convert.types import refuse_other_types
+from trtbuild.stages.program.fixed_symbols import fixed_symbols
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
@@ -61,11 +66,13 @@ def convert(program: Program, opset: int) -> Converted:
             hint="name the operators in partition.torch_executed_ops, so that they stay in PyTorch",
             nodes=tuple(index for index, _ in missing),
         )
+    _refuse_complex_borders(program)
     exported = structure(program)
     try:
-        model = _translated(program, exported, opset)
+        with fixed_symbols():
+            model = _translated(program, exported, opset)
         with quiet():
-            optimizer.optimize_ir(model)
+            optimize(model)
             _find_origins(model, exported)
             raise_opset(model, opset)
             proto = lower_opset(onnx_ir.to_proto(model), opset)
@@ -78,18 +85,43 @@ def convert(program: Program, opset: int) -> Converted:
     if foreign or proto.functions:
         raise ConversionRefused(f"the translation uses operators that are not ONNX's own: {', '.join(foreign)}")
     result, origins = canonical(proto, program.weights, opset)
+    refuse_other_types(result, program, origins)
     return Converted(result.SerializeToString(deterministic=True), origins)
+
+
+def _refuse_complex_borders(program: Program) -> None:
+    border = {*program.input_nodes, *program.output_nodes, *program.weight_nodes}
+    odd = {node for node in border if node.meta["val"].is_complex()}
+    if not odd:
+        return
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    touching = [index for index, node in enumerate(calls) if node in odd or not odd.isdisjoint(node.all_input_nodes)]
+    kinds = sorted({str(node.meta["val"].dtype).removeprefix("torch.") for node in odd})
+    raise ConversionRefused(
+        f"an engine neither takes nor gives {' or '.join(kinds)}",
+        hint="make the numbers real before they leave the operators that compute them: torch.view_as_real",
+        nodes=tuple(touching),
+    )
 
 
 def untranslatable(program: Program) -> list[tuple[int, str]]:
     """The call_function nodes (by index) that the exporter has no translation for, with their operators' names."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    return [(index, target_name(node.target)) for index, node in enumerate(calls) if not has_translation(node)]
+    missing = (index for index, node in enumerate(calls) if not has_translation(node) or _crops(node))
+    return [(index, target_name(calls[index].target)) for index in missing]
+
+
+def _crops(node: torch.fx.Node) -> bool:
+    """Whether a padding with the border's own values takes away: ONNX's Pad does that for constants alone."""
+    name = getattr(node.target, "_opname", "")
+    amounts = node.args[1] if name.startswith(("replication_pad", "reflection_pad")) else ()
+    return isinstance(amounts, list | tuple) and any(isinstance(n, int) and n < 0 for n in amounts)
 
 
 def _translated(program: Program, exported: ExportedProgram, opset: int) -> onnx_ir.Model:
     try:
         promote_types(exported.graph_module)
+        _name_outputs(exported)
         remove_assertions(exported.graph_module)
         model = translate(exported, opset)
     except Untranslated as error:
@@ -111,6 +143,13 @@ def _translated(program: Program, exported: ExportedProgram, opset: int) -> onnx
         if origin is not None:
             node.metadata_props[ORIGIN] = str(origin)
     return model
+
+
+def _name_outputs(exported: ExportedProgram) -> None:
+    """Return what the graph returns: a promoted operator computes in a wider type, and the cast back behind it is a node of
+    its own."""
+    for spec, node in zip(exported.graph_signature.output_specs, exported.graph.output_node().args[0], strict=True):
+        spec.arg.name = node.name
 
 
 def _find_origins(model: onnx_ir.Model, exported: ExportedProgram) -> None:

@@ -18,7 +18,7 @@ from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
-from trtbuild.errors import SourceError
+from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
@@ -31,7 +31,7 @@ def functionalize(program: Program, request: Request) -> Program:
     if is_done(program, request):
         return _copy(program)
     wanted = [(spec, node.name) for spec, node in zip(_inputs(program.exported), program.placeholders, strict=True)]
-    exported = program.exported.run_decompositions(dict(request.decompositions))
+    exported = _decomposed(program, request)
     _refuse_mutations(exported, [name for spec, name in wanted if spec.kind == InputKind.USER_INPUT])
     inputs = _restore_placeholders(exported, wanted)
     adopt_orphans(exported.graph_module)
@@ -41,6 +41,17 @@ def functionalize(program: Program, request: Request) -> Program:
     ]
     functional = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants)
     return Program(functional, program.weights)
+
+
+def _decomposed(program: Program, request: Request) -> ExportedProgram:
+    try:
+        return program.exported.run_decompositions(dict(request.decompositions))
+    except Exception as error:  # whatever a decomposition raises
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise ConversionRefused(
+            f"PyTorch cannot decompose the traced model: {type(error).__name__}: {reason}",
+            hint="write the operator in it in another way, or try another release of PyTorch",
+        ) from error
 
 
 def is_done(program: Program, request: Request) -> bool:

@@ -16,6 +16,8 @@ from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.precision import apply_precision
 from trtbuild.stages.lower.request import Request
+from trtbuild.stages.lower.squeezes import name_squeezed_axes
+from trtbuild.stages.lower.unwritten import write_zeros
 from trtbuild.stages.lower.views import free_views
 from trtbuild.stages.program.functional import Program
 
@@ -35,6 +37,8 @@ PASSES: tuple[Pass, ...] = (
         functionalize,
         "in-place writes to views are wrong once a graph is split; operators without a translation are decomposed",
     ),
+    Pass("write-zeros", write_zeros, "memory that nobody wrote is another value in every engine"),
+    Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze takes an axis out whatever its size is"),
     Pass("drop-checks", drop_checks, "assertions compute nothing: ranges are checked by the profiles and the trace"),
     Pass("drop-identities", drop_identities, "a copy of what nothing mutates is the thing itself"),
     Pass("free-views", free_views, "strides are PyTorch's own affair, and the next passes change them"),

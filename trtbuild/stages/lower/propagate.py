@@ -1,7 +1,8 @@
 """The fake values of nodes that a pass made or changed, and of what reads them.
 
 Rules
-1. Only such nodes are run again: running a node whose size depends on data would make a second symbol for one size.
+1. Only such nodes are run again. One whose size depends on data is not, for that would make a second symbol for one size:
+   of its result the dtype alone is changed, to that of its first input.
 2. A reader is run again where the dtype, shape or strides of its input are not what they were.
 3. Nested graphs are not entered: what they are given has the dtypes it had.
 """
@@ -14,6 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
@@ -35,15 +37,32 @@ def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:
         return False
     if node not in changed and not any(source in changed for source in node.all_input_nodes):
         return False
-    if _DATA_DEPENDENT & set(getattr(node.target, "tags", ())):
-        return False
     before = _layout(node.meta.get("val"))
-    propagate(node)
+    if _DATA_DEPENDENT & set(getattr(node.target, "tags", ())) and _depends_on_data(node.meta.get("val")):
+        _follow_dtype(node)
+    else:
+        propagate(node)
     if _layout(node.meta["val"]) == before:
         changed.discard(node)
     else:
         changed.add(node)
     return True
+
+
+def _depends_on_data(value: Any) -> bool:
+    return any(
+        free_unbacked_symbols(list(leaf.shape)) if isinstance(leaf, torch.Tensor) else free_unbacked_symbols(leaf)
+        for leaf in pytree.tree_leaves(value)
+        if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+    )
+
+
+def _follow_dtype(node: torch.fx.Node) -> None:
+    value, (source, *_) = node.meta.get("val"), node.all_input_nodes
+    given = source.meta.get("val")
+    if isinstance(value, FakeTensor) and isinstance(given, torch.Tensor) and value.is_floating_point():
+        with value.fake_mode:
+            node.meta["val"] = value.to(given.dtype)
 
 
 def _layout(value: Any) -> list[object]:

@@ -25,11 +25,15 @@ from trtbuild.core.spec import PartitionSettings
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
 from trtbuild.stages.partition.labels import Label, check_listed, label_units
+from trtbuild.stages.partition.nothing import made_of_nothing
 from trtbuild.stages.partition.pieces import Piece, pieces_of
 from trtbuild.stages.partition.regions import REST, check_patterns, module_path
 from trtbuild.stages.partition.split import Built, build
 from trtbuild.stages.partition.units import Unit, owners, takers, units_of
+from trtbuild.stages.program.fixed_symbols import fixed_symbols
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.guard import refuse_inconsistency
+from trtbuild.stages.program.sizes import points_of
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import program_text, target_name
 
@@ -61,15 +65,22 @@ class Judge(Protocol):
         """None when the candidate converts and parses. `text` is its canonical text."""
 
 
-def partition(program: Program, settings: PartitionSettings, judge: Judge) -> Partitioned:
-    """Cut a lowered program. Raises ConversionRefused under rule 4, SourceError for a pattern of `granularity` that
-    matches nothing, and what `judge` raises."""
-    return _Partitioner(program, settings, judge).run()
+def partition(
+    program: Program, settings: PartitionSettings, judge: Judge, points: Sequence[Sequence[int]] = ()
+) -> Partitioned:
+    """Cut a lowered program. `points` are numbers of the symbols at which sizes are compared, beside those that follow from
+    the ranges. Raises ConversionRefused under rule 4, SourceError for a pattern of `granularity` that matches nothing,
+    InconsistentShapes where a piece has other sizes than what it was cut from, and what `judge` raises."""
+    with fixed_symbols():
+        return _Partitioner(program, settings, judge, points).run()
 
 
 class _Partitioner:
-    def __init__(self, program: Program, settings: PartitionSettings, judge: Judge) -> None:
+    def __init__(
+        self, program: Program, settings: PartitionSettings, judge: Judge, points: Sequence[Sequence[int]]
+    ) -> None:
         self._program = program
+        self._points = points_of(program, points)
         self._settings = settings
         self._judge = judge
         self._symbols = Symbols(program)
@@ -83,6 +94,7 @@ class _Partitioner:
             check_patterns(self._units, settings.granularity)
         check_listed(settings.torch_executed_ops)
         refused = _untranslatable(self._program, self._units, self._judge)
+        refused = made_of_nothing(self._units, self._points) | refused
         while True:
             labels = label_units(self._units, settings, refused)
             joined, groups = cut_units(self._units, labels, settings)
@@ -104,6 +116,7 @@ class _Partitioner:
         """The piece's program and its text, made once however often the graph is cut."""
         if piece.identity not in self._built:
             built = build(self._program, piece, self._symbols)
+            refuse_inconsistency(built.program, self._points, "the cut")
             self._built[piece.identity] = built, program_text(built.program)
         return self._built[piece.identity]
 

@@ -28,6 +28,8 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from trtbuild.stages.program.fixed_symbols import fixed_symbols
+
 _KEPT_META = ("val", "nn_module_stack")
 _MODULE = "torch.nn.Module"
 _WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER)
@@ -88,13 +90,27 @@ class Program:
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
         extra = {"trtbuild.weights": ""}
-        exported = torch.export.load(io.BytesIO(data), extra_files=extra)
+        with fixed_symbols():
+            exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # Loading gives every result of a call that has several a getitem, used or not: what was stored comes back.
         for node in reversed(exported.graph.nodes):
             if node.target is operator.getitem and not node.users:
                 exported.graph.erase_node(node)
         exported.graph_module.recompile()
+        _know_examples(exported)
         return cls(exported, int(extra["trtbuild.weights"]))
+
+
+def _know_examples(exported: ExportedProgram) -> None:
+    """Tell torch the example of each symbol: of ``4*s`` a file holds that of the product alone."""
+    for node in exported.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt) and size.node.has_hint():
+                unit, symbol = size.node.expr.as_coeff_Mul()
+                known = size.node.shape_env.backed_var_to_val
+                if symbol.is_Symbol and symbol not in known and size.node.hint % int(unit) == 0:
+                    size.node.shape_env.add_backed_var_to_val(symbol, size.node.hint // int(unit))
 
 
 @dataclass(frozen=True)

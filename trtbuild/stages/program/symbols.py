@@ -10,6 +10,7 @@ import torch
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from trtbuild.core.engine_job import Declared
 from trtbuild.core.expressions import UNBOUNDED, Expression, interval
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
@@ -91,6 +92,20 @@ def largest_sizes(program: Program) -> list[int]:
     shapes = [[symbols.expression(size) for size in node.meta["val"].shape] for node in program.input_nodes]
     ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
     return [max((interval(size, ranges)[1] for size in shape), default=0) for shape in shapes]
+
+
+def declared_types(program: Program) -> tuple[list[Declared], list[Declared]]:
+    """What the inputs and the outputs are: dtype, and sizes, None where they are dynamic."""
+    symbols = Symbols(program)
+
+    def declared(node: torch.fx.Node) -> Declared:
+        value = node.meta["val"]
+        ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
+        ends = [interval(symbols.expression(size), ranges) for size in value.shape]
+        sizes = tuple(low if low == high else None for low, high in ends)
+        return str(value.dtype).removeprefix("torch."), sizes
+
+    return [declared(node) for node in program.input_nodes], [declared(node) for node in program.output_nodes]
 
 
 _OPERATORS = {

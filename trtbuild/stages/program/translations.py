@@ -60,7 +60,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     from torch.onnx._internal.exporter import _decomp
 
     translated = set(_decomp.get_onnx_implemented_overloads(_registry()))
-    return _decomp.create_onnx_friendly_decomposition_table(translated)
+    table = _decomp.create_onnx_friendly_decomposition_table(translated)
+    return {operator: function for operator, function in table.items() if operator not in _WHOLE}
 
 
 def has_translation(node: torch.fx.Node) -> bool:
@@ -140,6 +141,17 @@ def _untranslated(error: BaseException, exported: ExportedProgram) -> Untranslat
 def _is_dead_scalar(node: torch.fx.Node) -> bool:
     return not node.users and isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat)
 
+
+#: Operators of which torch's decomposition says a wrong type (2.13): that of the sign bit is a bool, and is called a float.
+_WHOLE = frozenset(
+    {
+        torch.ops.aten.signbit.default,
+        torch.ops.aten.signbit.out,
+        torch.ops.aten.copysign.Tensor,
+        torch.ops.aten.copysign.Scalar,
+        torch.ops.aten.copysign.out,
+    }
+)
 
 _ASSERTIONS = frozenset(
     {

@@ -16,6 +16,7 @@ from urllib.error import URLError
 
 from trtbuild.core.nearest import nearest
 from trtbuild.core.spec import Input
+from trtbuild.core.value_ranges import is_beyond
 
 _NO_GPU = re.compile(
     r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|on a CUDA device but|CUDA driver"
@@ -48,6 +49,21 @@ def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) 
         )
     fits = isinstance(error, RuntimeError | ValueError | IndexError | AssertionError)
     return otherwise if fits and not isinstance(error, NotImplementedError | RecursionError) else None
+
+
+def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
+    """What to do when the model does not take the integers that it is tried with, where these are a likely reason."""
+    integers = [entry for entry in inputs if "int" in entry.dtype]
+    if not integers or not is_beyond(str(error)):
+        return None
+    unsaid = next((entry for entry in integers if entry.range is None), None)
+    if unsaid is not None:
+        return (
+            "integer inputs are 0 and 1 here; say which values the model takes: "
+            f"`{unsaid.name}: {{dtype: {unsaid.dtype}, range: [LOWEST, HIGHEST]}}`"
+        )
+    told = ", ".join(f"`{entry.name}: {{range: {list(entry.range or ())}}}`" for entry in integers)
+    return f"the values here are from {told}: correct the range, or the model"
 
 
 def misspelt_module(name: str, folders: Sequence[Path]) -> str | None:

@@ -1,7 +1,7 @@
 """Example values: what a model is traced and proven with.
 
-Deterministic: a value follows from the seed, the dtype and the shape alone. Integers are 0 and 1, so that they are legal
-ids of any embedding and legal masks; bools are mixed; floats are normal.
+Deterministic: a value follows from the seed, the dtype, the shape and the input's range alone. Without a range, integers
+are 0 and 1, so that they are legal ids of any embedding and legal masks; bools are mixed; floats are normal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trtbuild.core.spec import Input
+from trtbuild.stages.values import in_range
 
 SEED = 0
 
@@ -44,7 +45,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def tensors(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], seed: int = SEED) -> list[torch.Tensor]:
     """One tensor for each input, in order; equal for equal arguments."""
     generator = torch.Generator().manual_seed(seed)
-    return [_tensor(dtype_of(entry.dtype), shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
+    return [_tensor(entry, shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
 
 
 def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -54,8 +55,10 @@ def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tupl
     return args, {entry.name: value for entry, value in pairs if entry.keyword}
 
 
-def _tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
-    size = tuple(shape)
+def _tensor(entry: Input, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    dtype, size = dtype_of(entry.dtype), tuple(shape)
+    if entry.range is not None:
+        return in_range(dtype, size, entry.range, generator)
     if dtype is torch.bool:
         return torch.rand(size, generator=generator) > 0.5
     if dtype.is_complex:

@@ -7,12 +7,16 @@ Rules
    still in the graph and mutated buffers do not show.
 4. The guards that export took and kept to itself are handed on (`Exported.guards`): derived dims, relations between dims
    and size-1 assumptions are not reported as violations, so `proof` tries the sizes that break them.
-5. Keyword inputs of a program of torch.export come in its own order: torch.export takes the tensors of such a module by
+5. torch takes every dynamic size to be 2 or more, so a range that ends at 2 is one size to it, and not a symbol any more.
+   Such a dim is traced as one that may be `ROOM` long. A model that cannot be (it has a table of two rows) is traced as
+   declared.
+6. Keyword inputs of a program of torch.export come in its own order: torch.export takes the tensors of such a module by
    place when it traces it again (seen in 2.13), though the module itself goes by their names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from dataclasses import dataclass
@@ -25,13 +29,16 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 
 from trtbuild.core.shapes import ShapePlan, SymbolAxis
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.advice import shape_advice
+from trtbuild.stages.trace.advice import shape_advice, value_advice
 from trtbuild.stages.trace.constraints import torch_name, violations
 from trtbuild.stages.trace.decomposing import decomposed
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.signature import bound_to_forward
+
+#: The least upper end of a dim's range, in its unit (rule 5).
+ROOM = 3
 
 
 @dataclass
@@ -48,9 +55,8 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
     arguments = bound_to_forward(module, job, args, kwargs, frames)
     kwargs = _in_order(module, arguments.signature, kwargs)
-    dynamic = _dynamic_shapes(arguments, job, args, kwargs)
     try:
-        raw = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        raw = _export(module, arguments, job, args, kwargs)
     except GuardOnDataDependentSymNode as error:
         frames.raise_from(
             error,
@@ -75,18 +81,31 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     return Exported(raw, program, guards)
 
 
-def dims_of(plan: ShapePlan) -> list[Any]:
-    """One torch Dim (or a derived one, for ``multiple_of``) for each symbol."""
+def _export(
+    module: torch.nn.Module, bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> ExportedProgram:
+    def export_up_to(least: int) -> ExportedProgram:
+        dynamic = _dynamic_shapes(bound, job, args, kwargs, dims_of(job.shapes, least))
+        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+
+    if any(symbol.max // symbol.multiple_of < ROOM for symbol in job.shapes.symbols):
+        with contextlib.suppress(Exception):  # what is wrong is said of the ranges that were declared
+            return export_up_to(ROOM)
+    return export_up_to(0)
+
+
+def dims_of(plan: ShapePlan, least: int = 0) -> list[Any]:
+    """One torch Dim (or a derived one, for ``multiple_of``) for each symbol. A range ends at `least` units or later."""
     found = []
     for number, symbol in enumerate(plan.symbols):
         unit = symbol.multiple_of
-        dim = Dim(torch_name(number), min=symbol.min // unit, max=symbol.max // unit)
+        dim = Dim(torch_name(number), min=symbol.min // unit, max=max(symbol.max // unit, least))
         found.append(unit * dim if unit > 1 else dim)
     return found
 
 
 def _in_order(module: torch.nn.Module, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`kwargs` in the order in which torch.export may be given them (rule 5)."""
+    """`kwargs` in the order in which torch.export may be given them (rule 6)."""
     if not isinstance(module, torch.fx.GraphModule):
         return kwargs
     places = {name: number for number, name in enumerate(signature.parameters)}
@@ -94,10 +113,9 @@ def _in_order(module: torch.nn.Module, signature: inspect.Signature, kwargs: dic
 
 
 def _dynamic_shapes(
-    bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any]
+    bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[Any]
 ) -> dict[str, Any]:
-    """The dims of each argument, in the structure in which forward receives them."""
-    dims = dims_of(job.shapes)
+    """The dim of each axis of each argument, in the structure in which forward receives them."""
     per_input = [
         {number: dims[axis.symbol] for number, axis in enumerate(shape) if isinstance(axis, SymbolAxis)}
         for shape in job.shapes.shapes
@@ -124,7 +142,8 @@ def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
             hint=shape_advice(
                 error,
                 job.inputs,
-                "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
+                value_advice(error, job.inputs)
+                or "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
             ),
             fallback=job.place("source"),
         )

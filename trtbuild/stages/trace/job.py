@@ -44,7 +44,7 @@ class TraceJob:
                 "cacheable": source.cacheable,
                 "roots": list(source.roots),
             },
-            "inputs": [[entry.name, entry.dtype, entry.keyword] for entry in self.inputs],
+            "inputs": [[entry.name, entry.dtype, entry.keyword, entry.range] for entry in self.inputs],
             "symbols": [[s.name, s.min, s.max, s.example, s.multiple_of] for s in self.shapes.symbols],
             "shapes": [[_axis_to_json(axis) for axis in shape] for shape in self.shapes.shapes],
             "points": [list(point) for point in self.points],
@@ -70,7 +70,10 @@ class TraceJob:
                 cacheable=source["cacheable"],
                 roots=tuple(source["roots"]),
             ),
-            inputs=tuple(Input(name, dtype, keyword) for name, dtype, keyword in data["inputs"]),
+            inputs=tuple(
+                Input(name, dtype, keyword, None if values is None else (values[0], values[1]))
+                for name, dtype, keyword, values in data["inputs"]
+            ),
             shapes=ShapePlan(
                 symbols=tuple(Symbol(*fields) for fields in data["symbols"]),
                 shapes=tuple(tuple(_axis_from_json(axis) for axis in shape) for shape in data["shapes"]),

@@ -25,6 +25,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.advice import value_advice
 from trtbuild.stages.trace.arranging import Arranged
 from trtbuild.stages.trace.aside import Aside
 from trtbuild.stages.trace.checks import mutated
@@ -206,7 +207,9 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
             error,
             f"the model itself fails at {_sizes(point, job)}, which the profiles allow",
             code="eager",
-            hint=_hint(point, job) if point.guess else "change the profiles' shapes, or the model",
+            hint=_hint(point, job)
+            if point.guess
+            else value_advice(error, job.inputs) or "change the profiles' shapes, or the model",
             fallback=_place(point, job),
         )
     for (kind, name, tensor), version in zip(state, versions, strict=True):

@@ -76,6 +76,7 @@ def prepare() -> Started:
         "guards",
         "interface",
         "proof",
+        "ranks",
         "sources",
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
@@ -157,6 +158,7 @@ def trace_module(
     from trtbuild.stages.trace.guards import arguments_by_number, guesses
     from trtbuild.stages.trace.interface import interface
     from trtbuild.stages.trace.proof import Proof
+    from trtbuild.stages.trace.ranks import refuse_changing_ranks
     from trtbuild.stages.trace.weights import ModuleWeights, fill_unset, refuse_misfit
 
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
@@ -168,6 +170,7 @@ def trace_module(
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
     checks.refuse_odd_outputs(exported.program, job, frames.definition(module.forward))
     arranged = arrange(exported.program, weights, job)
+    refuse_changing_ranks(arranged.program, exported.raw, job, frames)
     numbered = arguments_by_number(inspect.signature(module.forward), job.inputs)
     guessed = guesses(exported.guards, numbered, job.shapes, job.inputs, job.points)
     program, values = arranged.program, _values(arranged, job)

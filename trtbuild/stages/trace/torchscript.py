@@ -22,6 +22,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.advice import value_advice
 from trtbuild.stages.trace.checks import refuse_training_mode
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.frames import Frames
@@ -142,7 +143,8 @@ def _structure(
             error,
             f"the model itself fails at the example shapes: {shapes}",
             code="eager",
-            hint="these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
+            hint=value_advice(error, job.inputs)
+            or "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
             fallback=job.place("source"),
         )
     return pytree.tree_flatten(result)[1]

@@ -1,7 +1,8 @@
 """Inputs to compare with: random values that the model can take; and files that keep them.
 
 Rules
-1. Floats are normal, as in the trace. Bools are random.
+1. Where an input says which values it takes, these are drawn from, each as likely as any other. What follows is for the
+   others. Floats are normal, as in the trace. Bools are random.
 2. Integers are 0 or 1, as in the trace, which has shown that the model takes these. Where an input is used to choose rows
    of a table (token ids, positions), all rows are chosen from: from 0 to the smallest of these tables.
 3. A file of inputs is in the form of safetensors, which any tool reads: the model's inputs by name.
@@ -17,9 +18,12 @@ from typing import Any
 
 import torch
 
+from trtbuild.core.value_ranges import ValueRange
 from trtbuild.core.verification import Point
 from trtbuild.errors import UsageError
+from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.values import in_range
 
 #: Operators behind which an index is still the same index.
 _SAME_INDEX = (
@@ -73,14 +77,22 @@ def _rows(table: Any, axis: Any = 0) -> int:
 
 
 def random_inputs(
-    inputs: Sequence[tuple[str, str]], shapes: Sequence[Sequence[int]], point: Point, ends: Sequence[int]
+    inputs: Sequence[tuple[str, str]],
+    shapes: Sequence[Sequence[int]],
+    point: Point,
+    ends: Sequence[int],
+    ranges: Mapping[str, ValueRange],
 ) -> list[torch.Tensor]:
     """One tensor for each input (name, dtype), in order; equal for equal arguments."""
     generator = torch.Generator().manual_seed(point.seed)
     made = []
-    for (_, dtype), shape, end in zip(inputs, shapes, ends, strict=True):
-        value = _random(getattr(torch, dtype), tuple(shape), end, generator)
-        if point.zeros and value.is_floating_point():
+    for (name, dtype), shape, end in zip(inputs, shapes, ends, strict=True):
+        values = ranges.get(name)
+        if values is None:
+            value = _random(getattr(torch, dtype), tuple(shape), end, generator)
+        else:
+            value = in_range(getattr(torch, dtype), shape, values, generator)
+        if point.zeros and value.is_floating_point() and (values is None or values[0] <= 0 <= values[1]):
             value = value.masked_fill(torch.rand(tuple(shape), generator=generator) < 0.25, 0.0)
         made.append(value)
     return made
@@ -122,7 +134,7 @@ def read(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
     """The inputs of a file that `write` has left, in the model's order. Raises UsageError."""
     found: dict[str, torch.Tensor] = {}
     try:
-        whole = path.read_bytes()
+        whole = read_regular(path)
         (length,) = struct.unpack("<Q", whole[:8])
         header = json.loads(whole[8 : 8 + length])
         names = {name: dtype for dtype, name in _DTYPES.items()}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trtbuild.core.engine_job import Weight
+from trtbuild.core.spec import Precision
+from trtbuild.core.value_ranges import ValueRange
 from trtbuild.core.verification import Point
 
 
@@ -16,7 +18,8 @@ class VerifyJob:
 
     `program` is the traced program, empty where nobody knows it; `partitions` the partition step's document; `programs` and
     `onnx` are by graph digest, as are `origins` (which call each ONNX node comes from). `shapes` has each input's shape at
-    each of `points`. With `by_onnx` the models in `onnx` say what is right, and there are no programs.
+    each of `points`. `tolerances` are the largest errors by what an output was computed in.
+    With `by_onnx` the models in `onnx` say what is right, and there are no programs.
     """
 
     program: str
@@ -29,7 +32,9 @@ class VerifyJob:
     inputs: tuple[tuple[str, str], ...]
     points: tuple[Point, ...]
     shapes: tuple[tuple[tuple[int, ...], ...], ...]
-    tolerance: float
+    tolerances: Mapping[Precision, float]
+    #: The values that inputs take, by name, where that is known.
+    ranges: Mapping[str, ValueRange] = field(default_factory=dict)
     by_onnx: bool = False
     #: Where the inputs of the worst point are kept, if anywhere.
     worst: str | None = None
@@ -45,6 +50,7 @@ class VerifyJob:
         plain = {name: data[name] for name in cls.__dataclass_fields__}
         plain["weights"] = tuple(Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in data["weights"])
         plain["inputs"] = tuple((name, dtype) for name, dtype in data["inputs"])
+        plain["ranges"] = {name: (ends[0], ends[1]) for name, ends in data["ranges"].items()}
         plain["points"] = tuple(Point.from_json(point) for point in data["points"])
         plain["shapes"] = tuple(tuple(tuple(shape) for shape in point) for point in data["shapes"])
         return cls(**plain)

@@ -2,7 +2,8 @@
 
 Rules
 1. Each call of the partition's program is compared with the value of the last ONNX node that came from it, where the two
-   have one dtype and shape: a call is right, wrong, or unknown (the optimizer merged or replaced it).
+   have one dtype and shape: a call is right, wrong, or unknown (the optimizer merged or replaced it). How far away it may
+   be follows from what it was computed in (`precisions`).
 2. A wrong call counts if its error arrives: if it leads to an output by calls none of which is right. (A value that has
    another layout in ONNX may look wrong, and what follows from it is right.)
 3. The first wrong call that counts is named, and the first of the unknown calls that lead to it: the fault lies between.
@@ -19,10 +20,12 @@ import onnx
 import torch
 
 from trtbuild.core.partitions import Partition
+from trtbuild.core.spec import Precision
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.by_onnxruntime import NARROW, OnnxRuntime
 from trtbuild.stages.verify.comparing import gap
+from trtbuild.stages.verify.precisions import of_nodes
 from trtbuild.stages.verify.running import Fails, Unchecked, arguments
 
 _GROUP_BYTES = 256 << 20
@@ -72,13 +75,14 @@ class Search:
         model: bytes,
         origins: Sequence[tuple[str, int]],
         modules: Sequence[Sequence[str]],
-        tolerance: float,
+        tolerances: Mapping[Precision, float],
     ) -> None:
         self._part = part
         self._program = program
         self._modules = modules
-        self._tolerance = tolerance
         self._calls = [node for node in program.graph.nodes if node.op == "call_function"]
+        computed_in = of_nodes(program)
+        self._tolerances = [tolerances[computed_in[node]] for node in self._calls]
         graph = onnx.ModelProto.FromString(model).graph
         by_name = {node.name: node for node in graph.node}
         order = {node.name: index for index, node in enumerate(graph.node)}
@@ -134,7 +138,7 @@ class Search:
             found = gap(near, b)
             worst = max(worst, (found.error, found.text))
         self._gaps[call] = worst
-        return "wrong" if worst[0] > self._tolerance else "right"
+        return "wrong" if worst[0] > self._tolerances[call] else "right"
 
     def _first(self, states: Mapping[int, State]) -> Place | None:
         """Rules 2 and 3."""

@@ -5,7 +5,8 @@ Rules
    then the partitions one after the other as they will run, against the traced program (which was compared with the
    user's module when it was traced).
 2. What cannot be run here is said to be unchecked, with the reason; it counts as right nowhere.
-3. Of each partition, and of the whole, the worst point is reported. Its inputs are kept in a file.
+3. Of each partition, and of the whole, the worst point is reported. Its inputs are kept in a file. How far away an
+   output may be follows from what it was computed in (`precisions`).
 4. A partition that is wrong is looked into at the smallest point where it is (`locating`).
 5. A model that comes as ONNX has no program of PyTorch's: onnxruntime computes its model on the CPU, and that is right.
 """
@@ -15,8 +16,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,42 +24,16 @@ from typing import Any
 import torch
 
 from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.verification import Point
-from trtbuild.errors import SourceError
-from trtbuild.stages.program.functional import Program
+from trtbuild.core.spec import Precision
+from trtbuild.core.verification import Point, coarsest
 from trtbuild.stages.verify import inputs as inputs_of
 from trtbuild.stages.verify.comparing import Gap, gap
+from trtbuild.stages.verify.found import Found
 from trtbuild.stages.verify.job import VerifyJob
-from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Unchecked, Values, Weights
+from trtbuild.stages.verify.reference import Reference
+from trtbuild.stages.verify.running import Fails, PartRunner, Read, Unchecked, Values, Weights
 
 Report = dict[str, Any]
-
-_GIVE_INPUTS = "give inputs that the model takes: trtbuild verify --replay FILE"
-
-
-@dataclass
-class _Found:
-    """What the points have shown of one partition, or of the whole."""
-
-    worst: Gap = field(default_factory=lambda: Gap(-1.0))
-    point: int | None = None
-    output: int = 0
-    #: The smallest point at which it is wrong.
-    smallest: int | None = None
-    unchecked: str | None = None
-    points: int = 0
-    #: Outputs of which no point has shown anything but NaN.
-    unseen: set[int] | None = None
-
-    def see(self, point: int, gaps: Sequence[Gap], is_wrong: Callable[[Gap], bool], size: Callable[[int], int]) -> None:
-        self.points += 1
-        nothing = {output for output, found in enumerate(gaps) if not found.compared}
-        self.unseen = nothing if self.unseen is None else self.unseen & nothing
-        for output, found in enumerate(gaps):
-            if found.error > self.worst.error:
-                self.worst, self.point, self.output = found, point, output
-        if any(map(is_wrong, gaps)) and (self.smallest is None or size(point) < size(self.smallest)):
-            self.smallest = point
 
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
@@ -81,16 +55,20 @@ class _Verification:
         self._job = job
         self._read = read
         self._weights = Weights(job.weights, read)
-        self._torch = Torch(job.programs, self._weights, read)
-        self._onnx = _by_onnxruntime(read)(job, self._weights) if job.by_onnx else None
         self._partitions = Partitions.from_bytes(read(job.partitions))
-        self._program = Program.from_bytes(read(job.program)) if job.program else None
+        by_onnx = _by_onnxruntime(read)(job, self._weights) if job.by_onnx else None
+        self._reference = Reference(job, read, self._partitions, self._weights, by_onnx)
         self._runner = runner(job, self._weights)
-        self._ends = self._integer_ends()
+        self._ends = self._reference.integer_ends()
         self._replayed = inputs_of.read(Path(job.replay), job.inputs) if job.replay is not None else None
         self._points = job.points
-        self._parts = {part.name: _Found() for part in self._partitions.partitions if part.kind == "tensorrt"}
-        self._whole, self._lowered = _Found(), _Found()
+        self._parts = {
+            part.name: Found(self._reference.precisions_of(part), job.tolerances)
+            for part in self._partitions.partitions
+            if part.kind == "tensorrt"
+        }
+        whole = self._reference.precisions()
+        self._whole, self._lowered = Found(whole, job.tolerances), Found(whole, job.tolerances)
 
     def report(self) -> Report:
         for number, point in enumerate(self._points):
@@ -98,12 +76,12 @@ class _Verification:
         worst = self._worst_input()
         return {
             "runner": self._runner.name,
-            "against": "PyTorch" if self._onnx is None else "onnxruntime",
+            "against": self._reference.name,
             "points": [point.to_json() for point in self._points],
-            "tolerance": self._job.tolerance,
+            "tolerance": self._job.tolerances[coarsest(self._precisions())],
             "partitions": [self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
-            "whole": self._entry(self._whole),
-            "lowered": self._entry(self._lowered),
+            "whole": self._whole.entry(self._points),
+            "lowered": self._lowered.entry(self._points),
             "worst_input": worst,
             "versions": _versions(),
         }
@@ -114,68 +92,48 @@ class _Verification:
         if self._replayed is not None:
             return self._replayed
         job = self._job
-        return inputs_of.random_inputs(job.inputs, job.shapes[number], self._points[number], self._ends)
+        return inputs_of.random_inputs(job.inputs, job.shapes[number], self._points[number], self._ends, job.ranges)
 
     def _at(self, number: int, point: Point) -> None:
         inputs = self._inputs(number)
-        want = self._traced(inputs)
-        right, ours = (Values(self._partitions, self._weights, inputs) for _ in range(2))
-        for index, part in enumerate(self._partitions.partitions):
-            theirs_in, ours_in = right.of(part), ours.of(part)
-            theirs = self._right(part, theirs_in, point)
-            same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
-            results = self._compared(part, theirs_in, theirs, number, point)
-            if results is None or not same:
-                results = self._run_ours(part, ours_in, point)
-            right.put(index, part, theirs)
-            ours.put(index, part, results)
-        traced = [(self._whole, ours)] if want is None else [(self._whole, ours), (self._lowered, right)]
-        want = [right[source] for source in self._partitions.outputs] if want is None else want
-        for found, values in traced:
-            gaps = [gap(values[source], b) for source, b in zip(self._partitions.outputs, want, strict=True)]
-            found.see(number, gaps, self._is_wrong, self._size)
-
-    def _right(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """What a partition's results should be. Raises SourceError, and Unchecked where nothing here computes them."""
-        if self._onnx is None:
-            return self._torch.part(part, inputs)
         try:
-            return self._onnx(part, inputs, point)
+            want = self._reference.model(inputs)
         except Fails as error:
-            raise SourceError(
-                f"there is nothing to compare with at {self._shapes(inputs)}: {error}", code="verify", hint=_GIVE_INPUTS
-            ) from error
+            raise self._reference.failure(error, inputs, point) from error
+        right, ours = (Values(self._partitions, self._weights, inputs) for _ in range(2))
+        broken: str | None = None
+        for index, part in enumerate(self._partitions.partitions):
+            theirs_in = right.of(part)
+            try:
+                theirs = self._reference.part(part, theirs_in, point)
+            except Fails as error:
+                raise self._reference.failure(error, inputs, point) from error
+            results = self._compared(part, theirs_in, theirs, number, point)
+            if broken is None:
+                ours_in = ours.of(part)
+                same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
+                try:
+                    ours.put(index, part, results if results is not None and same else self._ours(part, ours_in, point))
+                except Fails as error:  # a wrong index, or a wrong size, that another partition has given
+                    broken = f"partition {part.name} fails on what those before it have given: {error}"
+            right.put(index, part, theirs)
+        lowered = [right[source] for source in self._partitions.outputs]
+        want = lowered if want is None else self._see(self._lowered, number, lowered, want)
+        if broken is not None:
+            self._whole.see(number, [Gap(math.inf, broken)], self._size)
+        else:
+            self._see(self._whole, number, [ours[source] for source in self._partitions.outputs], want)
 
-    def _traced(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The traced program's results, where it is known. Raises SourceError."""
-        if self._program is None:
-            return None
-        try:
-            return Torch.whole(self._program, [self._weights[k] for k in range(len(self._weights))], inputs)
-        except Exception as error:
-            raise SourceError(
-                f"the traced program itself fails at {self._shapes(inputs)}: {_first_line(error)}",
-                code="verify",
-                hint=_GIVE_INPUTS,
-            ) from error
+    def _see(
+        self, found: Found, number: int, results: Sequence[torch.Tensor], want: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        found.see(number, [gap(a, b) for a, b in zip(results, want, strict=True)], self._size)
+        return want
 
-    def _integer_ends(self) -> list[int]:
-        """For each input one more than the largest integer that it may be given: as the programs say that take it."""
-        if self._program is not None:
-            return inputs_of.integer_ends(self._program)
-        ends = [0] * len(self._job.inputs)
-        for part in self._partitions.partitions:
-            if self._onnx is not None:
-                from trtbuild.stages.verify.onnx_inputs import onnx_integer_ends  # it loads onnx
-
-                taken = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
-            else:
-                taken = inputs_of.integer_ends(self._torch.program(part))
-            for (source, _), end in zip(part.inputs, taken, strict=True):
-                if source.startswith("input:") and end > 2:
-                    number = int(source.removeprefix("input:"))
-                    ends[number] = min(end, ends[number] or end)
-        return [max(2, end) for end in ends]
+    def _precisions(self) -> Iterator[Precision]:
+        """Those of every output of a partition and of the whole."""
+        for found in (*self._parts.values(), self._whole):
+            yield from found.precisions
 
     def _compared(
         self,
@@ -197,55 +155,34 @@ class _Verification:
             found.unchecked = str(error)
             return None
         except Fails as error:
-            found.see(number, [Gap(math.inf, str(error))], self._is_wrong, self._size)
+            found.see(number, [Gap(math.inf, str(error))], self._size)
             return None
-        found.see(number, [gap(a, b) for a, b in zip(results, theirs, strict=True)], self._is_wrong, self._size)
+        found.see(number, [gap(a, b) for a, b in zip(results, theirs, strict=True)], self._size)
         return results
 
-    def _run_ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+    def _ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+        """The results of a partition on what those before it have given. Raises Fails."""
         if part.kind == "tensorrt" and self._parts[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
             except Fails:  # said already, of this partition on its own
                 pass
-        return self._right(part, inputs, point)
-
-    def _is_wrong(self, found: Gap) -> bool:
-        return not found.error <= self._job.tolerance
+        return self._reference.part(part, inputs, point)
 
     def _size(self, number: int) -> int:
         return sum(math.prod(shape) for shape in self._job.shapes[number])
 
     # -- the report
 
-    def _entry(self, found: _Found) -> Report:
-        unchecked = found.unchecked
-        if unchecked is None and found.unseen != set():
-            unchecked = (
-                f"output {min(found.unseen)} is NaN everywhere at every point" if found.unseen else "no point was run"
-            )
-        if found.smallest is not None:
-            status, text = "wrong", found.worst.text
-        else:
-            status, text = ("right", found.worst.text) if unchecked is None else ("unchecked", unchecked)
-        finite = found.point is not None and math.isfinite(found.worst.error)
-        return {
-            "status": status,
-            "error": found.worst.error if finite else None,
-            "text": text,
-            "output": found.output,
-            "worst": self._points[found.point].to_json() if found.point is not None else None,
-            "points": found.points,
-        }
-
     def _partition(self, part: Partition) -> Report:
-        entry = {"partition": part.name, "onnx": self._job.onnx.get(part.graph), **self._entry(self._parts[part.name])}
-        smallest = self._parts[part.name].smallest
+        found = self._parts[part.name]
+        entry = {"partition": part.name, "onnx": self._job.onnx.get(part.graph), **found.entry(self._points)}
+        smallest = found.smallest
         return {**entry, "place": None if smallest is None else self._place(part, smallest)}
 
     def _place(self, part: Partition, number: int) -> Report | None:
         """Where the partition goes wrong; None where that cannot be told."""
-        if self._onnx is not None or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
+        if not self._reference.has_programs or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
         from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
         from trtbuild.stages.verify.locating import Search
@@ -255,18 +192,18 @@ class _Verification:
         for index, each in enumerate(self._partitions.partitions):
             if each.name == part.name:
                 break
-            values.put(index, each, self._torch.part(each, values.of(each)))
+            values.put(index, each, self._reference.torch.part(each, values.of(each)))
         search = Search(
             part,
-            self._torch.program(part),
+            self._reference.torch.program(part),
             self._read(self._job.onnx[part.graph]),
             [(name, call) for name, call in json.loads(self._read(self._job.origins[part.graph]))],
             json.loads(self._read(self._job.modules)),
-            self._job.tolerance,
+            self._job.tolerances,
         )
         onnx = OnnxRuntime(lambda graph: self._read(self._job.onnx[graph]), self._weights)
         try:
-            place = search.place(onnx, self._torch.weights(part), values.of(part))
+            place = search.place(onnx, self._reference.torch.weights(part), values.of(part))
         except (Unchecked, Fails):
             return None
         return None if place is None else place.to_json()
@@ -276,19 +213,11 @@ class _Verification:
         found = [each for each in (*self._parts.values(), self._whole) if each.point is not None]
         if self._job.worst is None or not found or self._replayed is not None:
             return None
-        number = max(found, key=lambda each: each.worst.error).point or 0
+        number = max(found, key=lambda each: (each.share, each.worst.error)).point or 0
         named = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
         about = {"trtbuild.point": json.dumps(self._points[number].to_json())}
         inputs_of.write(Path(self._job.worst), named, about)
         return self._job.worst
-
-    def _shapes(self, inputs: Sequence[torch.Tensor]) -> str:
-        named = zip(self._job.inputs, inputs, strict=True)
-        return ", ".join(f"{name} {list(value.shape)}" for (name, _), value in named)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def _versions() -> Mapping[str, str]:

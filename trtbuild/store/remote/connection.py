@@ -47,6 +47,10 @@ class Connection:
         #: Bytes of the answer that came so far.
         self.received = 0
 
+    def finish_within(self, whole_s: float | None) -> None:
+        """What follows may take so many seconds altogether; None is any time."""
+        self._pace.finish_within(whole_s)
+
     def connect(self) -> None:
         """Raises OSError (ssl.SSLError is one), Silence, NotHttp."""
         self._pace.begin()

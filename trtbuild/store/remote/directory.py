@@ -11,7 +11,7 @@ Rules
    A local store (it has a ``format``) is only read: its collection could not see a writer of this kind.
 5. A system call on a hung mount cannot be interrupted. So the first look at the root is in a thread of its own, and after
    `patience_s` without an answer the remote is given up until there is one. A mount that hangs later holds the calling
-   thread for as long as it hangs.
+   thread for as long as it hangs. One that drips does not: what is timed is read in pieces of `_PIECE` bytes.
 6. An entry that is found is marked as used by its mtime, if that is off by more than `USED_WITHIN_S` and may be set.
 """
 
@@ -26,14 +26,17 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from io import RawIOBase
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from trtbuild.core.record import is_digest
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.layout import Kind
+from trtbuild.store.remote import faults
 from trtbuild.store.remote.settings import RemoteSettings
 from trtbuild.store.remote.shared_folder import SharedFolder
+from trtbuild.store.remote.transport import WHOLE
 
 T = TypeVar("T")
 
@@ -41,6 +44,9 @@ T = TypeVar("T")
 USED_WITHIN_S = 900.0
 
 EMPTY_BLOB = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+# Bytes that one system call reads of what has a limit as a whole (rule 5).
+_PIECE = 64 << 10
 
 _RACES = (errno.ENOENT, errno.ESTALE)
 # Of writers that make the same directory at once, the last one's replaces those of the others while they are empty.
@@ -85,9 +91,10 @@ class DirectoryTransport:
         self._answered = threading.Event()
         self._is_local_store = False
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         shelf = _shelf(name)
-        return self._asked(lambda: self._get(kind, shelf, name, limit), None)
+        overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
+        return self._asked(lambda: self._get(kind, shelf, name, limit, overdue_at), None)
 
     def has(self, kind: Kind, name: str) -> bool:
         shelf = _shelf(name)
@@ -115,7 +122,7 @@ class DirectoryTransport:
     def close(self) -> None:
         return
 
-    def _get(self, kind: Kind, shelf: str, name: str, limit: int) -> bytes | None:
+    def _get(self, kind: Kind, shelf: str, name: str, limit: int, overdue_at: float) -> bytes | None:
         descriptor = self._shared.open(kind, shelf, name)
         with open(descriptor, "rb", buffering=0) as file:
             found = os.fstat(descriptor)
@@ -127,13 +134,19 @@ class DirectoryTransport:
                 raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
             if kind == "ac":
                 _mark_used(found, lambda: os.utime(descriptor))
-            data = file.read(found.st_size) or b""
-            while len(data) < found.st_size:  # a signal may cut a read short
-                more = file.read(found.st_size - len(data))
-                if not more:
-                    raise RemoteDown(f"{self.place}: {kind}/{name} ended early", may_pass=True)
-                data += more
-        return data
+            return self._read(file, found.st_size, f"{kind}/{name}", overdue_at)
+
+    def _read(self, file: RawIOBase, size: int, name: str, overdue_at: float) -> bytes:
+        pieces, count, most = [], 0, size if overdue_at == float("inf") else _PIECE
+        while count < size:  # a signal may cut a read short
+            piece = file.read(min(most, size - count))
+            if not piece:
+                raise RemoteDown(f"{self.place}: {name} ended early", may_pass=True)
+            pieces.append(piece)
+            count += len(piece)
+            if count < size and time.monotonic() >= overdue_at:
+                raise faults.overdue(self.place, WHOLE * self._patience_s)
+        return b"".join(pieces)
 
     def _has(self, kind: Kind, shelf: str, name: str) -> bool:
         with self._shared.folder(kind, shelf) as folder:

@@ -12,10 +12,13 @@ from typing import Literal
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteRefused
 from trtbuild.store.remote.connection import NotHttp
 from trtbuild.store.remote.credentials import Credentials, environment_name
-from trtbuild.store.remote.pace import Silence
+from trtbuild.store.remote.pace import Overdue, Silence
 from trtbuild.store.remote.route import Route
 
 Doing = Literal["read", "write"]
+
+#: What to do about an entry that comes, but too slowly for who waits for it.
+SLOW_LINE = "is its line slow? raise patience_s of this remote"
 
 _PASSING = frozenset({408, 425, 429})
 _NO_UPLOADS = frozenset({404, 405, 410, 501})
@@ -46,8 +49,15 @@ def of_status(place: str, status: int, doing: Doing, retry_after_s: float | None
     return RemoteRefused(said, hint="check the url of the remote")
 
 
+def overdue(place: str, seconds: float) -> RemoteDown:
+    """For an entry that comes, but not within the time that it may take as a whole."""
+    return RemoteDown(f"{place}: an entry was not there after {seconds:.2g} s", hint=SLOW_LINE)
+
+
 def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
     """For what the connection raises."""
+    if isinstance(error, Overdue):
+        return overdue(place, error.seconds)
     if isinstance(error, Silence):
         return RemoteDown(f"{place}: {error}", hint="is it up, and can it be reached from here?")
     if isinstance(error, NotHttp):

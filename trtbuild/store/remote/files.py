@@ -30,6 +30,9 @@ MAX_FILE = 4 << 20
 #: Seconds for which a file that was seen over there is taken to be there.
 TRUSTED_S = 1800.0
 
+# Bytes of a file that is as quick as an entry: what a plan reads is mostly such (`Transport`, rule 3).
+_SMALL = 64 << 10
+
 # How many files are on their way beyond those that the connections carry.
 _AHEAD = 16
 
@@ -62,12 +65,13 @@ class RemoteFiles:
             self._known[file.sha256] = data
             self._known_size += len(data)
 
-    def get(self, file: Output) -> bytes | None:
-        """The bytes of a file, or None. Raises RemoteFault."""
+    def get(self, file: Output, *, timed: bool = False) -> bytes | None:
+        """The bytes of a file, or None; `timed` as in `Transport`, and for all small ones. Raises RemoteFault."""
         if file.sha256 in self._known:
             return self._known[file.sha256]
         try:
-            data = self.transport.get("cas", file.sha256, file.size)
+            timed = timed or file.size <= _SMALL
+            data = self.transport.get("cas", file.sha256, file.size, timed=timed)
         except RemoteLied:
             self.wrong.add(file.sha256)
             raise

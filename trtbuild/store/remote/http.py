@@ -30,6 +30,7 @@ from trtbuild.store.remote.pace import Flow, Silence
 from trtbuild.store.remote.proxies import is_loopback, proxy_for
 from trtbuild.store.remote.route import Proxy, Route
 from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.remote.transport import WHOLE
 
 _HOPS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -84,8 +85,9 @@ class HttpTransport:
     def __repr__(self) -> str:
         return f"HttpTransport({self.place!r})"
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
-        answer = self._ask("GET", kind, name, limit=limit)
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        whole_s = WHOLE * self._settings.patience_s if timed else None
+        answer = self._ask("GET", kind, name, limit=limit, whole_s=whole_s)
         if answer.status in (404, 410):
             return None
         if answer.status != 200:
@@ -143,7 +145,15 @@ class HttpTransport:
         return "".join(f"{line}\r\n" for line in lines)
 
     def _ask(
-        self, method: str, kind: Kind, name: str, body: memoryview | None = None, *, limit: int = 0, once: bool = False
+        self,
+        method: str,
+        kind: Kind,
+        name: str,
+        body: memoryview | None = None,
+        *,
+        limit: int = 0,
+        once: bool = False,
+        whole_s: float | None = None,
     ) -> _Answer:
         lines = "Accept: application/json\r\n" if kind == "ac" and method != "PUT" else ""
         if body is not None:
@@ -154,7 +164,7 @@ class HttpTransport:
         path = f"{self._base}/{kind}/{name}{self._query}"
         for _ in range(_HOPS + 1):
             head = f"{method} {path} HTTP/1.1\r\n{self._common}{lines}\r\n".encode("latin-1")
-            answer = self._attempt(method, head, body, limit)
+            answer = self._attempt(method, head, body, limit, whole_s)
             if answer.status not in _REDIRECTS or (method == "PUT" and answer.status not in (307, 308)):
                 return answer
             path = self._redirected(path, answer)
@@ -179,14 +189,15 @@ class HttpTransport:
             target += "?" + quote(there.query, safe="/%:@!$&*+,;=~-._?")
         return f"{self._origin}{target}" if self._route.proxy and not self._route.tls else target
 
-    def _attempt(self, method: str, head: bytes, body: memoryview | None, limit: int) -> _Answer:
+    def _attempt(self, method: str, head: bytes, body: memoryview | None, limit: int, whole_s: float | None) -> _Answer:
         """One request. Every error is a RemoteFault without a cause (rule 2)."""
         try:
             connection = self._kept()
             if connection is not None:
+                connection.finish_within(whole_s)
                 with contextlib.suppress(_Stale):
                     return self._over(connection, method, head, body, limit, kept=True)
-            connection = self._new()
+            connection = self._new(whole_s)
             return self._over(connection, method, head, body, limit, kept=False)
         except RemoteFault:
             raise
@@ -207,8 +218,9 @@ class HttpTransport:
                 return connection
             self._drop(connection)
 
-    def _new(self) -> Connection:
+    def _new(self, whole_s: float | None) -> Connection:
         connection = Connection(self._route, self._flow, self._settings.patience_s)
+        connection.finish_within(whole_s)
         with self._lock:
             if self._closed:
                 raise self._closed_down()

@@ -20,7 +20,7 @@ class MemoryTransport:
         self.calls: list[tuple[str, Kind, str, int]] = []
         self._lock = threading.Lock()
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         with self._lock:
             data = self.entries.get((kind, name))
             self.calls.append(("get", kind, name, len(data or b"")))

@@ -28,8 +28,9 @@ from urllib.parse import urlsplit
 
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.layout import Kind
+from trtbuild.store.remote import faults
 from trtbuild.store.remote.settings import RemoteSettings
-from trtbuild.store.remote.transport import SLOWEST
+from trtbuild.store.remote.transport import SLOWEST, WHOLE
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -76,13 +77,14 @@ class ObjectTransport:
         self._uploads: dict[int, Any] = {}
         self._store = self._open(settings.patience_s)
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
         try:
             found = self._store.get(f"{kind}/{name}")
             size = int(found.meta["size"])
             if size > limit:
                 raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
-            return self._read(found, f"{kind}/{name}", size)
+            return self._read(found, f"{kind}/{name}", size, overdue_at)
         except RemoteFault:
             raise
         except Exception as error:
@@ -91,13 +93,15 @@ class ObjectTransport:
             fault = self._fault(error)
         raise fault  # out here, so that obstore's error is not its context (rule 2)
 
-    def _read(self, found: Any, name: str, size: int) -> bytes:
+    def _read(self, found: Any, name: str, size: int, overdue_at: float) -> bytes:
         pieces, count = [], 0
         since, before = time.monotonic(), 0
         for piece in found.stream(min_chunk_size=1):
             pieces.append(piece)
             count += len(piece)
             now = time.monotonic()
+            if now >= overdue_at and count < size:
+                raise faults.overdue(self.place, WHOLE * self._patience_s)
             if now - since > self._patience_s:
                 if count - before < SLOWEST * self._patience_s and count < size:
                     raise RemoteDown(f"{self.place}: fewer than {SLOWEST} bytes came in a second")

@@ -1,4 +1,5 @@
-"""Whether bytes come and go fast enough. No total limit: only silence, and what is as good as silence, ends a transfer.
+"""Whether bytes come and go fast enough. Only silence, and what is as good as silence, ends a transfer that has no limit as
+a whole.
 
 Rules
 1. Time is judged in windows. The first one begins with the attempt, and connecting, asking and the head of the answer share
@@ -7,6 +8,7 @@ Rules
 2. A window in which fewer than `SLOWEST` bytes a second moved is silence, with one exception:
 3. Connections that share a slow line share its speed. While all of them together move `SLOWEST`, a single one may wait,
    but not longer than `QUEUED` times the patience without any byte.
+4. A transfer that has a limit as a whole (`finish_within`) ends with it, however fast bytes come.
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ class Silence(Exception):
         super().__init__(f"{'hardly anything' if some else 'nothing'} came for {seconds:.2g} s")
 
 
+class Overdue(Silence):
+    """What may take `seconds` as a whole was not there by then (rule 4)."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds, some=True)
+        self.seconds = seconds
+
+
 @dataclass
 class Flow:
     """Bytes that all connections to one remote moved. Counted without a lock: a lost update does not matter."""
@@ -42,7 +52,13 @@ class Pace:
         self._flow = flow
         self.patience_s = patience_s
         self._clock = clock
+        self._whole_s, self._overdue = 0.0, float("inf")
         self.begin()
+
+    def finish_within(self, whole_s: float | None) -> None:
+        """What follows, until this is called again, may take `whole_s` altogether; None is any time."""
+        self._whole_s = whole_s or 0.0
+        self._overdue = float("inf") if whole_s is None else self._clock() + whole_s
 
     def begin(self) -> None:
         """An attempt begins."""
@@ -73,11 +89,13 @@ class Pace:
             self._last_byte = self._clock()
 
     def left_s(self) -> float:
-        """Seconds that one call may block, more than 0. Raises Silence."""
+        """Seconds that one call may block, more than 0. Raises Silence, Overdue."""
         now = self._clock()
+        if now >= self._overdue:
+            raise Overdue(self._whole_s)
         if now >= self._end:
             self._judge(now)
-        return max(self._end - now, 0.001)
+        return max(min(self._end, self._overdue) - now, 0.001)
 
     def _open(self, now: float, end: float) -> None:
         self._start, self._end = now, end

@@ -8,7 +8,9 @@ Rules
    b. a call fails by what does not pass: a time-out, an unknown host, bytes that are no HTTP;
    c. `IN_A_ROW` calls fail without an answer between them, or such calls took a quarter of the patience together, or all
       failed calls of the run took five times the patience;
-   d. `LIES` answers were not what was asked for.
+   d. `LIES` answers were not what was asked for;
+   e. `timed` calls that did succeed held up the run for five times the patience together. Of each counts what goes
+      beyond an eighth of the patience, and none of it while the remote moves `STEADY` bytes a second.
    A refusal (RemoteRefused) opens it for its direction alone, reading or writing. RemoteFull opens nothing.
 3. Once it is open, every call raises RemoteDown at once (RemoteRefused, where that opened it), also those that wait to try
    again; and the transport is closed, which ends what others wait for.
@@ -25,70 +27,25 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.layout import Kind
+from trtbuild.store.remote.faults import SLOW_LINE
+from trtbuild.store.remote.report import RemoteReport, Trouble
 from trtbuild.store.remote.transport import Transport
 
 ATTEMPTS = 3
 LONGEST_WAIT_S = 2.0
 IN_A_ROW = 3
 LIES = 3
+#: Bytes a second that whoever waits for an entry may take as progress (rule 2e).
+STEADY = 64 << 10
 #: The first pause is at most this, the next four times as long.
 _PAUSE_S = 0.2
 
 Direction = Literal["read", "write"]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """One kind of trouble with a remote: what was said the first time, and how often there was such."""
-
-    kind: Literal["down", "refused", "full", "lied"]
-    text: str
-    hint: str | None
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.count} times)" if self.count > 1 else self.text
-
-
-@dataclass(frozen=True)
-class RemoteReport:
-    """What became of one remote in a run. `bytes_down` and `bytes_up` are of entries, without headers.
-
-    `skipped` calls were not made, because the circuit was open. `given_up` says why it is, or is None. `warnings` is for
-    people: what the transport has to say, and one text for each kind of trouble.
-    """
-
-    requests: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    retries: int = 0
-    failures: int = 0
-    skipped: int = 0
-    given_up: str | None = None
-    troubles: tuple[Trouble, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The form of the ``--json`` documents."""
-        return {
-            "requests": self.requests,
-            "bytes_down": self.bytes_down,
-            "bytes_up": self.bytes_up,
-            "retries": self.retries,
-            "failures": self.failures,
-            "skipped": self.skipped,
-            "given_up": self.given_up,
-            "troubles": [
-                {"kind": trouble.kind, "text": trouble.text, "hint": trouble.hint, "count": trouble.count}
-                for trouble in self.troubles
-            ],
-            "warnings": list(self.warnings),
-        }
 
 
 @dataclass
@@ -100,10 +57,16 @@ class _Counts:
     failures: int = 0
     skipped: int = 0
 
+    @property
+    def moved(self) -> int:
+        """Bytes that went either way."""
+        return self.bytes_down + self.bytes_up
+
 
 @dataclass
 class _Losses:
-    """Failed calls: since the last answer, and in the whole run. Times are of the wall: of calls side by side, once."""
+    """Calls that failed, or that held up the run: since the last answer, and in the whole run. Times are of the wall: of
+    calls side by side, once."""
 
     in_a_row: int = 0
     lately_s: float = 0.0
@@ -144,15 +107,19 @@ class Patient:
         self._open: str | None = None
         self._refused: dict[Direction, RemoteRefused] = {}
         self._losses = _Losses()
+        self._delays = _Losses()
         self._lies = 0
         self._counts = _Counts()
         self._troubles: dict[str, Trouble] = {}
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
-        data = self._call("read", lambda: self._transport.get(kind, name, limit))
-        if data is not None:
-            with self._lock:
-                self._counts.bytes_down += len(data)
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        begun, before = self._clock(), self._counts.moved
+        data = self._call("read", lambda: self._transport.get(kind, name, limit, timed=timed))
+        with self._lock:
+            self._counts.bytes_down += len(data or b"")
+            if timed:
+                self._waited(begun, self._counts.moved - before)
+        self._close_if_open()
         return data
 
     def has(self, kind: Kind, name: str) -> bool:
@@ -260,6 +227,20 @@ class Patient:
             or losses.lately_s >= self._patience_s / 4
             or losses.altogether_s >= 5 * self._patience_s
         )
+
+    def _waited(self, begun: float, moved: int) -> None:
+        """Rule 2e, of one call; `moved` bytes came or went meanwhile."""
+        ended = self._clock()
+        if moved < STEADY * (ended - begun):
+            self._delays.add(begun + self._patience_s / 8, ended)
+        if self._delays.altogether_s >= 5 * self._patience_s and self._open is None:
+            slow = RemoteDown(
+                f"{self.place} is slow: builds waited {self._delays.altogether_s:.2g} s for its entries",
+                hint=SLOW_LINE,
+            )
+            self._counts.failures += 1
+            self._remember(slow)
+            self._open = slow.text
 
     def _lied(self) -> None:
         self._lies += 1

@@ -100,7 +100,7 @@ class RemoteRecords:
             raise error
 
     def _at(self, place: str, key: str, wanted: Recipe | None) -> Found | None:
-        data = self._transport.get("ac", place, MAX_ENTRY)
+        data = self._transport.get("ac", place, MAX_ENTRY, timed=True)
         if data is None:
             return None
         try:
@@ -112,7 +112,7 @@ class RemoteRecords:
             raise self._files.lie(f"ac/{place} names no record")
         for file in (file for _, file in entry.files if file.sha256 in entry.contents):
             self._files.know(file, entry.contents[file.sha256])
-        text = self._files.get(document)
+        text = self._files.get(document, timed=True)
         if text is None:
             raise _Collected
         why_not = self._trust.refusal(key, document, entry.signatures)

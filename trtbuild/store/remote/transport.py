@@ -4,8 +4,9 @@ Rules
 1. A call is one attempt: no retries, no memory of earlier failures. `patience.Patient` wraps a transport and adds those.
 2. Nothing is believed: a transport says what it got, whoever asked compares it with its name. But it stops reading at
    `limit`, and a body that is shorter than it was announced is RemoteDown, not data.
-3. Time is limited where nothing happens, never as a whole: to connect, to the first byte, and while bytes come or go. Bytes
-   that come more slowly than `SLOWEST` count as none.
+3. Time is limited where nothing happens: to connect, to the first byte, and while bytes come or go. Bytes that come more
+   slowly than `SLOWEST` count as none. What a plan waits for (`timed`) is limited as a whole, too: by `WHOLE` times the
+   patience. Nothing else is.
 4. An entry appears whole or not at all.
 5. No error, log or repr has a credential in it. None is sent to another host than the one that it was given for.
 6. All methods may be called from several threads at once.
@@ -20,6 +21,9 @@ from trtbuild.store.layout import Kind
 #: Bytes a second, over `Patience.idle_s`, below which a remote counts as silent.
 SLOWEST = 8 << 10
 
+#: Patiences that an entry may take from its request to its last byte, where somebody waits for it (rule 3).
+WHOLE = 2.5
+
 
 class Transport(Protocol):
     """Named entries somewhere else: ``cas`` by SHA-256, ``ac`` by key."""
@@ -30,8 +34,8 @@ class Transport(Protocol):
     #: then writes (WebDAV) tells several, and what the last of them wrote stays.
     decides: bool
 
-    def get(self, kind: Kind, name: str, limit: int) -> bytes | None:
-        """The entry's bytes, or None when it is not there.
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        """The entry's bytes, or None when it is not there. `timed`: within `WHOLE` patiences, or RemoteDown.
 
         Raises RemoteLied when there are more than `limit` bytes, RemoteRefused, RemoteDown.
         """

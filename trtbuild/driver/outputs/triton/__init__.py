@@ -22,6 +22,7 @@ from trtbuild.driver.outputs.files import OutputFile, made
 from trtbuild.driver.outputs.triton import native, served
 from trtbuild.driver.outputs.triton.flavour import why_not_native
 from trtbuild.driver.outputs.triton.text_format import Message, render
+from trtbuild.regular import read_regular
 
 SCHEMA = "trtbuild.triton/1"
 LISTING = "1/trtbuild.json"
@@ -84,7 +85,7 @@ def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list
     """What the listing that is there names, as far as it can be this model's."""
     model = PurePosixPath(files[-1].path).parts[-3]
     try:
-        listing = json.loads((root / model / LISTING).read_bytes())
+        listing = json.loads(read_regular(root / model / LISTING))
         if listing["schema"] != SCHEMA:
             return []
         names = [PurePosixPath(name) for name in listing["files"]]

@@ -1,0 +1,62 @@
+"""Ranges of values: what fits a type, and what does not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from trtbuild.core.value_ranges import LIMITS, Misfit, is_beyond, value_range
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_the_limits_are_those_of_the_types(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    info = torch.finfo(kind) if kind.is_floating_point else torch.iinfo(kind)
+    assert LIMITS[dtype] == (info.min, info.max)
+    assert value_range(dtype, *LIMITS[dtype]) == LIMITS[dtype]
+
+
+def test_equal_ranges_are_equal_and_of_one_kind() -> None:
+    found = value_range("float32", 0, 1)
+    assert found == (0.0, 1.0) and all(type(end) is float for end in found)
+    assert value_range("int64", 5, 5) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "text", "hint"),
+    [
+        ("bool", 0, 1, "a bool input has no range", "leave `range` out"),
+        ("int8", 0, 128, "128 is no value of int8", "from -128 to 127"),
+        ("uint8", -1, 5, "-1 is no value of uint8", "from 0 to 255"),
+        ("int64", 0, 2**63, "is no value of int64", "to 9223372036854775807"),
+        ("float16", 0, 65505, "65505 is no value of float16", "to 65504.0"),
+        ("int64", 0, 5.0, "whole numbers, not 5.0", "write 5"),
+        ("int64", 0, 5.5, "whole numbers, not 5.5", "write whole numbers"),
+        ("int64", 5, 0, "has its largest value first", "write [0, 5]"),
+        ("float32", 0, math.inf, "ends at inf", "write numbers"),
+        ("float32", math.nan, 1, "ends at nan", "write numbers"),
+        ("int64", False, 1, "False in a range", "the smallest and the largest"),
+        ("int64", "0", 1, "'0' in a range", "the smallest and the largest"),
+    ],
+)
+def test_what_is_no_range_is_said_with_what_to_write(dtype: str, low: Any, high: Any, text: str, hint: str) -> None:
+    found = value_range(dtype, low, high)
+    assert isinstance(found, Misfit) and text in found.text and hint in found.hint
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("index out of range in self", True),
+        ("index 7 is out of bounds for dimension 0 with size 5", True),
+        ("INDICES element is out of DATA bounds, id=9 axis_dim=5", True),
+        ("indices element out of data bounds, idx=7 must be within the inclusive range [-5,4]", True),
+        ("Dimension out of range (expected to be in range of [-2, 1], but got 3)", False),
+        ("out of memory", False),
+    ],
+)
+def test_what_operators_say_of_an_integer_that_chooses_nothing(said: str, expected: bool) -> None:
+    assert is_beyond(said) == expected

@@ -1,0 +1,199 @@
+"""The dynamic loader's variables and the processes that compile: where libraries lie is passed on and is in no key, and a
+TensorRT that was not planned is never built with.
+
+The installation is one whose bindings find their libraries by the loader, as those of NVIDIA's archives do, and the other
+TensorRT is the real library, but for the version that it says: only who looks can tell them apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CommandLine, ran
+from tests.programs import program
+from trtbuild.driver.workers import ENGINE_ENVIRONMENT, Worker, WorkerKind
+from trtbuild.toolchain.table import installed_version
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is edited as code of an x86-64")
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 16], opt: [4, 16], max: [8, 16]}}}
+models:
+  net: {source: {python: "nets:net"}, inputs: {x: {}}, profiles: [rows], targets: [ada], outputs: {package: dist/net}}
+"""
+NETS = """\
+import torch
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Linear(16, 16).eval()
+"""
+OWN = Path(sysconfig.get_path("purelib")) / "tensorrt_rtx_libs"
+LIBRARY, PARSER = "libtensorrt_rtx.so.1", "libtensorrt_onnxparser_rtx.so.1"
+
+
+def _set_version(library: Path, version: int) -> None:
+    """Have ``getInferLibVersion`` of an x86-64 library return `version`: it is ``mov $n, %eax; ret``."""
+    with open(library, "r+b") as file:
+        head = file.read(64)
+        (sections_at,), (size, count) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+        file.seek(sections_at)
+        sections = [struct.unpack("<IIQQQQIIQQ", file.read(size)) for _ in range(count)]
+        (symbols,) = (section for section in sections if section[1] == 11)  # SHT_DYNSYM
+        file.seek(sections[symbols[6]][4])
+        names = file.read(sections[symbols[6]][5])
+        file.seek(symbols[4])
+        for _ in range(symbols[5] // 24):
+            name, _info, _other, section, address, _size = struct.unpack("<IBBHQQ", file.read(24))
+            if names[name : names.index(b"\0", name)] == b"getInferLibVersion":
+                file.seek(sections[section][4] + address - sections[section][3])
+                code = file.read(6)
+                assert (code[0], code[5]) == (0xB8, 0xC3)
+                file.seek(-6, os.SEEK_CUR)
+                file.write(b"\xb8" + struct.pack("<I", version) + b"\xc3")
+                return
+    raise AssertionError("no getInferLibVersion")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A Python whose TensorRT bindings have no libraries of their own; `own` and `other` are folders that hold some."""
+
+    python: Path
+    own: Path
+    other: Path
+
+    def build(self, project: CommandLine, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        variables = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+        return subprocess.run(
+            [str(self.python), "-m", "trtbuild.cli.main", "build", "--json", *arguments],
+            cwd=project.project,
+            env={**variables, "TRTBUILD_CACHE_DIR": str(project.cache), **environment},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("loader")
+    packages = folder / "venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    for entry in OWN.parent.iterdir():
+        if entry.name not in (OWN.name, "__pycache__"):
+            (packages / entry.name).symlink_to(entry)
+    (folder / "venv" / "bin").mkdir()
+    (folder / "venv" / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
+    own, other = folder / "own", folder / "other"
+    own.symlink_to(OWN)
+    other.mkdir()
+    shutil.copy(OWN / LIBRARY, other / LIBRARY)
+    shutil.copy(OWN / PARSER, other / PARSER)
+    _set_version(other / LIBRARY, 10702)
+    yield Installation(folder / "venv" / "bin" / "python", own, other)
+    shutil.rmtree(other)
+
+
+@pytest.fixture
+def project(command_line: CommandLine) -> CommandLine:
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command_line.project / "nets.py").write_text(NETS)
+    return command_line
+
+
+def _kept(cache: Path) -> set[Path]:
+    return {path for path in cache.rglob("*") if path.is_file() and {"ac", "cas"} & set(path.parts)}
+
+
+def test_the_compiler_is_given_where_libraries_lie_and_its_key_is_not(
+    installation: Installation, project: CommandLine, tmp_path: Path
+) -> None:
+    refused = installation.build(project)
+    assert "libtensorrt_rtx.so.1: cannot open shared object file" in refused.stderr, "it needs no LD_LIBRARY_PATH"
+    built = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
+    assert built.returncode == 0, built.stderr
+    usual = CommandLine(project.project, tmp_path / "another cache")("build")
+    keys = [
+        [entry["key"] for entry in document["steps"] if entry["stage"] == "engine"]
+        for document in (json.loads(built.stdout), usual)
+    ]
+    assert len(keys[0]) == 1
+    assert keys[0] == keys[1]
+    moved = tmp_path / "moved"
+    moved.symlink_to(installation.own)
+    again = installation.build(project, LD_LIBRARY_PATH=f"/nowhere:{moved}")
+    assert ran(json.loads(again.stdout)) == {}
+
+
+@pytest.mark.parametrize("until", ["partition", "engine"])
+def test_a_library_that_was_not_planned_is_not_built_with(
+    installation: Installation, project: CommandLine, until: str
+) -> None:
+    if until == "engine":  # all before it was done with the right one
+        done = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.own))
+        assert done.returncode == 0, done.stderr
+    before = _kept(project.cache)
+    built = installation.build(project, LD_LIBRARY_PATH=f"{installation.other}:{installation.own}")
+    assert built.returncode != 0
+    (failed,) = [entry for entry in json.loads(built.stdout)["steps"] if entry["verdict"] == "failed"]
+    version = installed_version("tensorrt-rtx")
+    assert failed["stage"] == until
+    assert failed["error"]["type"] == "EnvironmentFault"
+    assert failed["error"]["text"] == (  # only the file that is mapped can have said 1.7.2
+        f"tensorrt-rtx {version} was planned, but {installation.other / LIBRARY} is loaded, which is 1.7.2.116"
+    )
+    assert (
+        f"→ take {installation.other} out of LD_LIBRARY_PATH, or install the toolchain that goes with it: "
+        "pip install 'tensorrt-rtx==1.7.2.*'\n"
+    ) in built.stderr
+    if until == "engine":
+        assert _kept(project.cache) == before
+    assert not (project.project / "dist").exists()
+    again = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
+    assert again.returncode == 0, again.stderr
+    assert ran(json.loads(again.stdout))[until] == 1
+
+
+@pytest.mark.parametrize(("kind", "gets_it"), [("engine", False), ("torch", True)])
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_AUDIT"])
+def test_code_that_the_loader_is_told_to_add_is_in_no_engine_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, kind: WorkerKind, gets_it: bool
+) -> None:
+    added = tmp_path / "added.so"
+    (tmp_path / "added.c").write_text("unsigned la_version(unsigned version) { return version; }\n")
+    subprocess.run([program("gcc"), "-shared", "-fPIC", "-o", added, tmp_path / "added.c"], check=True)
+    monkeypatch.setenv(variable, str(added))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:/nowhere")
+    worker = Worker(kind, tmp_path / "store", tmp_path)
+    try:
+        process = Path(f"/proc/{worker._process.pid}")
+        deadline = time.monotonic() + 60
+        while "libc.so.6" not in (maps := (process / "maps").read_text()):  # the loader has not come to the last one
+            assert time.monotonic() < deadline, "the worker never began"
+            time.sleep(0.01)
+        environment = dict(entry.split("=", 1) for entry in (process / "environ").read_text().split("\0") if entry)
+        assert (str(added) in maps, variable in environment) == (gets_it, gets_it)
+        assert environment["LD_LIBRARY_PATH"] == f"{tmp_path}:/nowhere"
+        if kind == "engine":
+            assert environment == {**ENGINE_ENVIRONMENT, "LD_LIBRARY_PATH": f"{tmp_path}:/nowhere"}
+    finally:
+        worker.kill()
+        worker.end()

@@ -1,0 +1,134 @@
+"""What `trtbuild.load` refuses of a package, every command refuses, in the same words."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trtbuild
+from tests.conftest import CommandLine
+from tests.driver.conftest import Small
+from trtbuild.driver.differences import diff
+from trtbuild.driver.inspection import inspect
+from trtbuild.driver.running.bench import bench
+from trtbuild.driver.running.run import run
+from trtbuild.driver.running.stopwatch import Budget
+from trtbuild.driver.verification.document import Options
+from trtbuild.driver.verification.packages import verify_packages
+from trtbuild.driver.watcher import Watchers
+from trtbuild.driver.workspace import Request
+from trtbuild.errors import PackageDamaged, PackageError, PackageTooNew, TrtbuildError
+
+Edit = Callable[[Any], object]
+
+
+def _file_elsewhere(index: Any) -> None:
+    index["files"]["../../etc/passwd"] = {"sha256": "0" * 64, "size": 1}
+
+
+def _plan_elsewhere(index: Any) -> None:
+    index["targets"]["ada"]["engines"]["model"] = "../../etc/passwd"
+
+
+def _absolute(index: Any) -> None:
+    index["files"]["/etc/passwd"] = {"sha256": "0" * 64, "size": 1}
+
+
+def _negative_file(index: Any) -> None:
+    index["files"]["names.json"]["size"] = -1
+
+
+def _negative_profile(index: Any) -> None:
+    index["profiles"][0]["shapes"]["x"]["min"][0] = -4
+
+
+def _negative_dim(index: Any) -> None:
+    index["dims"][0]["min"] = -1
+
+
+def _no_files(index: Any) -> None:
+    del index["files"]
+
+
+def _no_digest(index: Any) -> None:
+    index["files"]["names.json"]["sha256"] = "../" * 20
+
+
+def _newer(index: Any) -> None:
+    index["schema"] = "trtbuild.package/2"
+
+
+def _foreign(index: Any) -> None:
+    index["schema"] = "someone/1"
+
+
+EDITS: dict[Edit, type[PackageError]] = {
+    _file_elsewhere: PackageDamaged,
+    _plan_elsewhere: PackageDamaged,
+    _absolute: PackageDamaged,
+    _negative_file: PackageDamaged,
+    _negative_profile: PackageDamaged,
+    _negative_dim: PackageDamaged,
+    _no_files: PackageDamaged,
+    _no_digest: PackageDamaged,
+    _newer: PackageTooNew,
+    _foreign: PackageDamaged,
+}
+
+
+def refusals(project: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Whatever reads the package ``p`` of a project."""
+    request = Request(project)
+    yield "inspect", lambda: inspect(request, "p")
+    yield "run", lambda: run(request, "p", device="cpu")
+    yield "bench", lambda: bench(request, "p", budget=Budget(0.0, 0.0))
+    yield "diff", lambda: diff(request, "p", "whole")
+    yield "diff the other way", lambda: diff(request, "whole", "p")
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+def test_what_load_refuses_every_command_refuses(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit
+) -> None:
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    shutil.copytree(small.package, tmp_path / "p")
+    shutil.copytree(small.package, tmp_path / "whole")
+    place = tmp_path / "p" / "index.json"
+    index = json.loads(place.read_text())
+    edit(index)
+    place.write_text(json.dumps(index))
+    with pytest.raises(EDITS[edit]) as caught:
+        trtbuild.load(tmp_path / "p", device="cpu")
+    for command, call in refusals(tmp_path):
+        with pytest.raises(TrtbuildError) as refused:
+            call()
+        assert (refused.value.text, refused.value.hint) == (caught.value.text, caught.value.hint), command
+    verified = verify_packages([tmp_path / "p"], (), Options(), Watchers([]))
+    assert not verified["ok"]
+    assert [error["text"] for error in verified["errors"]] == [caught.value.text]
+
+
+def test_diff_of_what_is_damaged_does_not_say_that_it_differs(small: Small, tmp_path: Path) -> None:
+    shutil.copytree(small.package, tmp_path / "p")
+    (tmp_path / "p" / "index.json").write_text("{}")
+    done = CommandLine(tmp_path, tmp_path / "cache").run("diff", "p", "p")
+    assert done.returncode == 2
+    assert "is no index of a package" in done.stderr
+
+
+def test_altered_names_are_not_shown(small: Small, tmp_path: Path) -> None:
+    shutil.copytree(small.package, tmp_path / "p")
+    names = tmp_path / "p" / "names.json"
+    text = names.read_text()
+    names.write_text(re.sub("hidden", "HIDDEN", text))
+    assert names.read_text() != text
+    command_line = CommandLine(tmp_path, tmp_path / "cache")
+    assert all(engine["layers"] == [] for engine in command_line("inspect", "p")["engines"])
+    names.write_text(text)
+    assert all(engine["layers"] for engine in command_line("inspect", "p")["engines"])

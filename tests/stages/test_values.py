@@ -1,0 +1,55 @@
+"""Random tensors in a range."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trtbuild.core.value_ranges import LIMITS
+from trtbuild.stages.values import in_range
+
+INTEGERS = [name for name, ends in LIMITS.items() if isinstance(ends[0], int)]
+
+
+def drawn(dtype: str, ends: tuple[int, int] | tuple[float, float], count: int = 2000, seed: int = 0) -> torch.Tensor:
+    found = in_range(getattr(torch, dtype), (count,), ends, torch.Generator().manual_seed(seed))
+    assert found.dtype is getattr(torch, dtype) and found.shape == (count,)
+    return found
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_every_integer_of_a_range_comes_with_both_ends(dtype: str) -> None:
+    assert sorted(set(drawn(dtype, (3, 9)).tolist())) == list(range(3, 10))
+    assert set(drawn(dtype, (7, 7)).tolist()) == {7}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_a_whole_type_is_a_range(dtype: str) -> None:
+    found = drawn(dtype, LIMITS[dtype]).double()
+    assert torch.isfinite(found).all()
+    assert found.min() < 0.5 * LIMITS[dtype][0] or LIMITS[dtype][0] == 0
+    assert found.max() > 0.5 * LIMITS[dtype][1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_floats_are_all_over_the_range(dtype: str) -> None:
+    found = drawn(dtype, (-2.0, 6.0)).double()
+    assert -2 <= found.min() < -1.9 and 5.9 < found.max() <= 6
+    assert abs(float(found.mean()) - 2) < 0.2
+
+
+def test_the_ends_of_int64_are_drawn_too() -> None:
+    top = 2**63 - 1
+    assert set(drawn("int64", (top - 1, top)).tolist()) == {top - 1, top}
+    assert set(drawn("int64", (-(2**63), 1 - 2**63)).tolist()) == {-(2**63), 1 - 2**63}
+
+
+def test_values_follow_from_the_seed() -> None:
+    assert torch.equal(drawn("int64", (0, 1000), seed=1), drawn("int64", (0, 1000), seed=1))
+    assert not torch.equal(drawn("int64", (0, 1000), seed=1), drawn("int64", (0, 1000), seed=2))
+
+
+def test_scalars_and_empty_tensors() -> None:
+    generator = torch.Generator().manual_seed(0)
+    assert in_range(torch.int64, (), (4, 4), generator).item() == 4
+    assert in_range(torch.float32, (0, 3), (0.0, 1.0), generator).shape == (0, 3)

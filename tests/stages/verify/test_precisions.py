@@ -1,0 +1,109 @@
+"""What values were computed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.stages.verify.conftest import Calls, Cut, cut_of
+from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.core.spec import Precision
+from trtbuild.stages.verify import precisions
+from trtbuild.stages.verify.onnx_precisions import onnx_precisions
+
+H, B = torch.float16, torch.bfloat16
+
+
+def cut(function: Any, *dtypes: str, **members: Any) -> Cut:
+    return cut_of(Calls(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
+
+
+def of(made: Cut) -> list[Precision]:
+    """By the program, which is what by the ONNX model that it becomes has to be."""
+    found = precisions.of_outputs(made.lowered)
+    inputs = [precisions.of_dtype(dtype) for _, dtype in made.job.inputs]
+    assert onnx_precisions(made.blobs[made.job.onnx[made.graph]], inputs, len(found)) == found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "dtypes", "expected"),
+    [
+        (lambda m, x: x + 1, ("float32",), ["float32"]),
+        (lambda m, x: x + 1, ("float16",), ["float16"]),
+        (lambda m, x: x.float() + 1, ("float16",), ["float16"]),  # an input of halves holds no more than halves
+        (lambda m, x: (x.to(H) * 2).float() + 1, ("float32",), ["float16"]),
+        (lambda m, x: (x.to(H) * 2).float() + x.to(B).float(), ("float32",), ["bfloat16"]),
+        (lambda m, x, y: (x + 1, y.to(H) * 2, x * 2), ("float32", "float32"), ["float32", "float16", "float32"]),
+        (lambda m, x, y: torch.where(y > 0, x, -x), ("float32", "float16"), ["float16"]),
+        (lambda m, x, y: x + y, ("float32", "int64"), ["float32"]),
+        (lambda m, x, y: x.half().argmax(-1, keepdim=True) + y, ("float32", "int64"), ["float16"]),
+    ],
+)
+def test_the_coarsest_type_on_the_way_counts(function: Any, dtypes: tuple[str, ...], expected: list[str]) -> None:
+    assert of(cut(function, *dtypes)) == expected
+
+
+def test_weights_count() -> None:
+    assert of(cut(lambda m, x: x @ m.table.weight.float(), table=nn.Embedding(4, 3).half())) == ["float16"]
+
+
+def test_sizes_carry_no_precision() -> None:
+    made = cut_of(
+        Calls(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
+        [(("b", 4), "float16"), ((2, 4), "float32")],
+    )
+    assert precisions.of_outputs(made.lowered) == ["float16", "float32"]
+
+
+def test_branches_are_looked_into() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            halved = torch.cond(x.sum() > 0, lambda v: (v.half() * 2).float(), lambda v: v + 1, (x,))
+            return halved, torch.cond(x.sum() > 0, lambda v: v * 2, lambda v: v + 1, (x,))
+
+    made = torch.export.export(Branch().eval(), (torch.zeros(2, 4),)).run_decompositions({})
+    from trtbuild.stages.program.functional import functional
+
+    program, _ = functional(made)
+    assert precisions.of_outputs(program) == ["float16", "float32"]
+
+
+def test_inputs_may_be_coarser_than_their_types() -> None:
+    made = cut(lambda m, x, y: (x + 1, y + 1), "float32", "float32")
+    assert precisions.of_outputs(made.lowered, ["bfloat16", "float32"]) == ["bfloat16", "float32"]
+    assert onnx_precisions(made.blobs[made.job.onnx[made.graph]], ["bfloat16", "float32"], 2) == ["bfloat16", "float32"]
+
+
+def test_a_model_has_them_all_along_the_way() -> None:
+    def part(name: str, *sources: str) -> Partition:
+        type_ = TensorType("float32", ())
+        return Partition(name, "tensorrt", name, (), tuple((source, type_) for source in sources), (type_,), ())
+
+    partitions = Partitions(
+        (part("half", "input:0"), part("after", "half:0", "input:1"), part("beside", "input:1", "weight:0")),
+        ("after:0", "beside:0", "input:1", "weight:1"),
+    )
+
+    def of_part(which: Partition, inputs: Any) -> list[Precision]:
+        return ["float16"] if which.name == "half" else [precisions.coarsest(inputs)]
+
+    found = precisions.of_model(partitions, ["float32", "float32"], ["float32", "bfloat16"], of_part)
+    assert found == ["float16", "float32", "float32", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("float64", "float32"),
+        ("complex64", "float32"),
+        ("complex32", "float16"),
+        ("float8_e4m3fn", "bfloat16"),
+        ("int64", "float32"),
+    ],
+)
+def test_types_by_name(name: str, expected: str) -> None:
+    assert precisions.of_dtype(name) == expected

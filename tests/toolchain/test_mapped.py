@@ -1,0 +1,151 @@
+"""Which TensorRT library a process has loaded, and of which version it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.programs import program
+from trtbuild.toolchain.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.table import FLAVOURS, installed_version
+
+#: Loads libraries, and checks what is mapped then.
+_PROGRAM = """
+import ctypes, sys
+from trtbuild.errors import EnvironmentFault
+from trtbuild.toolchain.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.table import FLAVOURS
+
+toolchain, version, *files = sys.argv[1:]
+for file in files:
+    ctypes.CDLL(file)
+mapped = {str(path) for path in mapped_files()}
+assert mapped.issuperset(files), "the libraries are not mapped"
+try:
+    check_mapped(FLAVOURS[toolchain], version)
+    print("fits")
+except EnvironmentFault as error:
+    print(error)
+"""
+
+
+def library(file: Path, *functions: tuple[str, int]) -> Path:
+    """A shared library of that name whose functions each return one number."""
+    file.parent.mkdir(exist_ok=True)
+    source = file.with_suffix(".c")
+    source.write_text(
+        "".join(f"int {name}(void) {{ return {value}; }}\n" for name, value in functions) or "int none;\n"
+    )
+    command = [program("gcc"), "-shared", "-fPIC", "-o", str(file), str(source), f"-Wl,-soname,{file.name}"]
+    subprocess.run(command, check=True)
+    return file
+
+
+def checked(toolchain: str, version: str, files: Sequence[Path], libraries: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, toolchain, version, *map(str, files)],
+        env={"LD_LIBRARY_PATH": libraries} if libraries else {},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("number", "version", "fits"),
+    [
+        (8601, "8.6.1", True),
+        (8601, "8.6.0", True),  # the distribution 8.6.0 has parts of 8.6.1
+        (8600, "8.6.0", True),
+        (8600, "8.6.1", False),
+        (8502, "8.6.1", False),
+        (9200, "9.2.0.post12.dev5", True),
+        (100300, "10.3.0", True),
+        (100301, "10.3.0", False),
+        (110000, "10.3.0", False),
+    ],
+)
+def test_the_library_is_asked_for_its_version(tmp_path: Path, number: int, version: str, fits: bool) -> None:
+    file = library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", number))
+    assert (checked("tensorrt", version, [file]) == "fits") is fits
+
+
+def test_a_build_number_counts_where_both_have_one(tmp_path: Path) -> None:
+    file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100900), ("getInferLibBuildVersion", 34))
+    assert checked("tensorrt", "10.9.0.34", [file]) == "fits"
+    assert checked("tensorrt", "10.9.0", [file]) == "fits"
+    assert "which is 10.9.0.34" in checked("tensorrt", "10.9.0.35", [file])
+
+
+def test_what_is_mapped_what_it_is_and_the_way_out_are_said(tmp_path: Path) -> None:
+    file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100901))
+    text = (
+        f"tensorrt 10.3.0 was planned, but {file} is loaded, which is 10.9.1\n"
+        "  → {way}, or install the toolchain that goes with it: pip install 'tensorrt==10.9.1.*'"
+    )
+    folder = "put the folder of the planned one first in LD_LIBRARY_PATH"
+    assert checked("tensorrt", "10.3.0", [file]) == text.format(way=folder)
+    there = f"take {tmp_path} out of LD_LIBRARY_PATH"
+    assert checked("tensorrt", "10.3.0", [file], f"/nowhere:{tmp_path}") == text.format(way=there)
+
+
+def test_the_right_library_excuses_no_other_one(tmp_path: Path) -> None:
+    right = library(tmp_path / "right" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
+    wrong = library(tmp_path / "wrong" / "libnvinfer.so.9", ("getInferLibVersion", 9200))
+    assert f"{wrong} is loaded" in checked("tensorrt", "10.3.0", [right, wrong])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("beside/libnvonnxparser.so.10", "fits"),
+        ("beside/libnvonnxparser.so.10.3.0", "fits"),
+        ("elsewhere/libnvonnxparser.so.10.3.0", "fits"),
+        ("elsewhere/libnvonnxparser.so.10", "is not the one beside"),
+        ("beside/libnvonnxparser.so.10.4.0", "which is 10.4.0"),
+    ],
+)
+def test_a_parser_is_known_by_its_name_or_its_place(tmp_path: Path, name: str, said: str) -> None:
+    file = library(tmp_path / "beside" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
+    parser = library(tmp_path / name)
+    assert said.removeprefix("is ") in checked("tensorrt", "10.3.0", [file, parser])
+
+
+def test_libraries_of_the_other_toolchain_do_not_matter(tmp_path: Path) -> None:
+    file = library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", 8601))
+    assert checked("tensorrt-rtx", "1.7.1.116", [file]) == "fits"
+
+
+def test_a_library_that_was_replaced_under_the_process_still_says_what_it_is(tmp_path: Path) -> None:
+    file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100300))
+    replacing = (
+        "import ctypes, os, sys; from pathlib import Path\n"
+        "from trtbuild.toolchain.mapped import library_version, mapped_files\n"
+        "ctypes.CDLL(sys.argv[1]); os.unlink(sys.argv[1])\n"
+        "assert 'libnvinfer.so.10 (deleted)' in Path('/proc/self/maps').read_text()\n"
+        "assert Path(sys.argv[1]) in mapped_files()\n"
+        "print(library_version(Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", replacing, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("(10, 3, 0)\n", "")
+
+
+def test_the_installed_library_is_the_one_that_is_planned() -> None:
+    import tensorrt_rtx  # noqa: F401
+
+    flavour, version = FLAVOURS["tensorrt-rtx"], installed_version("tensorrt-rtx")
+    assert version is not None
+    (own,) = (path for path in mapped_files() if path.name.startswith(flavour.library))
+    said = library_version(own)
+    assert said is not None
+    assert version.startswith(".".join(map(str, said)))
+    assert any(path.name.startswith(flavour.parser_library) for path in mapped_files())
+    check_mapped(flavour, version)

@@ -1,0 +1,38 @@
+"""What a lowered program is compared with the traced one by: the smallest sizes, and the model's own weights.
+
+It is no part of a key: lowering is a function of the graph, and the comparison says whether it was done right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from trtbuild.core import keys
+from trtbuild.core.engine_job import Weight
+from trtbuild.core.expand import units
+from trtbuild.core.shapes import ShapePlan
+from trtbuild.core.spec import Model
+
+#: With more weights than this a forward pass is no small thing any more (2 GiB of float32), and nothing is compared.
+_LARGEST = 1 << 29
+
+
+def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> dict[str, object] | None:
+    """JSON: `inputs` (name, dtype) and the `ranges` of values that some take, their `shapes` at the smallest point that the trace was proven at, `numbers` of the
+    symbols there, and `weights` by slot. None for a model that is not compared."""
+    if model.source.form != "program" or sum(math.prod(weight.shape) for weight in weights) > _LARGEST:
+        return None
+    sizes = min(keys.proof_points(model, shapes), key=lambda point: _elements(shapes, point))
+    return {
+        "inputs": [[entry.name, entry.dtype] for entry in model.inputs],
+        "ranges": {entry.name: list(entry.range) for entry in model.inputs if entry.range is not None},
+        "shapes": [list(shape) for shape in shapes.sizes(sizes)],
+        "numbers": list(units(shapes, sizes)),
+        "weights": [asdict(weight) for weight in weights],
+    }
+
+
+def _elements(shapes: ShapePlan, sizes: Sequence[int]) -> int:
+    return sum(math.prod(shape) for shape in shapes.sizes(sizes))

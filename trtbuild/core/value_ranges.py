@@ -1,0 +1,64 @@
+"""Which values an input takes, where somebody says it: ``range: [0, 30521]``, both ends included.
+
+Random inputs are drawn from it: of the trace's example and proof, of `verify`, `run` and `bench`. No engine depends on it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+#: The smallest and the largest value; both of the kind of the input's type.
+ValueRange: TypeAlias = "tuple[int, int] | tuple[float, float]"
+
+#: Type → its smallest and largest value.
+LIMITS: Mapping[str, ValueRange] = {
+    "uint8": (0, 2**8 - 1),
+    "int8": (-(2**7), 2**7 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "float16": (-65504.0, 65504.0),
+    "bfloat16": (-(2.0**128 - 2.0**120), 2.0**128 - 2.0**120),
+    "float32": (-(2.0**128 - 2.0**104), 2.0**128 - 2.0**104),
+    "float64": (-1.7976931348623157e308, 1.7976931348623157e308),
+}
+
+
+_BEYOND = re.compile(r"\b(?<!Dimension )out of (range|bounds|\w+ bounds)\b", re.IGNORECASE)
+
+
+def is_beyond(said: str) -> bool:
+    """Whether an operator says that an integer it was given chooses nothing: torch and onnxruntime say it in words."""
+    return _BEYOND.search(said) is not None
+
+
+class Misfit(NamedTuple):
+    """Why two numbers are not a range of values, and what to write."""
+
+    text: str
+    hint: str
+
+
+def value_range(dtype: str, low: Any, high: Any) -> ValueRange | Misfit:
+    """The values from `low` to `high` of an input of a type, in one form: equal ranges are equal, and of one kind."""
+    if dtype not in LIMITS:
+        return Misfit(f"a {dtype} input has no range of values", "leave `range` out")
+    least, most = LIMITS[dtype]
+    whole = isinstance(least, int)
+    for value in (low, high):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return Misfit(f"{value!r} in a range of values is no number", "write the smallest and the largest value")
+        if isinstance(value, float) and not math.isfinite(value):
+            return Misfit(
+                f"a range of values ends at {value}", f"write numbers; {dtype} reaches from {least} to {most}"
+            )
+        if whole and isinstance(value, float):
+            near = f"write {int(value)}" if value.is_integer() else "write whole numbers"
+            return Misfit(f"the values of {dtype} are whole numbers, not {value}", near)
+        if not least <= value <= most:
+            return Misfit(f"{value} is no value of {dtype}", f"{dtype} reaches from {least} to {most}")
+    if low > high:
+        return Misfit(f"the range of values [{low}, {high}] has its largest value first", f"write [{high}, {low}]")
+    return (low, high) if whole else (float(low), float(high))

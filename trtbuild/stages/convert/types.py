@@ -1,0 +1,110 @@
+"""A conversion gives what its program gives: ONNX's own inference of types and sizes, held against the program.
+
+Rules
+1. At each point of the program's symbols the inputs have numbers for sizes, and ONNX infers what follows from them, data of
+   shapes too. What it infers of an output is what the program says: element type, rank and sizes. What it cannot infer is
+   left to the toolchain, which is asked when it parses.
+2. A difference is refused with the call that it begins at: an operator whose translation means something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx.shape_inference
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.convert.canonical import Origins
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.sizes import Point, Type, points_of, said_at, shown
+from trtbuild.stages.program.text import target_name
+
+#: Element type (0: not known) and sizes (None: rank not known; None in it: a size that is not known).
+Inferred = tuple[int, tuple[int | None, ...] | None]
+
+_HINT = "name the operator in partition.torch_executed_ops, so that it stays in PyTorch"
+
+
+def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origins) -> None:
+    """Raise ConversionRefused where `model`, in canonical form, gives other types or sizes than `program`."""
+    for point in points_of(program):
+        inferred = _inferred(model, program, point)
+        for number, node in enumerate(program.output_nodes):
+            (said,) = said_at(node.meta["val"], point)
+            if not _agree(inferred.get(f"o{number}"), said):
+                raise _refused(model, program, origins, inferred, point, number)
+
+
+def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[str, Inferred]:
+    """What follows for the values of the model at a point."""
+    asked = onnx.ModelProto()
+    asked.CopyFrom(model)
+    for value, node in zip(asked.graph.input, program.input_nodes, strict=True):
+        (_, sizes), *_ = said_at(node.meta["val"], point)
+        for axis, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
+            axis.Clear()
+            if size is not None:
+                axis.dim_value = size
+    for value in asked.graph.output:
+        value.ClearField("type")
+    try:
+        graph = onnx.shape_inference.infer_shapes(asked, data_prop=True).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError):
+        return {}
+    return {value.name: _type(value.type) for value in (*graph.value_info, *graph.output)}
+
+
+def _type(type_: onnx.TypeProto) -> Inferred:
+    tensor = type_.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    return tensor.elem_type, tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+
+
+def _agree(inferred: Inferred | None, said: Type) -> bool:
+    element, sizes = inferred or (0, None)
+    dtype, expected = said
+    if dtype.is_complex:  # a pair of floats
+        return True
+    if element and element != int(from_torch_dtype(dtype)):
+        return False
+    if sizes is None:
+        return True
+    pairs = zip(sizes, expected, strict=False)
+    return len(sizes) == len(expected) and all(a == b for a, b in pairs if a is not None and b is not None)
+
+
+def _refused(
+    model: onnx.ModelProto,
+    program: Program,
+    origins: Origins,
+    inferred: Mapping[str, Inferred],
+    point: Point,
+    output: int,
+) -> ConversionRefused:
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    last = {call: name for name, call in origins}
+    by_name = {node.name: node for node in model.graph.node}
+    for call, name in sorted(last.items()):
+        said = said_at(calls[call].meta.get("val"), point)
+        if len(said) == 1 and name in by_name and not _agree(inferred.get(by_name[name].output[0]), said[0]):
+            found = inferred[by_name[name].output[0]]
+            return ConversionRefused(
+                f"the ONNX translation of {target_name(calls[call].target)} gives {_shown(found)} where the model has "
+                f"{shown(said)}",
+                hint=_HINT,
+                nodes=(call,),
+            )
+    said = said_at(program.output_nodes[output].meta["val"], point)
+    return ConversionRefused(
+        f"the ONNX translation gives {_shown(inferred[f'o{output}'])} for an output that is {shown(said)}", hint=_HINT
+    )
+
+
+def _shown(found: Inferred) -> str:
+    element, sizes = found
+    name = onnx.TensorProto.DataType.Name(element).lower()
+    texts: Sequence[str] = ["?" if size is None else str(size) for size in sizes or ()]
+    return name if sizes is None else f"{name}[{', '.join(texts)}]"

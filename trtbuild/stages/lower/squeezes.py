@@ -1,0 +1,63 @@
+"""Squeezes name the axes that they take out.
+
+``squeeze`` takes an axis out where its size is 1, and does nothing where it is not; ONNX's Squeeze takes out what it is
+told to, whatever the size. So an axis that a squeeze leaves in (the trace has said so for all sizes of its range) is not
+named any more, and a squeeze that does nothing leaves the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trtbuild.stages.lower.modules import set_stack, stack_of
+from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
+_SQUEEZES = frozenset(
+    getattr(packet, name) for packet in (_aten.squeeze, _aten.squeeze_copy) for name in ("default", "dim", "dims")
+)
+
+
+def name_squeezed_axes(program: Program, request: Request) -> Program:
+    """`program`, nested graphs too, with squeezes of axes that have size 1 and no others."""
+    for module in program.exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in list(module.graph.nodes):
+                if node.op == "call_function" and node.target in _SQUEEZES:
+                    _rewrite(node)
+            module.recompile()
+    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
+        spec.arg.name = output.name
+    return program
+
+
+def _rewrite(node: torch.fx.Node) -> None:
+    source = node.args[0]
+    value = source.meta["val"]
+    named = _axes(node, value.dim())
+    taken = [axis for axis in named if isinstance(value.shape[axis], int) and value.shape[axis] == 1]
+    if taken == named or (_names_none(node) and all(isinstance(size, int) for size in value.shape)):
+        return  # both mean the same
+    target, args = (_aten.squeeze.dims, (source, taken)) if taken else (_aten.clone.default, (source,))
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(target, args)
+        set_stack(made, stack_of(node))
+        propagate(made)
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+
+
+def _names_none(node: torch.fx.Node) -> bool:
+    return len(node.args) < 2 and "dim" not in node.kwargs
+
+
+def _axes(node: torch.fx.Node, rank: int) -> list[int]:
+    """The axes that a squeeze is about, from 0 on."""
+    if _names_none(node):
+        return list(range(rank))
+    named: Any = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
+    return [axis % rank for axis in ([named] if isinstance(named, int) else named)] if rank else []

@@ -1,0 +1,91 @@
+"""Which input a model's failure comes from, where it is integers that the model does not take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from trtbuild.core.partitions import Partition, Partitions
+from trtbuild.core.value_ranges import ValueRange
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.verify.running import arguments
+
+
+def inputs_of_failure(
+    program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[int] | None:
+    """The numbers of a program's inputs that lead to the first call that fails; None where none does."""
+    run = _UntilItFails(program.exported.graph_module)
+    try:
+        with torch.no_grad():
+            run.run(*arguments(program, weights, inputs))
+    except Exception:  # whatever operators raise
+        if run.failed is not None:
+            seen = _before(run.failed)
+            return [number for number, node in enumerate(program.input_nodes) if node in seen]
+    return None
+
+
+def inputs_of_partition(partitions: Partitions, part: Partition, numbers: Sequence[int] | None = None) -> list[int]:
+    """The numbers of the model's inputs that lead to a partition, or to some of the values that it takes."""
+    by_name = {each.name: each for each in partitions.partitions}
+    found: set[int] = set()
+    taken = range(len(part.inputs)) if numbers is None else numbers
+    waiting = [part.inputs[number][0] for number in taken]
+    seen: set[str] = set()
+    while waiting:
+        owner, _, index = waiting.pop().rpartition(":")
+        if owner == "input":
+            found.add(int(index))
+        elif owner != "weight" and owner not in seen:
+            seen.add(owner)
+            waiting += [source for source, _ in by_name[owner].inputs]
+    return sorted(found)
+
+
+def told(inputs: Mapping[str, torch.Tensor]) -> str:
+    """``ids has values from 0 to 19``, for each."""
+    return ", ".join(
+        f"{name} has values from {int(value.min())} to {int(value.max())}" for name, value in inputs.items()
+    )
+
+
+def what_to_do(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRange]) -> str:
+    """The manifest's words that draw other values for one of `inputs`."""
+    name = next((each for each in inputs if each not in ranges), next(iter(inputs)))
+    if name in ranges:
+        return f"correct the range of {name}, {list(ranges[name])}, to the values that the model takes, and build again"
+    dtype = str(inputs[name].dtype).removeprefix("torch.")
+    return (
+        f"say which values the model takes, and build again: `{name}: {{dtype: {dtype}, range: [LOWEST, HIGHEST]}}`; or "
+        "give such inputs: trtbuild verify --replay FILE"
+    )
+
+
+def is_integer(value: torch.Tensor) -> bool:
+    """Whether a tensor has integers to choose with."""
+    return not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool) and value.numel() > 0
+
+
+class _UntilItFails(torch.fx.Interpreter):
+    failed: torch.fx.Node | None = None
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        try:
+            return super().run_node(n)
+        except Exception:
+            self.failed = n
+            raise
+
+
+def _before(node: torch.fx.Node) -> set[torch.fx.Node]:
+    seen = {node}
+    waiting = [node]
+    while waiting:
+        for each in waiting.pop().all_input_nodes:
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+    return seen

@@ -1,0 +1,79 @@
+"""What the points of a verification have shown of one partition, or of the whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtbuild.core.spec import Precision
+from trtbuild.core.verification import Point, coarsest, share
+from trtbuild.stages.verify.comparing import Gap
+
+
+@dataclass
+class Found:
+    """`precisions` are what each output was computed in, `tolerances` the largest errors by that. The worst output is the
+    one whose error takes most of its tolerance."""
+
+    precisions: Sequence[Precision]
+    tolerances: Mapping[Precision, float]
+    worst: Gap = field(default_factory=lambda: Gap(-1.0))
+    #: How much of its tolerance the worst error takes.
+    share: float = -1.0
+    point: int | None = None
+    output: int = 0
+    #: The smallest point at which it is wrong.
+    smallest: int | None = None
+    unchecked: str | None = None
+    points: int = 0
+    #: Outputs of which no point has shown anything but NaN.
+    unseen: set[int] | None = None
+
+    @property
+    def tolerance(self) -> float:
+        """That of the worst output; of all outputs, where none was compared."""
+        return self.tolerances[self.precision]
+
+    @property
+    def precision(self) -> Precision:
+        return coarsest(self.precisions) if self.point is None else self.precisions[self.output]
+
+    def see(self, point: int, gaps: Sequence[Gap], size: Callable[[int], int]) -> None:
+        """What was found of each output at a point."""
+        self.points += 1
+        nothing = {output for output, found in enumerate(gaps) if not found.compared}
+        self.unseen = nothing if self.unseen is None else self.unseen & nothing
+        shares = [
+            share(found.error, self.tolerances[precision])
+            for found, precision in zip(gaps, self.precisions, strict=False)  # what fails has one gap for all outputs
+        ]
+        for output, (found, taken) in enumerate(zip(gaps, shares, strict=True)):
+            if (taken, found.error) > (self.share, self.worst.error):
+                self.worst, self.share, self.point, self.output = found, taken, point, output
+        if any(taken > 1 for taken in shares) and (self.smallest is None or size(point) < size(self.smallest)):
+            self.smallest = point
+
+    def entry(self, points: Sequence[Point]) -> dict[str, Any]:
+        """What the report says of it."""
+        unchecked = self.unchecked
+        if unchecked is None and self.unseen != set():
+            unchecked = (
+                f"output {min(self.unseen)} is NaN everywhere at every point" if self.unseen else "no point was run"
+            )
+        if self.smallest is not None:
+            status, text = "wrong", self.worst.text
+        else:
+            status, text = ("right", self.worst.text) if unchecked is None else ("unchecked", unchecked)
+        finite = self.point is not None and math.isfinite(self.worst.error)
+        return {
+            "status": status,
+            "error": self.worst.error if finite else None,
+            "tolerance": self.tolerance,
+            "precision": self.precision,
+            "text": text,
+            "output": self.output,
+            "worst": points[self.point].to_json() if self.point is not None else None,
+            "points": self.points,
+        }

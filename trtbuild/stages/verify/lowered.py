@@ -1,0 +1,91 @@
+"""A lowered program computes what the traced one does: by numbers, at the smallest sizes, while it is lowered.
+
+Rules
+1. Both are run once, on the same inputs. A difference of `TIMES` the tolerance of `trtbuild verify` is no rounding: the
+   passes have made another model. What is less is left to `trtbuild verify`.
+2. Every value inside the lowered program has the dtype and sizes that it is said to have. Some operators give another type
+   than torch says without running them.
+3. A number that half precision cannot hold is the model's: the error names the other precisions.
+4. Where the traced program itself fails on random inputs nothing is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trtbuild.core.spec import Precision
+from trtbuild.core.verification import coarsest, tolerances
+from trtbuild.errors import InconsistentShapes, SourceError
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.sizes import At, Point, shown
+from trtbuild.stages.program.text import target_name
+from trtbuild.stages.verify.comparing import gap
+from trtbuild.stages.verify.precisions import of_outputs
+from trtbuild.stages.verify.running import Torch, arguments
+
+#: How many times the tolerance is no rounding any more.
+TIMES = 10
+
+
+def refuse_another_model(
+    traced: Program,
+    lowered: Program,
+    weights: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    point: Point,
+    precision: Precision,
+) -> None:
+    """Raise InconsistentShapes, or SourceError (code ``precision``, rule 3), where `lowered` does not compute what `traced`
+    does for `inputs`, whose sizes are those of `point`."""
+    try:
+        wanted = Torch.whole(traced, weights, inputs)
+    except Exception:  # rule 4
+        return
+    allowed = tolerances("onnxruntime")
+    found = _run(lowered, weights, inputs, point)
+    for number, (ours, theirs, own) in enumerate(zip(found, wanted, of_outputs(traced), strict=True)):
+        far = gap(ours, theirs)
+        if far.error <= TIMES * allowed[coarsest([precision, own])]:
+            continue
+        said = far.text or f"a relative difference of {far.error:.1e}"
+        if precision != "float32":
+            range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
+            raise SourceError(
+                f"in {precision} output {number} of the model is another: {said}, at its smallest sizes",
+                code="precision",
+                hint=f"set precision: {range_}float32",
+            )
+        raise InconsistentShapes(f"lower has made another model: output {number} has {said} at its smallest sizes")
+
+
+def _run(
+    program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], point: Point
+) -> list[torch.Tensor]:
+    """The results of a program whose values are looked at one by one (rule 2)."""
+    at = At(point)
+
+    class Looking(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            result = super().run_node(n)
+            if n.op == "call_function" and isinstance(result, torch.Tensor):
+                _look(n, result, at)
+            return result
+
+    with torch.no_grad():
+        found = Looking(program.exported.graph_module).run(*arguments(program, weights, inputs))
+    return list(found)
+
+
+def _look(node: torch.fx.Node, result: torch.Tensor, at: At) -> None:
+    ((dtype, sizes),) = at.said(node.meta["val"])
+    is_shaped = len(sizes) == result.dim() and all(
+        said is None or said == size for said, size in zip(sizes, result.shape, strict=True)
+    )
+    if dtype != result.dtype or not is_shaped:
+        raise InconsistentShapes(
+            f"{target_name(node.target)} gives {shown([(result.dtype, tuple(result.shape))])}, and PyTorch says that it "
+            f"gives {shown([(dtype, sizes)])}"
+        )

@@ -46,7 +46,7 @@ def examine(case: Case) -> None:
     model = case.model
     inputs = [(entry.name, entry.dtype) for entry in model.inputs]
     for point in points(model, shapes):
-        given = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs))
+        given = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs), {})
         kept = [value.clone() for value in given]
         try:
             with torch.no_grad():

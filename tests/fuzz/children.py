@@ -91,7 +91,7 @@ class Child:
         """Where it was, as faulthandler says it; else the last that it printed."""
         lines = Path(self._printed.name).read_text(errors="replace").splitlines()
         fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
-        return tuple(lines[fatal[-1] :][:_LINES] if fatal else lines[-_LINES:])
+        return tuple(lines[max(0, fatal[-1] - 2) :][:_LINES] if fatal else lines[-_LINES:])
 
 
 def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:

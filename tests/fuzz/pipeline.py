@@ -1,7 +1,7 @@
 """A module through every step of a build, in one process and without a store on disk.
 
-The steps' own functions are called, with what the driver would hand them: what is left is what a build would leave,
-before it is packaged. `tests.fuzz.comparing` says whether it is the module.
+The workers' own handlers are called, with the jobs that a plan would give them: what is left is what a build would
+leave, before it is packaged. `tests.fuzz.comparing` says whether it is the module.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import torch
 from trtbuild.core import keys
 from trtbuild.core.comparison import comparison
 from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.expand import engine_job
+from trtbuild.core.expand import engine_job, units
 from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.planning import ToolchainFacts
 from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan, derive, symbol_values
 from trtbuild.core.spec import (
@@ -36,19 +35,13 @@ from trtbuild.core.spec import (
     Target,
 )
 from trtbuild.driver.environment import toolchain_facts, torch_versions
-from trtbuild.driver.handlers import compare_lowered
-from trtbuild.driver.judge import Judge
-from trtbuild.stages.lower.run import lower
-from trtbuild.stages.partition.document import Partitioned
-from trtbuild.stages.partition.run import partition
+from trtbuild.driver.handlers import engine_handler, tensor_bytes, torch_handler
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.places import Places
 from trtbuild.stages.trace.run import Traced, trace_module
 from trtbuild.store.memory import MemoryStore
-from trtbuild.toolchain.compiler import compile_engine
 
 TARGET = Target("ada", 89)
 
@@ -118,89 +111,102 @@ class Built:
 def build(case: Case) -> Built:
     """Trace, lower, partition, convert and compile. Raises what a step raises: a TrtbuildError is a refusal."""
     model, shapes, store = case.model, case.shapes, MemoryStore()
-    facts = toolchain_facts(TARGET)
-    judge = _judge(store, facts)
-    with torch.no_grad():
-        traced = _traced(case.module.eval(), model, shapes)
-        weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
-        lowered = _lowered(traced, model, shapes, weights, store)
-        found = partition(Program.from_bytes(lowered.to_bytes()), model.partition, judge)
-    onnx = _conversions(found, judge, facts)
-    jobs = {
-        part.name: _engine_job(model, shapes, part, onnx, weights, facts)
-        for part in found.document.partitions
-        if part.kind == "tensorrt"
-    }
+    traced = _traced(case.module.eval(), model, shapes)
+    weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
+    steps = _Steps(model, shapes, weights, store)
+    lowered = steps.lower(traced)
+    partitions, programs, onnx = steps.partition(lowered)
+    jobs = {part.name: steps.engine_job(part, onnx) for part in partitions.partitions if part.kind == "tensorrt"}
     return Built(
         model,
         shapes,
         Program.from_bytes(traced.program),
         traced.interface["output_tree"],
         weights,
-        Partitions.from_bytes(found.document.to_bytes()),
+        partitions,
         store,
-        {graph: store.put_bytes(program.to_bytes()).sha256 for graph, program in found.programs.items()},
+        programs,
         onnx,
         jobs,
-        {name: json.loads(compile_engine(job, store.get_bytes).layers) for name, job in jobs.items()},
+        {name: steps.engine(job) for name, job in jobs.items()},
     )
 
 
 def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> Traced:
-    ends = dict.fromkeys(symbol_values(shapes, model.profiles[0], which) for which in ("min", "max"))
-    job = TraceJob(model.source, model.inputs, shapes, tuple(ends))
-    return trace_module(module, job, Frames(Places(), Path.cwd()))
+    job = TraceJob(model.source, model.inputs, shapes, keys.proof_points(model, shapes))
+    with torch.no_grad():
+        return trace_module(module, job, Frames(Places(), Path.cwd()))
 
 
-def _lowered(traced: Traced, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore) -> Program:
-    program = Program.from_bytes(traced.program)
-    lowered = lower(program, model.precision, decomposition_table())
-    told = comparison(model, shapes, weights)
-    assert told is not None
-    compare_lowered(told, model.precision, program, lowered, store)
-    return lowered
+class _Steps:
+    """The steps behind the trace, by the workers' own handlers: the jobs are those that a plan gives them."""
 
+    def __init__(self, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore) -> None:
+        self._model, self._shapes, self._weights, self._store = model, shapes, weights, store
+        self._facts = toolchain_facts(TARGET)
+        self._handle = torch_handler(store)  # type: ignore[arg-type]
+        self._compile = engine_handler(store)
+        (profile,) = model.profiles
+        ends = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
+        self._points = [list(units(shapes, sizes)) for sizes in ends]
 
-def _judge(store: MemoryStore, facts: ToolchainFacts) -> Judge:
-    job = {
-        "opset": facts.opset,
-        "versions": _versions(),
-        "toolchain": TARGET.toolchain,
-        "toolchain_version": facts.version,
-    }
-    return Judge(store, job)
+    def lower(self, traced: Traced) -> Mapping[str, Any]:
+        """The outputs of the lower step."""
+        job = {
+            "kind": "lower",
+            "program": self._store.put_bytes(traced.program).sha256,
+            "graph": self._store.put_bytes(traced.graph.encode()).sha256,
+            "precision": self._model.precision,
+            "operators": [],
+            "points": self._points,
+            "compare": comparison(self._model, self._shapes, self._weights),
+        }
+        return self._handle(job)["outputs"]  # type: ignore[no-any-return]
 
+    def partition(self, lowered: Mapping[str, Any]) -> tuple[Partitions, dict[str, str], dict[str, str]]:
+        """The document, and by graph the programs and the conversions that were made to ask the parser."""
+        job = {
+            "kind": "partition",
+            "program": lowered["program"]["sha256"],
+            "graph": lowered["graph"]["sha256"],
+            "points": self._points,
+            "settings": keys.settings_of(self._model.partition),
+            "toolchain": TARGET.toolchain,
+            "toolchain_version": self._facts.version,
+            "opset": self._facts.opset,
+            "versions": self._versions,
+            "trust": None,
+        }
+        done = self._handle(job)
+        partitions = Partitions.from_bytes(self._store.get_bytes(done["outputs"]["partitions"]["sha256"]))
+        programs = {part.graph: done["outputs"][f"program:{part.graph}"]["sha256"] for part in partitions.partitions}
+        onnx = {}
+        for part in partitions.partitions:
+            if part.kind == "tensorrt":
+                key = keys.convert(part.graph, self._facts.opset, self._versions).key
+                record = Record.from_bytes(str(done["conversions"][key]["record"]).encode())
+                onnx[part.graph] = record.outputs["onnx"].sha256
+        return partitions, programs, onnx
 
-def _versions() -> Mapping[str, str]:
-    versions = torch_versions()
-    assert versions is not None
-    return versions
+    def engine_job(self, part: Partition, onnx: Mapping[str, str]) -> EngineJob:
+        """The job of a build, but compiled quickly: how kernels are chosen changes no type and no shape."""
+        settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
+        return engine_job(
+            self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version
+        )
 
+    def engine(self, job: EngineJob) -> Any:
+        """What the compiler says of the network that it was given."""
+        outputs = self._compile(job.to_json())["outputs"]
+        return json.loads(self._store.get_bytes(outputs["layers"]["sha256"]))
 
-def _conversions(found: Partitioned, judge: Judge, facts: ToolchainFacts) -> dict[str, str]:
-    """The digest of each engine's ONNX by graph: the conversions that the judge has made and kept."""
-    made = {}
-    for part in found.document.partitions:
-        if part.kind == "tensorrt":
-            key = keys.convert(part.graph, facts.opset, _versions()).key
-            record = Record.from_bytes(str(judge.made[key]["record"]).encode())
-            made[part.graph] = record.outputs["onnx"].sha256
-    return made
-
-
-def _engine_job(
-    model: Model,
-    shapes: ShapePlan,
-    part: Partition,
-    onnx: Mapping[str, str],
-    weights: Sequence[Weight],
-    facts: ToolchainFacts,
-) -> EngineJob:
-    """The job of a build, but compiled quickly: how kernels are chosen changes no type and no shape."""
-    settings = BuilderSettings(workspace=facts.workspace, optimization_level=0)
-    return engine_job(model, shapes, part, onnx[part.graph], weights, settings, TARGET, facts.version)
+    @property
+    def _versions(self) -> Mapping[str, str]:
+        versions = torch_versions()
+        assert versions is not None
+        return versions
 
 
 def _weight(value: torch.Tensor, store: MemoryStore) -> Weight:
-    raw = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
-    return Weight(str(value.dtype).removeprefix("torch."), tuple(value.shape), store.put_bytes(raw).sha256)
+    dtype, shape, data = tensor_bytes(value)
+    return Weight(dtype, shape, store.put_bytes(data).sha256)

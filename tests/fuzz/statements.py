@@ -15,22 +15,9 @@ def _join(*parts: str) -> str:
     return "[" + ", ".join(parts) + "]"
 
 
-_UNARY = [
-    "relu",
-    "sigmoid",
-    "tanh",
-    "exp",
-    "abs",
-    "floor",
-    "round",
-    "sign",
-    "square",
-    "erf",
-    "sin",
-    "neg",
-    "ceil",
-    "isnan",
-]
+_UNARY = (
+    "relu", "sigmoid", "tanh", "exp", "abs", "floor", "round", "sign", "square", "erf", "sin", "neg", "ceil", "isnan",
+)  # fmt: skip
 
 
 def _elementwise(p: Pen) -> str:

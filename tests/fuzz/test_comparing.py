@@ -11,16 +11,18 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from tests.fuzz import comparing, pipeline
+from tests.fuzz import comparing
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Built, Case, build
 from trtbuild.core.partitions import Partition
 from trtbuild.core.spec import Precision, ShapeRange
+from trtbuild.stages.lower import run as lowering
 from trtbuild.stages.lower.passes import PASSES, Pass
 from trtbuild.stages.lower.request import Request
-from trtbuild.stages.lower.run import run_passes
+from trtbuild.stages.partition import run as partitioning
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.verify import lowered
 
 
 @pytest.fixture(scope="module")
@@ -158,46 +160,52 @@ def test_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
 # -- steps that are wrong
 
 
-def lowering(function: Callable[[Program], None]) -> Callable[..., Program]:
-    """The lower step, with one more pass at its end."""
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None]], None]:
+    """Gives the lower step one more pass at its end, and takes the guards away that would see what it does."""
 
-    def changed(program: Program, request: Request) -> Program:
-        function(program)
-        program.graph.lint()
-        program.exported.graph_module.recompile()
-        return program
+    def planted(function: Callable[[Program], None]) -> None:
+        def changed(program: Program, request: Request) -> Program:
+            function(program)
+            program.graph.lint()
+            program.exported.graph_module.recompile()
+            return program
 
-    def lower(program: Program, precision: Precision, decompositions: Mapping[Any, Any]) -> Program:
-        request = Request(precision=precision, decompositions=decompositions)
-        return run_passes(program, request, (*PASSES, Pass("planted", changed, "a fault")))
+        def lower(program: Program, precision: Precision, decompositions: Mapping[Any, Any], points: Any) -> Program:
+            request = Request(precision=precision, decompositions=decompositions)
+            return lowering.run_passes(program, request, (*PASSES, Pass("planted", changed, "a fault")))
 
-    return lower
+        monkeypatch.setattr(lowering, "lower", lower)
+        monkeypatch.setattr(lowered, "refuse_another_model", lambda *_: None)
+        monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_: None)
+
+    return planted
 
 
 def calls(program: Program, name: str) -> list[torch.fx.Node]:
     return [node for node in program.graph.nodes if node.op == "call_function" and name in str(node.target)]
 
 
-def test_a_pass_that_sums_over_another_axis(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plant(program: Program) -> None:
+def test_a_pass_that_sums_over_another_axis(case: Case, plant: Callable[..., None]) -> None:
+    def fault(program: Program) -> None:
         (node,) = calls(program, "aten.sum")
         node.args = (node.args[0], [0])
 
-    monkeypatch.setattr(pipeline, "lower", lowering(plant))
+    plant(fault)
     text = said(case, build(case))
     assert "p2:0 is float32[4] at min [2], declared float32[['sym', 0]]" in text
     assert "output at min [2], 0: shape [4] instead of [2]" in text
 
 
-def test_a_pass_that_drops_an_operator(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., None]) -> None:
     """All types stay right, and what is converted is what was lowered: the numbers of the whole show it."""
 
-    def plant(program: Program) -> None:
+    def fault(program: Program) -> None:
         (node,) = calls(program, "aten.relu")
         node.replace_all_uses_with(node.all_input_nodes[0])
         program.graph.erase_node(node)
 
-    monkeypatch.setattr(pipeline, "lower", lowering(plant))
+    plant(fault)
     found = differences(case, build(case)).differences
     assert found and all(text.startswith("output at") for text in found)
 
@@ -212,14 +220,14 @@ def test_named_results_of_torch() -> None:
 # -- numbers
 
 
-def test_memory_that_nobody_has_written_is_seen(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_nobody_has_written_is_seen(case: Case, plant: Callable[..., None]) -> None:
     """The conversion's zeros are as good as any; that PyTorch's are others is seen because they are filled."""
 
-    def plant(program: Program) -> None:
+    def fault(program: Program) -> None:
         (node,) = calls(program, "aten.relu")
         node.target = torch.ops.aten.empty_like.default
 
-    monkeypatch.setattr(pipeline, "lower", lowering(plant))
+    plant(fault)
     assert "p0 at max [5], 0: 20 of 20 values are NaN" in said(case, build(case))
 
 

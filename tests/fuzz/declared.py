@@ -1,0 +1,94 @@
+"""Types and sizes: what is declared against what flows.
+
+An engine's network and profiles are compared with the partition document, and the document with PyTorch's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from tests.fuzz.pipeline import Built
+from trtbuild.core.engine_job import EngineJob
+from trtbuild.core.expand import units
+from trtbuild.core.expressions import Expression, depends_on_data, evaluate, interval
+from trtbuild.core.partitions import Partition, TensorType
+from trtbuild.core.shapes import symbol_values
+from trtbuild.core.verification import Point
+
+#: tensorrt.DataType, as the compiler's document has it → torch's name.
+ENGINE_DTYPES = {
+    "float": "float32",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "int32": "int32",
+    "int64": "int64",
+    "bool": "bool",
+    "uint8": "uint8",
+}
+
+
+def of_network(part: Partition, built: Built) -> Iterator[str]:
+    """Where the network that an engine was compiled from is not the partition ."""
+    (profile,) = built.model.profiles
+    low, high = (units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
+    bounds = list(zip(low, high, strict=True))
+    said = built.layers[part.name]
+    declared = {"inputs": [type_ for _, type_ in part.inputs], "outputs": list(part.outputs)}
+    for kind, types in declared.items():
+        wanted = {f"{kind[0]}{k}": type_ for k, type_ in enumerate(types)}
+        tensors = {entry["name"]: entry for entry in said[kind]}
+        if sorted(tensors) != sorted(wanted):
+            yield f"{part.name}: the network's {kind} are {sorted(tensors)}, the partition has {len(types)}"
+        for name in wanted.keys() & tensors.keys():
+            type_, entry = wanted[name], tensors[name]
+            dtype = ENGINE_DTYPES.get(entry["dtype"], entry["dtype"])
+            sizes = entry["shape"]
+            if dtype != type_.dtype or sizes is None or len(sizes) != len(type_.shape):
+                yield f"{part.name}: the network's {name} is {dtype}{sizes}, declared {_spelled(type_)}"
+                continue
+            for size, axis in zip(sizes, type_.shape, strict=True):
+                if size != -1 and interval(axis, bounds) != (size, size):
+                    yield f"{part.name}: the network's {name} is {dtype}{sizes}, declared {_spelled(type_)}"
+                    break
+
+
+def of_results(part: Partition, values: Sequence[torch.Tensor], sizes: Sequence[int], where: str) -> Iterator[str]:
+    """Where a partition's outputs are not what the document says of them."""
+    if len(values) != len(part.outputs):
+        yield f"{part.name} gives {len(values)} values at {where}, declared {len(part.outputs)}"
+    for k, (type_, value) in enumerate(zip(part.outputs, values, strict=False)):
+        if not _is(type_, value, sizes):
+            yield f"{part.name}:{k} is {_name(value.dtype)}{list(value.shape)} at {where}, declared {_spelled(type_)}"
+
+
+def of_profile(
+    part: Partition, job: EngineJob, values: Sequence[torch.Tensor], point: Point, where: str
+) -> Iterator[str]:
+    """Where an engine's inputs are not of the sizes that it is compiled for."""
+    for k, (value, shape) in enumerate(zip(values, job.profiles[point.profile], strict=True)):
+        low, high = shape.min, shape.max
+        fits = len(low) == value.dim()
+        if not fits or any(not a <= size <= b for a, size, b in zip(low, value.shape, high, strict=True)):
+            yield f"{part.name} takes {list(value.shape)} at {where} as i{k}, its profile is {list(low)} to {list(high)}"
+
+
+def _is(type_: TensorType, value: torch.Tensor, sizes: Sequence[int]) -> bool:
+    return (
+        type_.dtype == _name(value.dtype)
+        and len(type_.shape) == value.dim()
+        and all(_fits(axis, size, sizes) for axis, size in zip(type_.shape, value.shape, strict=True))
+    )
+
+
+def _fits(axis: Expression, size: int, sizes: Sequence[int]) -> bool:
+    return depends_on_data(axis) or evaluate(axis, sizes) == size
+
+
+def _spelled(type_: TensorType) -> str:
+    return f"{type_.dtype}{list(type_.shape)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -236,7 +236,7 @@ def test_whatever_the_exporter_raises_is_a_refusal(made: Any, monkeypatch: pytes
     def fails(model: object) -> None:
         raise IndexError("deep inside\nand more")
 
-    monkeypatch.setattr("trtbuild.stages.convert.conversion.optimizer.optimize_ir", fails)
+    monkeypatch.setattr("trtbuild.stages.convert.conversion.optimize", fails)
     with pytest.raises(ConversionRefused, match=r"exporter failed: IndexError: deep inside$") as refused:
         convert(made("linear").program, 20)
     assert refused.value.nodes == ()

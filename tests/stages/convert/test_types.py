@@ -1,0 +1,90 @@
+"""What ONNX infers of a conversion, held against the program; and translations that mean something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx.helper
+import pytest
+
+from tests.fuzz.modules import written
+from tests.fuzz.pipeline import Case, build
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.convert import conversion
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.convert.types import refuse_other_types
+from trtbuild.stages.program.functional import Program
+
+
+def program(body: str, dtype: str = "float32") -> Program:
+    built = build(Case(written([], body, 1), [(dtype, [(2, 3, 8), 4])]))
+    (part,) = built.partitions.partitions
+    return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
+
+
+def changed(of: Program, change: Callable[[onnx.ModelProto], None]) -> ConversionRefused:
+    """What is said of a conversion with a change in it."""
+    converted = convert(of, 20)
+    model = onnx.ModelProto.FromString(converted.model)
+    refuse_other_types(model, of, converted.origins)
+    change(model)
+    with pytest.raises(ConversionRefused) as caught:
+        refuse_other_types(model, of, converted.origins)
+    return caught.value
+
+
+def test_another_type() -> None:
+    def cast(model: onnx.ModelProto) -> None:
+        model.graph.node[-1].output[0] = "before"
+        model.graph.node.append(onnx.helper.make_node("Cast", ["before"], ["o0"], to=onnx.TensorProto.FLOAT16))
+
+    error = changed(program("x0 * 2 + 1"), cast)
+    assert error.text == "the ONNX translation gives float16[2, 4] for an output that is float32[2, 4]"
+
+
+def test_another_rank_names_the_call() -> None:
+    def squeeze(model: onnx.ModelProto) -> None:
+        node = model.graph.node[-1]
+        del node.input[1:]
+        node.op_type = "ReduceSum"
+        del node.attribute[:]
+        node.attribute.append(onnx.helper.make_attribute("keepdims", 0))
+
+    error = changed(program("(x0 * 2).relu() + 1"), squeeze)
+    assert "aten.add.Tensor gives float[] where the model has float32[2, 4]" in error.text
+    assert error.nodes == (2,)
+
+
+@pytest.mark.parametrize("body", ["x0 + 1e-9", "x0 * 1.000001", "x0 / 1.000001", "x0 - 1e-9"])
+def test_a_number_near_nothing_stays(body: str) -> None:
+    model = onnx.ModelProto.FromString(convert(program(body), 20).model)
+    assert [node.op_type for node in model.graph.node] != ["Identity"]
+
+
+@pytest.mark.parametrize("body", ["x0 + 0", "x0 * 1"])
+def test_nothing_goes(body: str) -> None:
+    model = onnx.ModelProto.FromString(convert(program(body), 20).model)
+    assert [node.op_type for node in model.graph.node] == ["Identity"]
+
+
+def test_complex_numbers_stay_inside() -> None:
+    inside = "torch.view_as_real(torch.view_as_complex(x0.reshape(-1, 2)) * 2)"
+    assert convert(program(inside), 20)
+    built = build(Case(written([], "torch.fft.rfft(x0).abs() + 1", 1), [("float32", [(2, 3, 8), 4])]))
+    reasons = {name: text for part in built.partitions.partitions for name, text in part.reasons.items()}
+    assert reasons["aten.abs.default"] == "an engine neither takes nor gives complex64"
+
+
+def test_a_promoted_operator_gives_its_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.ModelProto.FromString(convert(program("x0.sum(1)", "float16"), 20).model)
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+    monkeypatch.setattr(conversion, "_name_outputs", lambda _: None)  # as it was
+    with pytest.raises(ConversionRefused, match="gives float"):
+        convert(program("x0 + 1", "float16") and program_of_sum(), 20)
+
+
+def program_of_sum() -> Program:
+    built = build(Case(written([], "x0.sum(1)", 1), [("float16", [(2, 3, 8), 4])], torch_executed_ops=("aten.sum",)))
+    (part,) = built.partitions.partitions
+    return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))

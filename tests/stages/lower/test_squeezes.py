@@ -1,0 +1,87 @@
+"""Squeezes of what has size 1, and of nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.fuzz.comparing import differences
+from tests.fuzz.modules import written
+from tests.fuzz.pipeline import Case, build
+from trtbuild.errors import SourceError
+
+
+@pytest.mark.parametrize(
+    ("body", "axes"),
+    [
+        ("x0.squeeze(0) * 2", [(2, 3, 8), 8]),
+        ("x0.squeeze(1) * 2", [4, (2, 3, 8), 8]),
+        ("x0.squeeze() * 2", [(2, 3, 8), 1, 8]),
+        ("torch.squeeze(x0, (0, 1)) * 2", [(2, 3, 8), 1, 8]),
+        ("torch.squeeze_copy(x0, 1) * 2", [1, (2, 3, 8), 1]),
+        ("x0.squeeze(2) * 2", [(2, 3, 8), 1, 5]),
+        ("x0.squeeze(1)", [(1, 3, 8), 1, 5]),
+        ("x0.squeeze(0).sum()", [(1, 3, 8), 5]),  # of another rank inside, and of one rank outside
+    ],
+)
+def test_is_right_where_the_axis_stays(body: str, axes: list[Any]) -> None:
+    case = Case(written([], body, 1), [("float32", axes)])
+    assert not differences(case, build(case)).differences
+
+
+@pytest.mark.parametrize(
+    ("body", "axes"),
+    [
+        ("x0.squeeze(0) * 2", [(1, 3, 8), 8]),
+        ("x0.squeeze(1) * 2", [4, (1, 3, 8), 8]),
+        ("torch.squeeze(x0, (0, 1))", [(1, 2, 3), 1, 4]),
+        ("x0.split(1)[1]", [(1, 2, 2), 4]),
+    ],
+)
+def test_an_output_of_another_rank_at_one_is_refused(body: str, axes: list[Any]) -> None:
+    with pytest.raises(SourceError) as caught:
+        build(Case(written([], body, 1), [("float32", axes)]))
+    assert "x0_" in caught.value.text or "fails" in caught.value.text
+    assert caught.value.hint
+
+
+def test_the_error_names_operator_size_line_and_way_out() -> None:
+    with pytest.raises(SourceError) as caught:
+        build(Case(written(["y = x0 + 1"], "y.squeeze(0) * 2", 1), [("float32", [(1, 3, 8), 8])]))
+    error = caught.value
+    assert error.text == (
+        "an output of the model has other axes at some sizes than at others: with x0_0 = 1, aten.squeeze.dim gives "
+        "float32[8] where the program has float32[1, 8]"
+    )
+    assert error.hint is not None and "start its range at 2" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype"),
+    [
+        ("F.rrelu(x0)", "float32"),
+        ("torch.empty_like(x0).fill_(3) + x0", "float32"),
+        ("x0.new_empty(x0.shape).copy_(x0) * 2", "float32"),
+        ("x0.sum(1)", "float16"),
+        ("x0.sum(1)", "bfloat16"),
+        ("x0.half().sum()", "float32"),
+        ("torch.copysign(x0, -x0)", "float32"),
+        ("torch.signbit(x0) & (x0 < 1)", "float32"),
+        ("x0[:, 8:].mean(1)", "float32"),
+        ("x0[:, 8:].amax(1, keepdim=True) if x0.shape[1] > 8 else x0[:, 8:].sum(1)", "float32"),
+        ("torch.fft.rfft(x0).abs() + 1", "float32"),
+        ("x0 / (x0.abs() + 1e-12), x0 * 1.000001 - x0", "float32"),
+        ("F.batch_norm(x0, torch.ones(8), torch.ones(8), training=True)", "float32"),
+    ],
+)
+def test_one_line_modules_that_were_another_model(body: str, dtype: str) -> None:
+    case = Case(written([], body, 1), [(dtype, [(2, 3, 8), 8])])
+    assert not differences(case, build(case)).differences
+
+
+def test_rrelu_out_of_training_draws_nothing() -> None:
+    case = Case(written([], "F.rrelu(x0)", 1), [("float32", [(1, 3, 8), 8])])
+    assert [part.kind for part in build(case).partitions.partitions] == ["tensorrt"]
+    assert torch.equal(case.module(torch.tensor([[-1.0]])), torch.tensor([[-(1 / 8 + 1 / 3) / 2]]))

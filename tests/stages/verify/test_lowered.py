@@ -1,0 +1,58 @@
+"""The lowered program against the traced one, by numbers, while it is lowered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.fuzz.modules import written
+from tests.fuzz.pipeline import Case, build
+from trtbuild.errors import InconsistentShapes, SourceError
+from trtbuild.stages.lower import run as lowering
+from trtbuild.stages.program.functional import Program
+
+
+def case(body: str, precision: str = "float32") -> Case:
+    return Case(written([], body, 1), [("float32", [(1, 3, 8), 4])], precision=precision)  # type: ignore[arg-type]
+
+
+def swapped(monkeypatch: pytest.MonkeyPatch, one: Any, other: Any) -> None:
+    """A pass that puts one operator in place of another of the same types."""
+    real = lowering.run_passes
+
+    def passes(*arguments: Any) -> Program:
+        program = real(*arguments)
+        for node in program.graph.nodes:
+            node.target = other if node.target is one else node.target
+        program.exported.graph_module.recompile()
+        return program
+
+    monkeypatch.setattr(lowering, "run_passes", passes)
+
+
+def test_a_pass_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    swapped(monkeypatch, torch.ops.aten.sin.default, torch.ops.aten.cos.default)
+    with pytest.raises(InconsistentShapes, match="lower has made another model: output 0 has a relative difference"):
+        build(case("x0.sin() * 2"))
+
+
+def test_what_half_precision_cannot_hold_is_the_model_s() -> None:
+    with pytest.raises(SourceError, match="in float16 output 0 of the model is another") as caught:
+        build(case("(x0.abs() * 1000 + 1) @ torch.eye(4) * 100 @ torch.eye(4) - x0", "float16"))
+    assert caught.value.code == "precision"
+    assert caught.value.hint == "set precision: bfloat16, which has the range of float32, or float32"
+
+
+def test_a_type_that_torch_says_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of the sign bit, where it was decomposed."""
+    monkeypatch.setattr("trtbuild.stages.program.translations._WHOLE", frozenset())
+    from trtbuild.stages.program.translations import decomposition_table
+
+    decomposition_table.cache_clear()
+    try:
+        with pytest.raises(InconsistentShapes, match=r"prims\.signbit\.default gives bool\[1, 4\]"):
+            build(case("torch.copysign(x0, -x0)"))
+    finally:
+        decomposition_table.cache_clear()

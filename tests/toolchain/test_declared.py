@@ -1,0 +1,54 @@
+"""A network against what its partition says, and the engine step that fails where they differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.fuzz.modules import written
+from tests.fuzz.pipeline import Built, Case, build
+from trtbuild.core.engine_job import Declared, EngineJob
+from trtbuild.errors import InconsistentShapes
+from trtbuild.toolchain.compiler import compile_engine
+
+
+@pytest.fixture(scope="module")
+def built() -> Built:
+    return build(Case(written([], "x0 * 2, x0.sum(1)", 1), [("float32", [(2, 3, 8), 4])]))
+
+
+def job(built: Built) -> EngineJob:
+    (found,) = built.jobs.values()
+    return found
+
+
+def test_a_job_says_what_its_partition_says(built: Built) -> None:
+    assert job(built).inputs == (("float32", (None, 4)),)
+    assert job(built).outputs == (("float32", (None, 4)), ("float32", (None,)))
+    assert EngineJob.from_json(job(built).to_json()) == job(built)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ([("float16", (None, 4)), ("float32", (None,))], "o0 is float16 in the partition and FLOAT in the network"),
+        ([("float32", (None,)), ("float32", (None,))], r"o0 is \[\?\] in the partition and \[\?, 4\] in the network"),
+        ([("float32", (None, 5)), ("float32", (None,))], r"o0 is \[\?, 5\] in the partition and \[\?, 4\]"),
+        ([("float32", (None, None)), ("float32", (None,))], r"o0 is \[\?, \?\] in the partition and \[\?, 4\]"),
+        ([("float32", (None, 4))], "o1 is in the network and not in the partition"),
+        ([("float32", (None, 4)), ("float32", (None,)), ("bool", ())], "o2 is in the partition and not in the network"),
+    ],
+)
+def test_a_difference_fails_the_step(built: Built, outputs: list[Declared], said: str) -> None:
+    with pytest.raises(InconsistentShapes, match=said):
+        compile_engine(replace(job(built), outputs=tuple(outputs)), built.store.get_bytes)
+
+
+def test_a_size_that_the_network_leaves_open_may_be_known(built: Built) -> None:
+    known: tuple[Declared, ...] = (("float32", (3, 4)), ("float32", (3,)))
+    assert compile_engine(replace(job(built), outputs=known), built.store.get_bytes).plan.nbytes
+
+
+def test_a_job_of_nobody_s_is_not_held_to_anything(built: Built) -> None:
+    assert compile_engine(replace(job(built), inputs=None, outputs=None), built.store.get_bytes).plan.nbytes

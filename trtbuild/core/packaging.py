@@ -244,8 +244,9 @@ def _lists(shape: Mapping[str, Any]) -> dict[str, list[int]]:
 #: Bytes of an element, by dtype (torch's name without the prefix).
 ELEMENT_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
+    "float8_e8m0fnu": 1,
     **dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2),
-    **dict.fromkeys(("uint32", "int32", "float32"), 4),
+    **dict.fromkeys(("uint32", "int32", "float32", "complex32"), 4),
     **dict.fromkeys(("uint64", "int64", "float64", "complex64"), 8),
     "complex128": 16,
 }

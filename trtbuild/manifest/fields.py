@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from trtbuild.core.spec import BuilderSettings, PartitionSettings
 from trtbuild.manifest import kinds
 from trtbuild.manifest.kinds import Allowed, Identifier, Name, PathText, refused
+from trtbuild.manifest.value_ranges import Values
 
 _SETTINGS = BuilderSettings()
 _PARTITION = PartitionSettings()
@@ -84,7 +85,7 @@ class InputFields(Fields):
 
     dtype: kinds.Dtype = Field("float32", description="Its element type.")
     keyword: bool = Field(False, description="Whether it is passed by name instead of by position.")
-    range: kinds.Values | None = Field(
+    range: Values | None = Field(
         None,
         description="The smallest and the largest value of random inputs: of the trace's proof, `verify`, `run` and "
         "`bench`. Without it floats are normal, and integers are 0 or 1 (`verify`: the rows of the table that they choose "

@@ -148,32 +148,6 @@ Sm = Annotated[
     Allowed("one of " + ", ".join(map(str, KNOWN_SMS))),
 ]
 
-_RANGE_ALLOWED = "the smallest and the largest value, such as [0, 30521]"
-
-
-def _value_range(value: Any) -> Any:
-    """That the values are of the input's type is checked in `shapes`, which knows the type."""
-    if isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value):
-        return value
-    if isinstance(value, dict) and value.keys() == {"min", "max"}:
-        raise refused("`range` is a list, not a mapping", f"write [{value['min']}, {value['max']}]")
-    if type(value) in (int, float):
-        raise refused(f"`range` must be {_RANGE_ALLOWED}, not the number {value}", f"write [0, {value}]")
-    numbers = re.findall(r"[-+]?[0-9]+(?:\.[0-9]+)?", value) if isinstance(value, str) else []
-    hint = f"write [{numbers[0]}, {numbers[1]}]" if len(numbers) == 2 else None
-    raise refused(f"`range` must be {_RANGE_ALLOWED}", hint)
-
-
-#: Of numbers: which ones, follows from the input's type.
-Values = Annotated[
-    list[Any],
-    BeforeValidator(_value_range),
-    WithJsonSchema(
-        {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2, "examples": [[0, 30521]]}
-    ),
-    Allowed(_RANGE_ALLOWED),
-]
-
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BYTES = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? ?([A-Za-z]+)", re.ASCII)
 _BYTES_ALLOWED = 'a number of bytes > 0, or text such as "512MiB" or "1GiB"'

@@ -11,9 +11,11 @@ import torch
 from safetensors.numpy import load_file
 
 from tests.driver.conftest import Small
+from trtbuild.driver.running.device import OnDevice
 from trtbuild.driver.running.run import run
 from trtbuild.driver.workspace import Request
 from trtbuild.errors import CallRefused, NoFittingTarget, UsageError
+from trtbuild.runtime.package import open_package
 
 
 @pytest.fixture
@@ -113,3 +115,13 @@ def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
     assert said.stdout.endswith(f"written: {tmp_path / 'out.npz'}\n")
     failed = small.command_line("run", "ranker", "--device", "cpu", "-i", "x=random:17x8", expect=1)
     assert failed["errors"][0]["type"] == "CallRefused"
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "complex32"])
+def test_an_output_that_numpy_has_no_type_for(small: Small, name: str) -> None:
+    package = open_package(small.project / "dist/ranker")
+    with OnDevice(package, device="cpu", target=None) as on_device:
+        with pytest.raises(UsageError, match=f"an output is {name}, a type that numpy does not have"):
+            on_device.get(torch.ones(2).to(getattr(torch, name)))
+        conjugate = torch.tensor([1 + 2j]).conj()
+        assert on_device.get(conjugate).data.tolist() == [1 - 2j]

@@ -104,24 +104,40 @@ def test_a_weight_on_the_meta_device(traced, job_of) -> None:
     assert "'value' of the model is on the meta device" in error.text and "load the model's weights" in str(error.hint)
 
 
-@pytest.mark.parametrize("view", [torch.conj, torch._neg_view])
-def test_a_conjugate_or_negative_is_another_weight_than_what_it_is_a_view_of(traced, job_of, view) -> None:
+def test_a_conjugate_is_to_be_computed_first(traced, job_of) -> None:
     value = torch.complex(torch.arange(8.0), torch.arange(8.0) + 1)
+    error = refused(traced, job_of, Holds(lambda x, value: x + value.imag, value.conj()))
+    assert "'value' of the model is the conjugate" in error.text and "resolve_conj()" in str(error.hint)
+
+
+def test_a_tensor_that_is_negated_when_it_is_read_is_another_weight_than_its_memory(traced, job_of) -> None:
+    pairs = torch.randn(8, 2)
 
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("one", value)
-            self.register_buffer("other", view(value))
+            self.register_buffer("one", torch.view_as_complex(pairs).imag)
+            self.register_buffer("other", torch.view_as_complex(pairs).conj().imag)
+            assert self.other.is_neg() and self.one.data_ptr() == self.other.data_ptr()
             self.eval()
 
         def forward(self, x):
-            return x + (self.one.imag - self.other.imag) + self.one.real
+            return x * self.one + self.other
 
-    found = traced(Both(), job_of(BATCH))
-    stored = dict(found.weights)
-    assert len(stored) == 2 and not any(tensor.is_conj() or tensor.is_neg() for tensor in stored.values())
-    assert torch.equal(torch.view_as_real(stored[1]), torch.view_as_real(view(value).resolve_conj().resolve_neg()))
+    stored = dict(traced(Both(), job_of(BATCH)).weights)
+    assert not stored[1].is_neg() and torch.equal(stored[0], -stored[1]) and torch.equal(stored[0], pairs[:, 1])
+
+
+@pytest.mark.parametrize("key", [None, 1.5, (1, 2), b"a", torch.float32], ids=repr)
+def test_a_dict_whose_keys_a_package_cannot_keep(traced, job_of, key) -> None:
+    error = refused(traced, job_of, lambda x: {key: x + 1})
+    assert error.code == "output" and f"the key {key!r}" in error.text and "whole numbers" in str(error.hint)
+
+
+def test_a_key_without_a_letter_has_an_output_with_a_name(traced, job_of) -> None:
+    found = traced(lambda x: {"": x + 1, "-": x * 2, 3: x * 3}, job_of(BATCH)).interface
+    assert [entry["name"] for entry in found["outputs"]] == ["output", "_", "output_3"]
+    assert found["output_tree"]["keys"] == ["", "-", 3]
 
 
 def test_standard_output_that_is_gone(traced, job_of, monkeypatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trtbuild.driver.loading import load_package
 from trtbuild.driver.running.host_tensors import HostTensor, require_numpy
-from trtbuild.errors import NoFittingTarget
+from trtbuild.errors import NoFittingTarget, UsageError
 from trtbuild.runtime.memory import Memory
 from trtbuild.runtime.package import Package
 
@@ -32,7 +32,7 @@ class OnDevice:
         return put_on(self._memory, tensor)
 
     def get(self, array: Any) -> HostTensor:
-        """An output of the package in host memory."""
+        """An output of the package in host memory. Raises UsageError for a type that numpy does not have."""
         if self._memory is not None:
             with self._memory.on_device():
                 return HostTensor(_name(array.dtype), self._memory.download(array))
@@ -40,7 +40,13 @@ class OnDevice:
 
         if array.dtype is torch.bfloat16:
             return HostTensor("bfloat16", array.contiguous().view(torch.int16).numpy().view("uint16"))
-        return HostTensor(_name(array.dtype), array.numpy())
+        try:
+            return HostTensor(_name(array.dtype), array.resolve_conj().resolve_neg().numpy())
+        except TypeError as error:  # float8, complex32
+            raise UsageError(
+                f"an output is {_name(array.dtype)}, a type that numpy does not have",
+                hint="trtbuild.load(PACKAGE) gives it to a program as a tensor",
+            ) from error
 
     def run(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
         """The outputs in their order, for arrays by input name. On a GPU the work may still be under way."""

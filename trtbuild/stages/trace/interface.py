@@ -108,10 +108,26 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
     name = f"{kind.__module__}:{kind.__qualname__}"
     keys = _keys(spec)
     if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
+        _refuse_odd_keys(spec, job)
         return {"kind": "dict", "keys": keys, "items": items}
     if issubclass(kind, tuple):
         return {"kind": "namedtuple", "type": name, "keys": keys, "items": items}
     return {"kind": "dataclass", "type": name, "keys": keys, "items": items}
+
+
+def _refuse_odd_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
+    """Raise SourceError where a dict has keys that a package cannot keep: the dict that it gives would be another one."""
+    context = (
+        spec.context[-1] if isinstance(spec.context, tuple) else spec.context
+    )  # of a defaultdict: with its factory
+    for key in context or ():
+        if not isinstance(key, str | int):
+            raise SourceError(
+                f"the model returns a dict with the key {key!r:.80}, a {type(key).__name__}",
+                code="output",
+                hint="keys are text or whole numbers: return a dict with such keys, or a tuple",
+                **job.place("source"),
+            )
 
 
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
@@ -134,7 +150,7 @@ def _path_name(path: tuple[Any, ...]) -> str:
     if not parts or parts[0].isdigit():
         parts = ["output", *(parts or ["0"])]
     name = re.sub(r"\W", "_", "_".join(parts))
-    return f"output_{name}" if name[:1].isdigit() else name
+    return f"output_{name}" if name[:1].isdigit() else name or "output"
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -8,7 +8,7 @@ Rules
    Where the others would take long, it is enough that model and program call the same operators on the same values
    there (`dataflow`): that says more, and takes milliseconds. Where it cannot be said, numbers are compared.
 3. A call may not write to its inputs or to the module's weights and buffers (a branch may do so at one size only).
-4. The program runs on contiguous weights, as everything after it does.
+4. The program runs on the weights as they are stored, as everything after it does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trtbuild.stages.trace.exporting import raise_eager
 from trtbuild.stages.trace.frames import Frames, described, first_lines
 from trtbuild.stages.trace.guards import Guess
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.weights import identity
+from trtbuild.stages.trace.weights import identity, plain
 
 TOLERANCE: dict[torch.dtype, float] = {
     torch.float64: 1e-9,
@@ -82,7 +82,7 @@ class Proof:
             points.setdefault(guess.sizes, Point(guess.sizes, guess))
         # small points first: what is wrong there is found in milliseconds
         self._points = sorted(points.values(), key=lambda p: (_elements(p, job), p.sizes))
-        self._weights = [weight.value.contiguous() for weight in arranged.weights]
+        self._weights = [plain(weight.value) for weight in arranged.weights]
         self._aside: Aside | None = None
 
     def __enter__(self) -> Proof:

@@ -50,25 +50,18 @@ def identity(tensor: torch.Tensor) -> Identity:
     """Equal for two tensors that are one: the same memory, seen the same way."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return ("object", id(tensor))
-    # a conjugate and a negative are their tensor's memory, seen in another way
-    return (
-        tensor.data_ptr(),
-        tensor.dtype,
-        tuple(tensor.shape),
-        tensor.stride(),
-        tensor.is_conj(),
-        tensor.is_neg(),
-    )
+    # the imaginary part of a conjugate is its tensor's memory, and has the other sign
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_neg())
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A weight's values as they are stored: on the CPU, row-major, with no conjugate or sign left to be applied."""
-    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    """A weight's values as they are stored: on the CPU, row-major, and with no sign left to be applied."""
+    return tensor.detach().cpu().resolve_neg().contiguous()
 
 
 def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError where a parameter or buffer has no values: that of a lazy module which was never called, or one on
-    the meta device that no weights file sets."""
+    """Raise SourceError where a parameter or buffer has no values: that of a lazy module which was never called, one on the
+    meta device that no weights file sets, or a conjugate, which torch.export takes for a tensor that is read otherwise."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             what, hint = (
@@ -77,6 +70,11 @@ def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
             )
         elif tensor.device.type == "meta" and job.weights is None:
             what, hint = "is on the meta device, which holds no values", "load the model's weights first"
+        elif tensor.is_conj():
+            what, hint = (
+                "is the conjugate of another tensor, and not computed yet",
+                "keep tensor.resolve_conj() instead",
+            )
         else:
             continue
         raise SourceError(f"the weight {name!r} of the model {what}", code="weights", hint=hint, **job.place("source"))

@@ -16,6 +16,7 @@
     ├── PackageError             exit 1: a package cannot be loaded, or a call does not fit it
     │   ├── PackageMissing          there is no package
     │   ├── PackageDamaged          truncated, altered, or no package's index
+    │   ├── LinkRefused             a symbolic link in it leads out of it, and nobody has said that such links are followed
     │   ├── PackageTooNew           of a format that this trtbuild does not know
     │   ├── NoFittingTarget         for other GPUs, another TensorRT or another platform; or it has no reference program
     │   ├── CallRefused             what a loaded package was called with does not fit it (a ValueError too)
@@ -202,6 +203,10 @@ class PackageMissing(PackageError):
 
 class PackageDamaged(PackageError):
     """A package is truncated or altered, or its index is none. Nothing of it was deserialized or run."""
+
+
+class LinkRefused(PackageError):
+    """A symbolic link in a package leads out of it. Nothing behind it was read."""
 
 
 class PackageTooNew(PackageError):

@@ -19,11 +19,12 @@ _KINDS = (
 )
 
 
-def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor that reads a regular file, which a link may lead to. Raises OSError for what is another kind of file:
-    its text says which."""
+def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
+    """A descriptor that reads a regular file, which a link may lead to (with `follow`; else that is ELOOP). Raises OSError
+    for what is another kind of file: its text says which."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno == errno.ENXIO:  # open(2): a socket, or a device without a driver
             raise _other_kind("a socket or a device", path) from None

@@ -28,10 +28,10 @@ def test_what_loading_returns_is_listed() -> None:
     listed = re.findall(r"`(\w+)(?:\([^)]*\))?`", "".join(re.findall(r"^\| (`.*?) \|", section(LOADING), re.MULTILINE)))
     public = {name for name in vars(Loaded) if not name.startswith("_")} - {"runner"}
     set_in_init = {"inputs", "outputs", "dims", "profiles", "targets", "target", "device"}
-    assert public | set_in_init == set(listed) - {"path", "verify"}
+    assert public | set_in_init == set(listed) - {"path", "verify", "follow_links"}
 
 
-LOADING = "## `trtbuild.load(path, *, device=None, target=None, verify=True)`"
+LOADING = "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False)`"
 
 
 def test_fields_and_files_of_the_index_are_listed() -> None:

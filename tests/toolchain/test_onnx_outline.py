@@ -67,3 +67,12 @@ def test_what_nested_graphs_read_and_declare_counts_as_the_nodes(make_model: Any
 def test_rejects_a_message_that_is_cut_off(cut: int, make_mlp: Any) -> None:
     with pytest.raises(ValueError, match="cut off"):
         outline(make_mlp()[0][:-cut])
+
+
+@pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"])
+def test_weights_of_eight_bits_have_a_size(name: str, make_mlp: Any) -> None:
+    proto = onnx.ModelProto.FromString(make_mlp()[0])
+    weight = next(t for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
+    weight.data_type = onnx.TensorProto.DataType.Value(name)
+    found = {each.name: each.size_bytes for each in outline(proto.SerializeToString()).weights}
+    assert found[weight.name] == int(np.prod(weight.dims))

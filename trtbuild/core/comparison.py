@@ -20,8 +20,11 @@ _LARGEST = 1 << 29
 
 
 def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> dict[str, object] | None:
-    """JSON: `inputs` (name, dtype) and the `ranges` of values that some take, their `shapes` at the smallest point that the trace was proven at, `numbers` of the
-    symbols there, and `weights` by slot. None for a model that is not compared."""
+    """JSON, or None for a model that is not compared.
+
+    `inputs` (name, dtype) and the `ranges` of values that some take; their `shapes` at the smallest point that the trace
+    was proven at, and the `numbers` of the symbols there; `weights` by slot.
+    """
     if model.source.form != "program" or sum(math.prod(weight.shape) for weight in weights) > _LARGEST:
         return None
     sizes = min(keys.proof_points(model, shapes), key=lambda point: _elements(shapes, point))

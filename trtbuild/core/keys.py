@@ -56,8 +56,8 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Target", "name"): "a label; what it stands for is in the key",
     ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",
     ("Symbol", "name"): "a label; symbols are numbered",
-    ("EngineJob", "inputs"): "a check: what is compiled is held to it, and is the same",
-    ("EngineJob", "outputs"): "a check: what is compiled is held to it, and is the same",
+    ("EngineJob", "inputs"): "in another form: it follows from the conversion, and what is compiled is held to it",
+    ("EngineJob", "outputs"): "in another form: it follows from the conversion, and what is compiled is held to it",
 }
 
 #: (type, field) → why it is a part only where it is not None. It came after keys of its type were in use; without it a key

@@ -123,7 +123,7 @@ def _lower(job: Job, store: Store) -> dict[str, Any]:
     traced = guard.read(store.get_bytes(job["program"]), job["graph"])
     program = lower(traced, job["precision"], decomposition_table(), job["points"])
     if job["compare"] is not None:
-        _compare(job, traced, program, store)
+        compare_lowered(job["compare"], job["precision"], traced, program, store)
     outputs = {
         "program": store.put_bytes(program.to_bytes()),
         "graph": store.put_bytes(program_text(program).encode()),
@@ -132,15 +132,14 @@ def _lower(job: Job, store: Store) -> dict[str, Any]:
     return {"outputs": _json(outputs)}
 
 
-def _compare(job: Job, traced: Any, lowered: Any, store: Store) -> None:
-    """Hold the lowered program to the traced one, by numbers (`trtbuild.core.comparison`)."""
+def compare_lowered(told: Mapping[str, Any], precision: Any, traced: Any, lowered: Any, store: Store) -> None:
+    """Hold a lowered program to the traced one, by numbers. `told` is what `trtbuild.core.comparison` says."""
     from trtbuild.core.verification import Point
     from trtbuild.stages.program.sizes import points_of
     from trtbuild.stages.verify.inputs import random_inputs
     from trtbuild.stages.verify.lowered import refuse_another_model
     from trtbuild.stages.verify.running import Weights
 
-    told = job["compare"]
     held = Weights([Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in told["weights"]], store.get_bytes)
     numbers = tuple(told["numbers"])
     # the trace has shown that the model takes such values
@@ -148,7 +147,7 @@ def _compare(job: Job, traced: Any, lowered: Any, store: Store) -> None:
     inputs = random_inputs(told["inputs"], told["shapes"], smallest, ends, told["ranges"])
     point = points_of(traced, [numbers])[0]
     weights = [held[slot] for slot in range(len(held))]
-    refuse_another_model(traced, lowered, weights, inputs, point, job["precision"])
+    refuse_another_model(traced, lowered, weights, inputs, point, precision)
 
 
 def _partition(job: Job, store: LocalStore) -> dict[str, Any]:

@@ -19,17 +19,20 @@ def load(
     device: Any = None,
     target: str | None = None,
     verify: bool = True,
+    follow_links: bool = False,
 ) -> Loaded:
     """Open the package in directory `path` and verify what will run.
 
     `device` is a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``, where PyTorch computes the
     reference program and no engine runs; a package that PyTorch computes wholly needs none for that. None is the current
     GPU. `target` names one of the package's targets; without it the one for the GPU is taken. `verify=False` leaves hashing
-    out: for files that nobody else can write.
+    out: for files that nobody else can write. A symbolic link in the package that leads out of it is refused, unless
+    `follow_links` is said; the directory itself may be one.
 
-    Raises PackageMissing, PackageDamaged, PackageTooNew, NoFittingTarget, and UsageError for a device that means nothing.
+    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, and UsageError for a device that
+    means nothing.
     """
-    return load_package(open_package(path), device=device, target=target, verify=verify)
+    return load_package(open_package(path, follow_links=follow_links), device=device, target=target, verify=verify)
 
 
 def load_package(package: Package, *, device: Any = None, target: str | None = None, verify: bool = True) -> Loaded:

@@ -10,6 +10,7 @@ from trtbuild.core import provenance
 from trtbuild.core.graph import ModelPlan
 from trtbuild.errors import PackageError
 from trtbuild.runtime.package import Package, open_package
+from trtbuild.store.publication import copy_atomically
 
 #: What an entry says of one run alone.
 _PASSING = ("verdict", "worst_input")
@@ -73,8 +74,7 @@ def add(package: Package, entries: Sequence[dict[str, Any]]) -> None:
 
 def _known(package: Package) -> list[dict[str, Any]]:
     """The entries that are beside a package and about it."""
-    place = package.path / provenance.NAME
-    known = provenance.of(place.read_bytes() if place.is_file() else None, package.digest).verified
+    known = provenance.of(package.beside(provenance.NAME), package.digest).verified
     return [dict(entry) for entry in known]
 
 
@@ -96,7 +96,5 @@ def _write(package: Package, entries: Sequence[dict[str, Any]]) -> None:
     place = package.path / provenance.NAME
     kept = [{name: value for name, value in entry.items() if name not in _PASSING} for entry in entries]
     data = provenance.to_bytes(provenance.document(package.index.model, package.digest, kept))
-    if not place.is_file() or place.read_bytes() != data:
-        fresh = place.with_name(f".{place.name}.fresh")
-        fresh.write_bytes(data)
-        fresh.replace(place)
+    if package.beside(provenance.NAME) != data:
+        copy_atomically([memoryview(data)], str(place))  # in place of a link, and not through it

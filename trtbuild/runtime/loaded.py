@@ -10,7 +10,6 @@ from trtbuild.core.package_index import PackageIndex, PackedDim, PackedProfile, 
 from trtbuild.core.partitions import Partition
 from trtbuild.core.provenance import NAME, Provenance, of
 from trtbuild.errors import NoFittingTarget, PackageError
-from trtbuild.regular import read_regular
 from trtbuild.runtime.arguments import Arrays
 from trtbuild.runtime.choice import no_reference_hint
 from trtbuild.runtime.memory import Memory
@@ -84,11 +83,7 @@ class Loaded:
     @property
     def provenance(self) -> Provenance:
         """What ``trtbuild verify`` has found of exactly these bytes."""
-        try:
-            data = read_regular(self.path / NAME)
-        except OSError:
-            data = None
-        return of(data, self.package.digest)
+        return of(self.package.beside(NAME), self.package.digest)
 
     def module(self, *, cuda_graphs: bool = False) -> Any:
         """The model: a ``torch.nn.Module`` where torch is there, else a callable. With `cuda_graphs` each engine's work is

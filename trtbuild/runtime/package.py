@@ -4,7 +4,8 @@ Rules
 1. Each file is read once, into memory that is this process's own, and hashed while it is read. Those very bytes are handed
    on: nothing is deserialized or run that was not hashed, and a file that is replaced later changes nothing.
 2. Only the files that are asked for are read; several at once (reading and hashlib let other threads run).
-3. A file that is missing, shorter, longer or other than the index says makes the package damaged. The index itself is
+3. Nothing outside of the package is read through a link in it (`trtbuild.runtime.inside`).
+4. A file that is missing, shorter, longer or other than the index says makes the package damaged. The index itself is
    what the package is named by (`digest`).
 """
 
@@ -24,8 +25,8 @@ from queue import SimpleQueue
 from trtbuild.core.package_index import PackageIndex
 from trtbuild.core.package_reading import read_index
 from trtbuild.core.record import Output
-from trtbuild.errors import PackageDamaged, PackageMissing
-from trtbuild.regular import open_regular, read_regular
+from trtbuild.errors import LinkRefused, PackageDamaged, PackageMissing
+from trtbuild.runtime.inside import Inside
 
 INDEX = "index.json"
 _AGAIN = "build the package again, or copy it again from where it is whole"
@@ -48,15 +49,23 @@ class Package:
     index: PackageIndex
     digest: str
     raw: bytes = field(repr=False)
+    inside: Inside = field(repr=False, compare=False)
+
+    def beside(self, name: str) -> bytes | None:
+        """The bytes of a file that lies in the package and is not in its index; None where there is none in it."""
+        try:
+            return self.inside.read(name)
+        except (OSError, LinkRefused):
+            return None
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
         """The bytes of files of the package by name; writable memory, aligned to 16 bytes. Without `verify` only their
-        sizes are looked at. Raises PackageDamaged."""
+        sizes are looked at. Raises PackageDamaged, LinkRefused."""
         wanted = list(dict.fromkeys(names))
         wanted.sort(key=lambda name: -self.index.files[name].size)  # the largest first: they end together
 
         def one(name: str) -> memoryview:
-            return _read(self.path / name, self.index.files[name], verify)
+            return _read(self.inside, self.path, name, self.index.files[name], verify)
 
         if len(wanted) <= 1 or _READERS == 1:
             return {name: one(name) for name in wanted}
@@ -68,16 +77,19 @@ class Package:
                 raise
 
 
-def open_package(path: str | os.PathLike[str]) -> Package:
-    """The package in directory `path`. Reads its index alone. Raises PackageMissing, PackageDamaged, PackageTooNew."""
-    root = Path(path)
+def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
+    """The package in directory `path`. Reads its index alone. Links that lead out of it are refused without `follow_links`.
+
+    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused.
+    """
+    root, inside = Path(path), Inside(path, follow_links=follow_links)
     try:
-        data = read_regular(root / INDEX)
+        data = inside.read(INDEX)
     except (FileNotFoundError, NotADirectoryError):
         raise missing(root) from None
     except OSError as error:
         raise PackageMissing(f"the package at {root} cannot be read: {error.strerror}") from error
-    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest(), data)
+    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest(), data, inside)
 
 
 def missing(root: Path) -> PackageMissing:
@@ -142,9 +154,10 @@ def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
         thread.join()
 
 
-def _read(path: Path, expected: Output, verify: bool) -> memoryview:
+def _read(inside: Inside, root: Path, name: str, expected: Output, verify: bool) -> memoryview:
+    path = root / name
     try:
-        with open(open_regular(path), "rb", buffering=0) as file:
+        with open(inside.open(name), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 wrong = "truncated" if size < expected.size else "altered"

@@ -27,8 +27,10 @@ _TYPE_ATTRIBUTES = ("to", "dtype")
 #: Attributes of Constant that are int64 numbers.
 _INT64_ATTRIBUTES = ("value_int", "value_ints")
 
-#: TensorProto.DataType → bytes of one element, for the types that torch weights have.
-_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2}
+#: TensorProto.DataType → bytes of one element, for the types that torch weights have; from 17 on they are float8.
+_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2} | {
+    17: 1, 18: 1, 19: 1, 20: 1, 24: 1
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

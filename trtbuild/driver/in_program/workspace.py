@@ -31,6 +31,7 @@ from trtbuild.driver.outputs import OutputFile
 from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.errors import PackageDamaged, StoreError
+from trtbuild.runtime.inside import Inside
 from trtbuild.runtime.package import Package
 
 
@@ -84,7 +85,7 @@ class ProgramWorkspace(Workspace):
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
         place = self.project / "packages" / index.sha256[:32]  # where a runtime cache may be kept
-        return StoredPackage(place, read_index(data), index.sha256, data, self.files, self.store)
+        return StoredPackage(place, read_index(data), index.sha256, data, Inside(place), self.files, self.store)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from trtbuild.driver.packages_here import package_of
 from trtbuild.driver.subjects import Subject, of_package
 from trtbuild.driver.workspace import Request
 from trtbuild.errors import PackageError
-from trtbuild.regular import read_regular
 from trtbuild.runtime.package import Package, open_package
 
 Document = dict[str, Any]
@@ -60,7 +59,7 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
         "index": index,
         "engines": engines,
         "memory": device_memory(package.path) if memory else None,
-        "provenance": _provenance(package).to_json(),
+        "provenance": provenance.of(package.beside(provenance.NAME), package.digest).to_json(),
     }
 
 
@@ -95,11 +94,3 @@ def _trtexec(
     sms = entry.get("sms") or [entry["sm"]]
     made: Command = command(recipe, part, sms, onnx or f"{partition}.onnx", f"{partition}.plan")
     return {**made.to_json(), "text": str(made)}
-
-
-def _provenance(package: Package) -> provenance.Provenance:
-    try:
-        data: bytes | None = read_regular(package.path / provenance.NAME)
-    except OSError:
-        data = None
-    return provenance.of(data, package.digest)

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir
-import torch
 from torch.export import ExportedProgram
 
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import ORIGIN, canonical
+from trtbuild.stages.convert.mistranslated import is_mistranslated
 from trtbuild.stages.convert.opset import lower_opset, raise_opset
 from trtbuild.stages.convert.optimizing import optimize
 from trtbuild.stages.convert.structure import size_names, structure
@@ -107,15 +107,8 @@ def _refuse_complex_borders(program: Program) -> None:
 def untranslatable(program: Program) -> list[tuple[int, str]]:
     """The call_function nodes (by index) that the exporter has no translation for, with their operators' names."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    missing = (index for index, node in enumerate(calls) if not has_translation(node) or _crops(node))
+    missing = (index for index, node in enumerate(calls) if not has_translation(node) or is_mistranslated(node))
     return [(index, target_name(calls[index].target)) for index in missing]
-
-
-def _crops(node: torch.fx.Node) -> bool:
-    """Whether a padding with the border's own values takes away: ONNX's Pad does that for constants alone."""
-    name = getattr(node.target, "_opname", "")
-    amounts = node.args[1] if name.startswith(("replication_pad", "reflection_pad")) else ()
-    return isinstance(amounts, list | tuple) and any(isinstance(n, int) and n < 0 for n in amounts)
 
 
 def _translated(program: Program, exported: ExportedProgram, opset: int) -> onnx_ir.Model:

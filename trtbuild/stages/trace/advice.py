@@ -27,6 +27,14 @@ _INTEGERS = re.compile(r"scalar types?:? Long|tensors used as indices|must be lo
 _CLIENTS = ("requests.", "httpx.", "huggingface_hub.", "urllib3.", "aiohttp.")
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says. The user's code may have raised one whose own text cannot be had."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its text cannot be read: {type(another).__name__})"
+
+
 def advice(error: BaseException, failing_file: str | None = None) -> str | None:
     """What to do about `error`, None where nothing can be said. `failing_file` is where the user's code raised it."""
     for find in _FINDERS:
@@ -38,7 +46,7 @@ def advice(error: BaseException, failing_file: str | None = None) -> str | None:
 
 def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) -> str | None:
     """What to do when the model does not take the inputs that the manifest declares."""
-    text = str(error)
+    text = text_of(error)
     declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
     if _INTEGERS.search(text):
         return f"the manifest declares {declared}: indices are integers, such as `{inputs[0].name}: {{dtype: int64}}`"
@@ -54,7 +62,7 @@ def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) 
 def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
     """What to do when the model does not take the integers that it is tried with, where these are a likely reason."""
     integers = [entry for entry in inputs if "int" in entry.dtype]
-    if not integers or not is_beyond(str(error)):
+    if not integers or not is_beyond(text_of(error)):
         return None
     unsaid = next((entry for entry in integers if entry.range is None), None)
     if unsaid is not None:
@@ -116,7 +124,7 @@ def _ended(error: BaseException, failing_file: str | None) -> str | None:
 
 
 def _no_gpu(error: BaseException, failing_file: str | None) -> str | None:
-    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU.search(str(error)):
+    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU.search(text_of(error)):
         return "models are traced on the CPU, with no GPU in sight: build them there (no .cuda(), map_location='cpu')"
     return None
 

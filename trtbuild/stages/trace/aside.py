@@ -41,8 +41,9 @@ class Aside:
     def __enter__(self) -> Aside:
         if not hasattr(os, "fork") or sys.platform == "darwin":  # system libraries there do not survive a fork
             return self
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # user code may have put anything there
+                stream.flush()
         parent, (reading, writing) = os.getpid(), os.pipe()
         try:
             child = os.fork()

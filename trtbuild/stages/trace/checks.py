@@ -153,6 +153,22 @@ def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[
         )
 
 
+def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:
+    """Raise SourceError where an output of the model is a tensor that is not in main memory, or holds no plain values."""
+    if value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized:
+        return
+    kind = "a quantized tensor" if value.is_quantized else f"on the device {value.device}"
+    kind = (
+        kind if value.layout is torch.strided else f"a tensor of the layout {str(value.layout).removeprefix('torch.')}"
+    )
+    raise SourceError(
+        f"output {number} of the model is {kind}",
+        code="output",
+        hint="return dense tensors that lie on the CPU, as the inputs do",
+        **job.place("source"),
+    )
+
+
 def calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
     """Every call of a graph and of the graphs nested in it."""
     for inner in module.modules():

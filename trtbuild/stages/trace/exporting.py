@@ -29,7 +29,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 
 from trtbuild.core.shapes import ShapePlan, SymbolAxis
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.advice import shape_advice, value_advice
+from trtbuild.stages.trace.advice import shape_advice, text_of, value_advice
 from trtbuild.stages.trace.constraints import torch_name, violations
 from trtbuild.stages.trace.decomposing import decomposed
 from trtbuild.stages.trace.examples import call_arguments, tensors
@@ -66,7 +66,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
             fallback=job.place("source"),
             internal=True,
         )
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _raise_violations(error, job)
         raise_eager(module, job, frames)
         _raise_unknown_output(module, error, job, frames)
@@ -133,7 +133,7 @@ def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))
     try:
         module(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shown = ", ".join(f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, shapes, strict=True))
         frames.raise_from(
             error,
@@ -149,8 +149,8 @@ def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
         )
 
 
-def _raise_unknown_output(module: torch.nn.Module, error: Exception, job: TraceJob, frames: Frames) -> None:
-    match = re.search(r"Found <class '(?:builtins\.)?([^']+)'> in output, which is not a known type", str(error))
+def _raise_unknown_output(module: torch.nn.Module, error: BaseException, job: TraceJob, frames: Frames) -> None:
+    match = re.search(r"Found <class '(?:builtins\.)?([^']+)'> in output, which is not a known type", text_of(error))
     if match:
         raise SourceError(
             f"the model returns a value of type {match[1]}, which is neither a tensor nor a plain constant",
@@ -160,10 +160,10 @@ def _raise_unknown_output(module: torch.nn.Module, error: Exception, job: TraceJ
         ) from error
 
 
-def _raise_violations(error: Exception, job: TraceJob) -> None:
+def _raise_violations(error: BaseException, job: TraceJob) -> None:
     if not isinstance(error, UserError | ConstraintViolationError | ValueError):
         return
-    found = violations(str(error), job.shapes, job.inputs)
+    found = violations(text_of(error), job.shapes, job.inputs)
     if not found:
         return
     texts = [violation.text for violation in found]

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.advice import advice
+from trtbuild.stages.trace.advice import advice, text_of
 from trtbuild.stages.trace.places import Places
 
 #: Distributions whose frames a user does not want to see in a traceback of their model.
@@ -113,7 +113,7 @@ class Frames:
 
 def described(error: BaseException) -> str:
     """``ValueError: what it says``, without what Python or torch add for themselves."""
-    text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(str(error))
+    text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(text_of(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -28,7 +28,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.advice import value_advice
 from trtbuild.stages.trace.arranging import Arranged
 from trtbuild.stages.trace.aside import Aside
-from trtbuild.stages.trace.checks import mutated
+from trtbuild.stages.trace.checks import mutated, refuse_elsewhere
 from trtbuild.stages.trace.constraints import places_of
 from trtbuild.stages.trace.dataflow import Flows, Leaves
 from trtbuild.stages.trace.divergence import diverging_line
@@ -187,6 +187,7 @@ def _prove_at(
         what = f"the model returns {len(flat)} tensors there, not {len(arranged.outputs)}"
         raise _frozen(point, what, module, job, frames)
     for number, (index, expected) in enumerate(zip(arranged.outputs, flat, strict=True)):
+        refuse_elsewhere(number, expected, job)
         gap = difference(got[index], expected)
         if gap is not None:
             told = gap if isinstance(gap, str) else f"a relative difference of {gap:.2g}"
@@ -201,7 +202,7 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
     args, kwargs = call_arguments(job.inputs, values)
     try:
         want = module(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise_eager(module, job, frames)  # what fails at the example too has nothing to do with this size
         frames.raise_from(
             error,

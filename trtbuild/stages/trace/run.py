@@ -19,6 +19,7 @@ from trtbuild.stages.trace.job import TraceJob
 if TYPE_CHECKING:
     import torch
 
+    from trtbuild.stages.program.functional import Program
     from trtbuild.stages.trace.arranging import Arranged
     from trtbuild.stages.trace.frames import Frames
     from trtbuild.stages.trace.graph_forms import Makers
@@ -159,8 +160,9 @@ def trace_module(
     from trtbuild.stages.trace.interface import interface
     from trtbuild.stages.trace.proof import Proof
     from trtbuild.stages.trace.ranks import refuse_changing_ranks
-    from trtbuild.stages.trace.weights import ModuleWeights, fill_unset, refuse_misfit
+    from trtbuild.stages.trace.weights import ModuleWeights, fill_unset, refuse_misfit, refuse_unset
 
+    refuse_unset(module, job)
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
     if job.weights is not None:
         refuse_misfit(module, weights, job)
@@ -184,7 +186,7 @@ def trace_module(
         Proof(module, arranged, guessed, job, frames, seen) as proof,
     ):
         traced = Traced(
-            program=program.to_bytes(),
+            program=_written(program, job),
             graph=program_text(program, implementation),
             modules=module_paths(program),
             interface=interface(exported.program, arranged, weights, job),
@@ -198,9 +200,27 @@ def trace_module(
     return traced
 
 
+def _written(program: Program, job: TraceJob) -> bytes:
+    """The bytes of a program. Raises SourceError where torch has no form for something that it calls."""
+    from trtbuild.errors import SourceError
+    from trtbuild.stages.trace.frames import first_lines
+
+    try:
+        return program.to_bytes()
+    except Exception as error:  # torch's SerializeError, and what its parts raise
+        raise SourceError(
+            f"torch cannot write the traced program: {first_lines(str(error), 1)}",
+            code="export",
+            hint="leave that call out of forward: torch.export.save has no form for it",
+            **job.place("source"),
+        ) from error
+
+
 def _values(arranged: Arranged, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
+    from trtbuild.stages.trace.weights import plain
+
     return [
-        (slot, weight.value.detach().cpu().contiguous())
+        (slot, plain(weight.value))
         for slot, weight in enumerate(arranged.weights)
         if job.weights is None or not weight.persistent
     ]

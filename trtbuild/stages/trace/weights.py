@@ -50,7 +50,36 @@ def identity(tensor: torch.Tensor) -> Identity:
     """Equal for two tensors that are one: the same memory, seen the same way."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return ("object", id(tensor))
-    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+    # a conjugate and a negative are their tensor's memory, seen in another way
+    return (
+        tensor.data_ptr(),
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A weight's values as they are stored: on the CPU, row-major, with no conjugate or sign left to be applied."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
+    """Raise SourceError where a parameter or buffer has no values: that of a lazy module which was never called, or one on
+    the meta device that no weights file sets."""
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if torch.nn.parameter.is_lazy(tensor):
+            what, hint = (
+                "has no shape yet",
+                "call the model once before it is returned: a lazy module learns its shapes",
+            )
+        elif tensor.device.type == "meta" and job.weights is None:
+            what, hint = "is on the meta device, which holds no values", "load the model's weights first"
+        else:
+            continue
+        raise SourceError(f"the weight {name!r} of the model {what}", code="weights", hint=hint, **job.place("source"))
 
 
 class ModuleWeights:

@@ -81,7 +81,12 @@ class _Session:
                 array = self._array(weights[part.weights[int(tensor.name[1:])]])
                 self._kept.append(array)
                 names.append(tensor.name)
-                values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
+                try:
+                    values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
+                except Exception as error:  # its own types, which have no common base
+                    raise Fails(
+                        f"the weight {tensor.name} is {array.dtype}, and not of the type in the model"
+                    ) from error
         options.add_external_initializers(names, values)
         self._values = values
         self.size_bytes = sum(array.nbytes for array in self._kept)
@@ -111,7 +116,10 @@ class _Session:
         plain = value.detach().contiguous()
         if plain.dtype is torch.bfloat16 and not self._widens:
             raise Unchecked("onnxruntime has no bfloat16")
-        return plain.float().numpy() if plain.dtype in NARROW and self._widens else plain.numpy()
+        try:
+            return plain.float().numpy() if plain.dtype in NARROW and self._widens else plain.numpy()
+        except TypeError as error:
+            raise Unchecked(f"onnxruntime is not given {str(plain.dtype).removeprefix('torch.')}") from error
 
 
 def _said(error: Exception) -> str:

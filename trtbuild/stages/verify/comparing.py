@@ -64,7 +64,7 @@ def _scale(b: torch.Tensor, same: torch.Tensor) -> float:
     """max|b|, fill values left out; `same` says where b is equal to what it is compared with."""
     sizes = b.abs()
     filled = same & (sizes >= FILL)
-    fills = b[filled].unique()
+    fills = (sizes if b.is_complex() else b)[filled].unique()
     if 0 < len(fills) <= 2 < int(filled.sum()):
         rest = sizes[~filled]
         if rest.numel() and 0 < float(rest.max()) * 1e3 <= float(fills.abs().min()):

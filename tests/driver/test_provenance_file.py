@@ -1,0 +1,23 @@
+"""What is written beside a package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.driver.conftest import Small
+from trtbuild.driver import provenance_file
+from trtbuild.runtime.package import open_package
+
+
+def test_what_is_written_takes_the_place_of_a_link_and_goes_nowhere_else(small: Small, tmp_path: Path) -> None:
+    shutil.copytree(small.package, tmp_path / "p")
+    (tmp_path / "mine").write_text("mine")
+    for name in ("provenance.json", ".provenance.json.fresh"):
+        (tmp_path / "p" / name).symlink_to(tmp_path / "mine")
+    provenance_file.add(open_package(tmp_path / "p"), [{"by": "engine", "targets": ["ada"]}])
+    assert (tmp_path / "mine").read_text() == "mine"
+    written = tmp_path / "p" / "provenance.json"
+    assert not written.is_symlink()
+    assert json.loads(written.read_text())["verified"] == [{"by": "engine", "targets": ["ada"]}]

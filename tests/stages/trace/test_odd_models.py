@@ -1,0 +1,133 @@
+"""Odd models are their author's errors: each has a type, a place and what to do, and none is called a bug of trtbuild."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from trtbuild.errors import SourceError
+
+BATCH = {"x": ((1, 8), (2, 8), (8, 8))}
+
+
+class TextRaises(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class TextIsNone(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]
+
+
+class Holds(nn.Module):
+    """A module with one buffer, and a function of both."""
+
+    def __init__(self, function, value) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("value", value)
+        self.eval()
+
+    def forward(self, x):
+        return self.function(x, self.value)
+
+
+def raising(error: BaseException, *, only_eager: bool = False):
+    def model(x):
+        if not (only_eager and torch.compiler.is_exporting()):
+            raise error
+        return x * 2
+
+    return model
+
+
+def refused(traced, job_of, model) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        traced(model, job_of(BATCH))
+    return caught.value
+
+
+@pytest.mark.parametrize("only_eager", [False, True], ids=["always", "eager"])
+@pytest.mark.parametrize("kind", [TextRaises, TextIsNone])
+def test_an_exception_whose_text_cannot_be_read(traced, job_of, kind, only_eager) -> None:
+    error = refused(traced, job_of, raising(kind(), only_eager=only_eager))
+    assert error.code == "eager" and f"{kind.__name__}: (its text cannot be read: " in error.text
+    assert "in model: raise error" in error.text
+
+
+@pytest.mark.parametrize("only_eager", [False, True], ids=["always", "eager"])
+def test_a_model_that_ends_the_process_is_told_where(traced, job_of, only_eager) -> None:
+    error = refused(traced, job_of, raising(SystemExit(3), only_eager=only_eager))
+    assert "SystemExit: 3" in error.text and error.file and error.file.endswith("test_odd_models.py")
+    assert "do not end the process" in str(error.hint)
+
+
+def test_an_output_that_is_quantized(traced, job_of) -> None:
+    error = refused(traced, job_of, lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8))
+    assert (error.code, error.text) == ("output", "output 0 of the model is a quantized tensor")
+
+
+@torch.library.custom_op("odd_models::labelled", mutates_args=())
+def labelled(x: torch.Tensor, label: torch.dtype) -> torch.Tensor:
+    """An operator with an argument that torch.export.save has no form for."""
+    return x + 1
+
+
+@labelled.register_fake
+def _(x, label):
+    return torch.empty_like(x)
+
+
+def test_a_call_that_torch_cannot_write(traced, job_of) -> None:
+    error = refused(traced, job_of, lambda x: labelled(x, torch.quint8))
+    assert "torch cannot write the traced program" in error.text and "odd_models" in error.text
+    assert "leave that call out" in str(error.hint)
+
+
+def test_an_output_that_is_not_in_main_memory(traced, job_of) -> None:
+    error = refused(traced, job_of, lambda x: (x + 1, torch.ones(8, device="meta")))
+    assert (error.code, error.text) == ("output", "output 1 of the model is on the device meta")
+    assert "on the CPU" in str(error.hint)
+
+
+def test_a_lazy_module_that_was_never_called(traced, job_of) -> None:
+    error = refused(traced, job_of, nn.Sequential(nn.LazyLinear(4)).eval())
+    assert "'0.weight' of the model has no shape yet" in error.text and "call the model once" in str(error.hint)
+
+
+def test_a_weight_on_the_meta_device(traced, job_of) -> None:
+    error = refused(traced, job_of, Holds(lambda x, value: x + value, torch.ones(8, device="meta")))
+    assert "'value' of the model is on the meta device" in error.text and "load the model's weights" in str(error.hint)
+
+
+@pytest.mark.parametrize("view", [torch.conj, torch._neg_view])
+def test_a_conjugate_or_negative_is_another_weight_than_what_it_is_a_view_of(traced, job_of, view) -> None:
+    value = torch.complex(torch.arange(8.0), torch.arange(8.0) + 1)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("one", value)
+            self.register_buffer("other", view(value))
+            self.eval()
+
+        def forward(self, x):
+            return x + (self.one.imag - self.other.imag) + self.one.real
+
+    found = traced(Both(), job_of(BATCH))
+    stored = dict(found.weights)
+    assert len(stored) == 2 and not any(tensor.is_conj() or tensor.is_neg() for tensor in stored.values())
+    assert torch.equal(torch.view_as_real(stored[1]), torch.view_as_real(view(value).resolve_conj().resolve_neg()))
+
+
+def test_standard_output_that_is_gone(traced, job_of, monkeypatch) -> None:
+    """The proof compares large points in a copy of the process, before which it writes out what is still held back."""
+    import trtbuild.stages.trace.proof as proof
+
+    monkeypatch.setattr(proof, "WORTHWHILE_S", 0.0)
+    monkeypatch.setattr(sys, "stdout", None)
+    traced(lambda x: x + 1, job_of(BATCH))

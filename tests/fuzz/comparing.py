@@ -48,6 +48,9 @@ _CHOOSING = frozenset((
 #: How often results may be as far away as they move by themselves.
 _TIMES = 16
 
+#: How often it is tried how far they move: what is rounded to a whole number moves seldom, and far.
+_MOVES = 12
+
 #: The whole model may be as many tolerances off: it is as many partitions long, at least.
 _WHOLE = 4
 
@@ -202,9 +205,9 @@ def _moved(run: _Run, equal: bool) -> list[Sequence[Any]]:
     """PyTorch's results where each number of the inputs is a few last bits off; with `equal`, also where each is off by a
     last bit of the largest, so that no two are equal any more."""
     found: list[Sequence[Any]] = []
-    for seed in range(4 if equal else 2):
+    for seed in range(2 * _MOVES if equal else _MOVES):
         generator = torch.Generator().manual_seed(seed)
-        off = [_off(value, _LAST_BIT[run.precision], seed >= 2, generator) for value in run.given]
+        off = [_off(value, _LAST_BIT[run.precision], seed >= _MOVES, generator) for value in run.given]
         found.append(run.results(off))
     return found
 

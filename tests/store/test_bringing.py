@@ -105,7 +105,7 @@ def test_a_remote_that_is_down_fails_every_record(
     local: LocalStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def down(kind: Kind, name: str, limit: int) -> bytes | None:
+    def down(kind: Kind, name: str, limit: int, **_: object) -> bytes | None:
         raise RemoteDown("it is down")
 
     monkeypatch.setattr(transport, "get", down)

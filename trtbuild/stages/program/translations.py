@@ -2,7 +2,7 @@
 
 This is the one file that uses modules that torch keeps to itself (``torch.onnx._internal``). Each name that is used is
 pinned by ``tests/stages/program/test_translations.py``; `torch.onnx.export` itself always decomposes (10 s for ViT-B), and
-folds weights while it optimizes, so it cannot be used as it is (FACTS, "Partition and convert").
+folds weights while it optimizes, so it cannot be used as it is.
 
 Rules
 1. A translation is written in one of `OPSETS`; another opset is made from it by the version converter. The operators

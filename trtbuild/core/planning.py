@@ -159,7 +159,6 @@ class _Forward:
         recipe = keys.lower(graph, modules, self._model.precision, self._versions)
         job = {
             "program": record.outputs["program"].sha256,
-            "graph": graph,
             "form": self._model.source.form,
             "precision": self._model.precision,
             "operators": list(bound[0].operators),
@@ -199,7 +198,6 @@ class _Forward:
             recipe, hit = accepted or (recipe, hit)
         job = {
             "program": record.outputs["program"].sha256,
-            "graph": graph,
             "form": self._model.source.form,
             "points": self._points(),
             "settings": keys.settings_of(settings),
@@ -235,7 +233,7 @@ class _Forward:
         if cut.record is None:
             raise AssertionError("convert is planned after partition")
         program = cut.record.outputs[f"program:{part.graph}"].sha256
-        job = {"program": program, "graph": part.graph, "form": self._model.source.form, "opset": facts.opset}
+        job = {"program": program, "form": self._model.source.form, "opset": facts.opset}
         recipe = keys.convert(part.graph, facts.opset, self._versions)
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 

@@ -120,7 +120,7 @@ def _lower(job: Job, store: Store) -> dict[str, Any]:
             f"the model calls operators from outside PyTorch: {', '.join(job['operators'])}",
             hint="this version cannot build them: write them with PyTorch's own operators",
         )
-    traced = guard.read(store.get_bytes(job["program"]), job["graph"])
+    traced = guard.read(store.get_bytes(job["program"]))
     program = lower(traced, job["precision"], decomposition_table(), job["points"])
     if job["compare"] is not None:
         compare_lowered(job["compare"], job["precision"], traced, program, store)
@@ -155,7 +155,7 @@ def _partition(job: Job, store: LocalStore) -> dict[str, Any]:
     from trtbuild.stages.program import guard
     from trtbuild.store.keyring import judge as trust_of
 
-    program = guard.read(store.get_bytes(job["program"]), job["graph"])
+    program = guard.read(store.get_bytes(job["program"]))
     settings = PartitionSettings.from_json(job["settings"])
     judge = Judge(store if job["trust"] is None else LocalStore(store.root, trust_of(job["trust"])), job)
     found = partition(program, settings, judge, job["points"])
@@ -169,7 +169,7 @@ def _convert(job: Job, store: Store) -> dict[str, Any]:
     from trtbuild.stages.convert.conversion import convert
     from trtbuild.stages.program import guard
 
-    converted = convert(guard.read(store.get_bytes(job["program"]), job["graph"]), job["opset"])
+    converted = convert(guard.read(store.get_bytes(job["program"])), job["opset"])
     return {"outputs": _json(conversion_outputs(converted, store))}
 
 

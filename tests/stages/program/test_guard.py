@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import nn
 
@@ -98,7 +99,7 @@ def old_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "refuse_changes", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_, **__: None)
-    monkeypatch.setattr(guard, "read", lambda data, _: Program.from_bytes(data))
+    monkeypatch.setattr(guard, "read", Program.from_bytes)
 
 
 @pytest.mark.parametrize(("case", "precision"), [(decoder, "float16"), (tokens, "float32")])
@@ -172,11 +173,26 @@ def test_rule_14_symbols_and_ranges_are_the_traced_ones() -> None:
         refuse_changes(one, signature(other), "lower")
 
 
-def test_rule_14_a_program_that_is_read_is_the_one_that_was_stored() -> None:
-    program = exported("x0 * 2")
-    data = program.to_bytes()
-    with pytest.raises(InconsistentShapes, match="another one when it is read"):
-        read(data, "0" * 64)
+def test_rule_14_a_program_that_is_read_keeps_its_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = exported("x0 * 2").to_bytes()
+    real = Program.from_bytes
+
+    def forgetting(stored: bytes) -> Program:
+        program = real(stored)
+        (size, _) = program.input_nodes[0].meta["val"].shape
+        size.node.shape_env.replacements[size.node._expr] = sympy.Integer(3)
+        return program
+
+    read(data)
+    monkeypatch.setattr(Program, "from_bytes", forgetting)
+    with pytest.raises(InconsistentShapes, match="replaced by another while it was read"):
+        read(data)
+
+
+@pytest.mark.parametrize("axes", [[8, (2, 3, 4), 8], [(1, 1, 2), (1, 1, 2), 8]])
+def test_a_stride_that_torch_writes_in_a_simpler_way(axes: list[Any]) -> None:
+    case = Case(written([], "x0.reshape(-1, 8) * 2", 1), [("float32", axes)])
+    assert not differences(case, build(case)).differences
 
 
 def test_points_are_the_ends_and_between_and_what_is_asked_for() -> None:

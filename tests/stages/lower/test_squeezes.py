@@ -74,6 +74,11 @@ def test_the_error_names_operator_size_line_and_way_out() -> None:
         ("torch.fft.rfft(x0).abs() + 1", "float32"),
         ("x0 / (x0.abs() + 1e-12), x0 * 1.000001 - x0", "float32"),
         ("F.batch_norm(x0, torch.ones(8), torch.ones(8), training=True)", "float32"),
+        ("x0.repeat_interleave(x0.shape[0], 1)", "float32"),
+        ("F.avg_pool1d(x0[None], 2)[0] + F.avg_pool2d(x0[None], (1, 2), divisor_override=3)[0]", "float32"),
+        ("x0.scatter_reduce(1, torch.zeros_like(x0).long(), x0, 'mean')", "float32"),
+        ("F.adaptive_avg_pool2d(x0[None], 2)[0]", "float32"),
+        ("F.adaptive_avg_pool1d(x0.T, 2)", "float32"),
     ],
 )
 def test_one_line_modules_that_were_another_model(body: str, dtype: str) -> None:

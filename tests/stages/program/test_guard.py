@@ -99,6 +99,7 @@ def old_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "refuse_changes", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_, **__: None)
+    monkeypatch.setattr(partitioning, "points_of", lambda program, _: points_of(program))
     monkeypatch.setattr(guard, "read", Program.from_bytes)
 
 

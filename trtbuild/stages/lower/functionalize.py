@@ -4,6 +4,7 @@ Rules
 1. One call of ``run_decompositions`` (it retraces the program: 1 s and more), and none for a program that it would leave as
    it is: traced programs are functional already, and most have nothing to decompose. Operators that are not in the
    table stay whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better as they are.
+   So does an operator whose decomposition decides by the example's sizes, where these are dynamic (`_DECIDES`).
 2. Placeholders keep their order and names; the retrace puts constants first and calls the rest arg_0, arg_1, …
 3. A node that the retrace put under no module takes its module from its neighbours; sizes belong to none.
 4. A mutation that shows only now is the model's fault: SourceError, code ``mutated-input``.
@@ -26,8 +27,20 @@ from trtbuild.stages.program.functional import Program, assemble
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
+_aten = torch.ops.aten
+#: Pooling to a number of cells: which elements belong to which cell is written down for the sizes of the example.
+_DECIDES = frozenset(
+    packet.default
+    for packet in (
+        *(_aten.adaptive_avg_pool1d, _aten.adaptive_avg_pool2d, _aten.adaptive_avg_pool3d),
+        *(_aten._adaptive_avg_pool2d, _aten._adaptive_avg_pool3d),
+    )
+)
+
+
 def functionalize(program: Program, request: Request) -> Program:
     """`program` without in-place operators and with the decompositions of `request` applied."""
+    request = _for_all_sizes(program, request)
     if is_done(program, request):
         return _copy(program)
     wanted = [(spec, node.name) for spec, node in zip(_inputs(program.exported), program.placeholders, strict=True)]
@@ -41,6 +54,21 @@ def functionalize(program: Program, request: Request) -> Program:
     ]
     functional = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants)
     return Program(functional, program.weights)
+
+
+def _for_all_sizes(program: Program, request: Request) -> Request:
+    """`request` without the decompositions that would be right at the example's sizes alone."""
+    if not any(node.target in _DECIDES and _pools_dynamic_axes(node) for node in program.graph.nodes):
+        return request
+    kept = {operator: made for operator, made in request.decompositions.items() if operator not in _DECIDES}
+    return replace(request, decompositions=kept)
+
+
+def _pools_dynamic_axes(node: torch.fx.Node) -> bool:
+    cells = node.args[1]
+    sizes = node.all_input_nodes[0].meta["val"].shape
+    pooled = sizes[len(sizes) - len(cells) :]
+    return any(isinstance(size, torch.SymInt) and cell != 1 for size, cell in zip(pooled, cells, strict=True))
 
 
 def _decomposed(program: Program, request: Request) -> ExportedProgram:

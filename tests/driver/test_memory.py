@@ -32,7 +32,7 @@ def test_may_start(estimate: int, running: list[int], at_rest: int | None, now: 
 def test_an_estimate_is_the_last_peak_or_made_from_the_weights() -> None:
     assert estimate_bytes("engine", GIB, 10 * GIB) == 11 * GIB
     assert estimate_bytes("engine", GIB, None) == BASE["engine"] + int(PER_BYTE["engine"] * GIB)
-    assert estimate_bytes("lower", GIB, None) == BASE["lower"]
+    assert estimate_bytes("convert", GIB, None) == BASE["convert"]
     assert estimate_bytes("package", GIB, None) == 0
 
 

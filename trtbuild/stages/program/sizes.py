@@ -144,7 +144,7 @@ class At:
 
     def _run(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
         needed = [values.get(source, _UNKNOWN) for source in node.all_input_nodes]
-        if isinstance(node.target, torch._ops.HigherOrderOperator) or any(value is _UNKNOWN for value in needed):
+        if _looks_at_data(node.target) or any(value is _UNKNOWN for value in needed):
             return self._made_of(node.meta.get("val"))
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         call = (node.target, _described(args), _described(kwargs))
@@ -157,7 +157,7 @@ class At:
             kwargs = {**kwargs, "device": _NOWHERE}
         try:
             return _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
-        except NotImplementedError:  # also: what has to look at data
+        except NotImplementedError:
             return self._made_of(node.meta.get("val"))
         except Exception as error:
             if getattr(node.target, "namespace", "") == "prims":  # which take numbers as tensors here, and not there
@@ -191,6 +191,17 @@ def _described(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((name, _described(part)) for name, part in value.items())
     return type(value), value
+
+
+@functools.cache
+def _looks_at_data(target: Any) -> bool:
+    """Whether an operator needs data to run: a nested graph, or one that reads its result or its sizes from values."""
+    tags = getattr(target, "tags", ())
+    return (
+        isinstance(target, torch._ops.HigherOrderOperator)
+        or torch.Tag.data_dependent_output in tags
+        or torch.Tag.dynamic_output_shape in tags
+    )
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a lowered program is compared with the traced one by: the smallest sizes, and the model's own weights.
+"""What a lowered program is compared with the traced one by: small sizes, and the model's own weights.
 
 It is no part of a key: lowering is a function of the graph, and the comparison says whether it was done right.
 """
@@ -22,19 +22,34 @@ _LARGEST = 1 << 29
 def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> dict[str, object] | None:
     """JSON, or None for a model that is not compared.
 
-    `inputs` (name, dtype) and the `ranges` of values that some take; their `shapes` at the smallest point that the trace
-    was proven at, and the `numbers` of the symbols there; `weights` by slot.
+    `inputs` (name, dtype) and the `ranges` of values that some take; `weights` by slot; and `points`, each with its name,
+    the inputs' `shapes` and the `numbers` of the symbols.
     """
     if model.source.form != "program" or sum(math.prod(weight.shape) for weight in weights) > _LARGEST:
         return None
-    sizes = min(keys.proof_points(model, shapes), key=lambda point: _elements(shapes, point))
     return {
         "inputs": [[entry.name, entry.dtype] for entry in model.inputs],
         "ranges": {entry.name: list(entry.range) for entry in model.inputs if entry.range is not None},
-        "shapes": [list(shape) for shape in shapes.sizes(sizes)],
-        "numbers": list(units(shapes, sizes)),
+        "points": [
+            {
+                "name": name,
+                "shapes": [list(shape) for shape in shapes.sizes(sizes)],
+                "numbers": list(units(shapes, sizes)),
+            }
+            for name, sizes in _points(model, shapes).items()
+        ],
         "weights": [asdict(weight) for weight in weights],
     }
+
+
+def _points(model: Model, shapes: ShapePlan) -> dict[str, tuple[int, ...]]:
+    """The smallest sizes that the trace was proven at, and those a step above: what was decided by a size of 1, by a
+    remainder or by equal sizes comes out differently there."""
+    smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
+    above = tuple(
+        min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)
+    )
+    return {"its smallest sizes": smallest} | ({} if above == smallest else {"sizes a step above its smallest": above})
 
 
 def _elements(shapes: ShapePlan, sizes: Sequence[int]) -> int:

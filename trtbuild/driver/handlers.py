@@ -137,17 +137,23 @@ def compare_lowered(told: Mapping[str, Any], precision: Any, traced: Any, lowere
     from trtbuild.core.verification import Point
     from trtbuild.stages.program.sizes import points_of
     from trtbuild.stages.verify.inputs import random_inputs
-    from trtbuild.stages.verify.lowered import refuse_another_model
+    from trtbuild.stages.verify.lowered import Compared, refuse_another_model
     from trtbuild.stages.verify.running import Weights
 
     held = Weights([Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in told["weights"]], store.get_bytes)
-    numbers = tuple(told["numbers"])
-    # the trace has shown that the model takes such values
-    smallest, ends = Point(0, "smallest", numbers, 0), [2] * len(told["inputs"])
-    inputs = random_inputs(told["inputs"], told["shapes"], smallest, ends, told["ranges"])
-    point = points_of(traced, [numbers])[0]
     weights = [held[slot] for slot in range(len(held))]
-    refuse_another_model(traced, lowered, weights, inputs, point, precision)
+    for place in told["points"]:
+        numbers = tuple(place["numbers"])
+        # the trace has shown that the model takes such values
+        inputs = random_inputs(
+            told["inputs"],
+            place["shapes"],
+            Point(0, place["name"], numbers, 0),
+            [2] * len(told["inputs"]),
+            told["ranges"],
+        )
+        compared = Compared(place["name"], points_of(traced, [numbers])[0], inputs)
+        refuse_another_model(traced, lowered, weights, compared, precision)
 
 
 def _partition(job: Job, store: LocalStore) -> dict[str, Any]:

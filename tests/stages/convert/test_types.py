@@ -56,6 +56,16 @@ def test_another_rank_names_the_call() -> None:
     assert error.nodes == (2,)
 
 
+def test_an_operand_that_the_operator_does_not_take_names_the_call() -> None:
+    def power_of_a_bool(model: onnx.ModelProto) -> None:
+        (add,) = [node for node in model.graph.node if node.op_type == "Add"]
+        model.graph.node.insert(0, onnx.helper.make_node("Cast", [add.input[0]], ["bits"], to=onnx.TensorProto.BOOL))
+        add.input[0] = "bits"
+
+    error = changed(program("x0 + 1"), power_of_a_bool)
+    assert (error.text, error.nodes) == ("ONNX's Add is not defined for bool", (0,))
+
+
 @pytest.mark.parametrize("body", ["x0 + 1e-9", "x0 * 1.000001", "x0 / 1.000001", "x0 - 1e-9"])
 def test_a_number_near_nothing_stays(body: str) -> None:
     model = onnx.ModelProto.FromString(convert(program(body), 20).model)

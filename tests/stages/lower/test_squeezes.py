@@ -10,7 +10,8 @@ import torch
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Case, build
-from trtbuild.errors import SourceError
+from trtbuild.errors import ConversionRefused, SourceError
+from trtbuild.stages.program.translations import decomposition_table
 
 
 @pytest.mark.parametrize(
@@ -79,10 +80,41 @@ def test_the_error_names_operator_size_line_and_way_out() -> None:
         ("x0.scatter_reduce(1, torch.zeros_like(x0).long(), x0, 'mean')", "float32"),
         ("F.adaptive_avg_pool2d(x0[None], 2)[0]", "float32"),
         ("F.adaptive_avg_pool1d(x0.T, 2)", "float32"),
+        ("torch.atan2(x0, x0 * 0)", "float32"),
+        ("torch.ldexp(x0, x0)", "bool"),
+        ("F.nll_loss(x0, x0.argmax(1), reduction='none')", "float32"),
+        ("torch.linalg.inv(x0[:, None] * x0[..., None] + torch.eye(8))", "float32"),
     ],
 )
 def test_one_line_modules_that_were_another_model(body: str, dtype: str) -> None:
     case = Case(written([], body, 1), [(dtype, [(2, 3, 8), 8])])
+    assert not differences(case, build(case)).differences
+
+
+def test_sizes_that_torch_says_wrongly_are_refused_with_the_operator() -> None:
+    with pytest.raises(
+        SourceError, match=r"aten\.unique_consecutive\.default gives float32\[2\], and PyTorch says"
+    ) as caught:
+        build(Case(written([], "torch.unique_consecutive(x0, dim=-1)", 1), [("float32", [(2, 3, 8)])]))
+    assert caught.value.code == "wrong-type"
+
+
+def test_a_decomposition_with_a_side_effect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtbuild.stages.program.translations._WHOLE", frozenset())
+    decomposition_table.cache_clear()
+    try:
+        with pytest.raises(ConversionRefused, match=r"has a side effect: aten\._linalg_check_errors\.default"):
+            build(Case(written([], "torch.linalg.inv(x0)", 1), [("float32", [(1, 2, 3), 5, 5])]))
+    finally:
+        decomposition_table.cache_clear()
+
+
+def test_a_division_by_a_number_that_is_0_is_no_size() -> None:
+    """The running variance of one sample: eager divides by n - 1 too, and nothing reads it."""
+    body = (
+        "torch.native_batch_norm(x0, torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4), True, 0.5, 1e-5)[0]"
+    )
+    case = Case(written([], body, 1), [("float32", [(1, 3, 8), 4])])
     assert not differences(case, build(case)).differences
 
 

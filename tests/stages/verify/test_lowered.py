@@ -18,14 +18,15 @@ def case(body: str, precision: str = "float32") -> Case:
     return Case(written([], body, 1), [("float32", [(1, 3, 8), 4])], precision=precision)  # type: ignore[arg-type]
 
 
-def swapped(monkeypatch: pytest.MonkeyPatch, one: Any, other: Any) -> None:
+def swapped(monkeypatch: pytest.MonkeyPatch, one: Any, other: Any, arguments_kept: int | None = None) -> None:
     """A pass that puts one operator in place of another of the same types."""
     real = lowering.run_passes
 
     def passes(*arguments: Any) -> Program:
         program = real(*arguments)
         for node in program.graph.nodes:
-            node.target = other if node.target is one else node.target
+            if node.target is one:
+                node.target, node.args = other, node.args[:arguments_kept]
         program.exported.graph_module.recompile()
         return program
 
@@ -36,6 +37,12 @@ def test_a_pass_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) ->
     swapped(monkeypatch, torch.ops.aten.sin.default, torch.ops.aten.cos.default)
     with pytest.raises(InconsistentShapes, match="lower has made another model: output 0 has a relative difference"):
         build(case("x0.sin() * 2"))
+
+
+def test_a_pass_that_is_right_at_the_smallest_sizes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    swapped(monkeypatch, torch.ops.aten.flip.default, torch.ops.aten.clone.default, 1)
+    with pytest.raises(InconsistentShapes, match=r"another model: output 0 has .* at sizes a step above its smallest"):
+        build(case("x0.flip(0) * 2"))
 
 
 def test_what_half_precision_cannot_hold_is_the_model_s() -> None:

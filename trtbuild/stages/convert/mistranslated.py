@@ -5,6 +5,7 @@
 3. An average by a divisor of one's own, which ONNX's AveragePool has not.
 4. Repeating each element a dynamic number of times: the copies come to stand at another axis.
 5. The mean of what is scattered, which ONNX's ScatterElements has not.
+6. The angle of a point (atan2): the translation divides, and a negative zero below turns the quotient's sign round.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return any(isinstance(amount, int) and amount < 0 for amount in given.get("padding") or ())
     if name.startswith("avg_pool"):
         return given.get("divisor_override") is not None
+    if name == "atan2":
+        return True
     if name == "repeat_interleave":
         return isinstance(given.get("repeats"), torch.fx.Node)
     if name == "scatter_reduce":

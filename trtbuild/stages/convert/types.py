@@ -5,13 +5,17 @@ Rules
    shapes too. What it infers of an output is what the program says: element type, rank and sizes. What it cannot infer is
    left to the toolchain, which is asked when it parses.
 2. A difference is refused with the call that it begins at: an operator whose translation means something else.
+3. Each node takes the element types that it has, by ONNX's own table of operators: TensorRT reads a power of booleans and
+   makes something of it. Integers of another width pass, for it takes indices of both.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import onnx
+import onnx.defs
 import onnx.shape_inference
 from onnx_ir.tensor_adapters import from_torch_dtype
 
@@ -24,13 +28,17 @@ from trtbuild.stages.program.text import target_name
 #: Element type (0: not known) and sizes (None: rank not known; None in it: a size that is not known).
 Inferred = tuple[int, tuple[int | None, ...] | None]
 
+_INTEGERS = frozenset((onnx.TensorProto.INT32, onnx.TensorProto.INT64))
+
 _HINT = "name the operator in partition.torch_executed_ops, so that it stays in PyTorch"
 
 
 def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origins) -> None:
     """Raise ConversionRefused where `model`, in canonical form, gives other types or sizes than `program`."""
-    for point in points_of(program):
+    for place, point in enumerate(points_of(program)):
         inferred = _inferred(model, program, point)
+        if place == 0:
+            _refuse_operands(model, origins, inferred)
         for number, node in enumerate(program.output_nodes):
             (said,) = said_at(node.meta["val"], point)
             if not _agree(inferred.get(f"o{number}"), said):
@@ -54,6 +62,50 @@ def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[st
     except (onnx.shape_inference.InferenceError, RuntimeError):
         return {}
     return {value.name: _type(value.type) for value in (*graph.value_info, *graph.output)}
+
+
+def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping[str, Inferred]) -> None:
+    """Raise ConversionRefused where a node has operands of a type that its operator is not defined for (rule 3)."""
+    elements = {name: element for name, (element, _) in inferred.items()}
+    elements |= {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    elements |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    (opset,) = [entry.version for entry in model.opset_import if not entry.domain]
+    calls = dict(origins)
+    for node in model.graph.node:
+        operands = [elements.get(name, 0) for name in node.input]
+        odd = next(
+            (
+                found
+                for found, taken in zip(operands, _taken(node.op_type, len(operands), opset), strict=True)
+                if found and taken and not _is_taken(found, taken)
+            ),
+            None,
+        )
+        if odd is not None:
+            raise ConversionRefused(
+                f"ONNX's {node.op_type} is not defined for {_shown((odd, None))}",
+                hint=_HINT,
+                nodes=(calls[node.name],) if node.name in calls else (),
+            )
+
+
+@functools.cache
+def _taken(operator: str, operands: int, opset: int) -> tuple[frozenset[int], ...]:
+    """The element types that each operand may have; nothing for one that is not held to any."""
+    schema = onnx.defs.get_schema(operator, opset, "")
+    last = len(schema.inputs) - 1
+    by_name = {
+        f"tensor({onnx.TensorProto.DataType.Name(number).lower()})": number
+        for number in onnx.TensorProto.DataType.values()
+    }
+    return tuple(
+        frozenset(by_name[text] for text in schema.inputs[min(place, last)].types if text in by_name)
+        for place in range(operands)
+    )
+
+
+def _is_taken(found: int, taken: frozenset[int]) -> bool:
+    return found in taken or (found in _INTEGERS and not _INTEGERS.isdisjoint(taken))
 
 
 def _type(type_: onnx.TypeProto) -> Inferred:

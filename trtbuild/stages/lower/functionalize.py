@@ -23,6 +23,7 @@ from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
+from trtbuild.stages.program.text import target_name
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 
@@ -73,13 +74,21 @@ def _pools_dynamic_axes(node: torch.fx.Node) -> bool:
 
 def _decomposed(program: Program, request: Request) -> ExportedProgram:
     try:
-        return program.exported.run_decompositions(dict(request.decompositions))
+        exported = program.exported.run_decompositions(dict(request.decompositions))
     except Exception as error:  # whatever a decomposition raises
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ConversionRefused(
             f"PyTorch cannot decompose the traced model: {type(error).__name__}: {reason}",
             hint="write the operator in it in another way, or try another release of PyTorch",
         ) from error
+    effects = [node for node in exported.graph.nodes if node.target is torch.ops.higher_order.with_effects]
+    if effects:
+        names = ", ".join(sorted({target_name(node.args[1]) for node in effects}))
+        raise ConversionRefused(
+            f"the decomposition of an operator has a side effect: {names}",
+            hint="write the operator in another way; a program of engines has no side effects",
+        )
+    return exported
 
 
 def is_done(program: Program, request: Request) -> bool:

@@ -157,7 +157,10 @@ class At:
             kwargs = {**kwargs, "device": _NOWHERE}
         try:
             return _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
-        except NotImplementedError:
+        except (
+            NotImplementedError,
+            ZeroDivisionError,
+        ):  # the latter: of a number that is no size, as eager divides by it too
             return self._made_of(node.meta.get("val"))
         except Exception as error:
             if getattr(node.target, "namespace", "") == "prims":  # which take numbers as tensors here, and not there

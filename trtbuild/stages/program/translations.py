@@ -59,7 +59,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """
     from torch.onnx._internal.exporter import _decomp
 
-    translated = set(_decomp.get_onnx_implemented_overloads(_registry()))
+    translated = set(_decomp.get_onnx_implemented_overloads(_registry())) - _TAKEN_APART
     table = _decomp.create_onnx_friendly_decomposition_table(translated)
     return {operator: function for operator, function in table.items() if operator not in _WHOLE}
 
@@ -142,16 +142,22 @@ def _is_dead_scalar(node: torch.fx.Node) -> bool:
     return not node.users and isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat)
 
 
-#: Operators of which torch's decomposition says a wrong type (2.13): that of the sign bit is a bool, and is called a float.
+_aten = torch.ops.aten
+#: Operators that are not decomposed though they have no translation (torch 2.13). What the decompositions of the first say
+#: of their own types is wrong: that of the sign bit is a bool, and is called a float. The others' check for a singular
+#: matrix is an operator with a side effect, which a program without state cannot hold.
 _WHOLE = frozenset(
     {
-        torch.ops.aten.signbit.default,
-        torch.ops.aten.signbit.out,
-        torch.ops.aten.copysign.Tensor,
-        torch.ops.aten.copysign.Scalar,
-        torch.ops.aten.copysign.out,
+        *(_aten.signbit.default, _aten.signbit.out),
+        *(_aten.copysign.Tensor, _aten.copysign.Scalar, _aten.copysign.out),
+        *(_aten.linalg_inv.default, _aten.inverse.default, _aten.linalg_cholesky.default),
+        *(_aten.linalg_solve.default, _aten.linalg_lu_factor.default, _aten.linalg_ldl_factor.default),
+        *(_aten.linalg_tensorinv.default, _aten.linalg_tensorsolve.default),
     }
 )
+#: Operators that are decomposed though they have a translation: whole, torch (2.13) takes this one's reduction for a mean
+#: when it computes sizes.
+_TAKEN_APART = frozenset({_aten.nll_loss.default})
 
 _ASSERTIONS = frozenset(
     {

@@ -1,17 +1,19 @@
-"""A lowered program computes what the traced one does: by numbers, at the smallest sizes, while it is lowered.
+"""A lowered program computes what the traced one does: by numbers, at small sizes, while it is lowered.
 
 Rules
 1. Both are run once, on the same inputs. A difference of `TIMES` the tolerance of `trtbuild verify` is no rounding: the
    passes have made another model. What is less is left to `trtbuild verify`.
-2. Every value inside the lowered program has the dtype and sizes that it is said to have. Some operators give another type
-   than torch says without running them.
+2. Every value inside the lowered program has the dtype and sizes that it is said to have. An operator of which torch says
+   another type than it gives is the model's if the model calls it, and a fault of a pass if not.
 3. A number that half precision cannot hold is the model's: the error names the other precisions.
 4. Where the traced program itself fails on random inputs nothing is compared.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,22 +32,37 @@ from trtbuild.stages.verify.running import Torch, arguments
 TIMES = 10
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Where two programs are compared: a name for messages, the point, and inputs of its sizes."""
+
+    name: str
+    point: Point
+    inputs: Sequence[torch.Tensor]
+
+
 def refuse_another_model(
-    traced: Program,
-    lowered: Program,
-    weights: Sequence[torch.Tensor],
-    inputs: Sequence[torch.Tensor],
-    point: Point,
-    precision: Precision,
+    traced: Program, lowered: Program, weights: Sequence[torch.Tensor], at: Compared, precision: Precision
 ) -> None:
-    """Raise InconsistentShapes, or SourceError (code ``precision``, rule 3), where `lowered` does not compute what `traced`
-    does for `inputs`, whose sizes are those of `point`."""
+    """Raise InconsistentShapes where `lowered` does not compute what `traced` does.
+
+    SourceError has the code ``precision`` (rule 3), or ``wrong-type`` for an operator that torch says a wrong type of.
+    """
     try:
-        wanted = Torch.whole(traced, weights, inputs)
+        wanted = Torch.whole(traced, weights, at.inputs)
     except Exception:  # rule 4
         return
+    try:
+        found = _run(lowered, weights, at)
+    except _WrongType as error:
+        if not any(node.target is error.operator for node in traced.graph.nodes):
+            raise InconsistentShapes(f"after lower, {error.text}") from error
+        raise SourceError(
+            error.text,
+            code="wrong-type",
+            hint="compute it in another way: PyTorch is wrong about the type or the sizes of what this operator gives",
+        ) from error
     allowed = tolerances("onnxruntime")
-    found = _run(lowered, weights, inputs, point)
     for number, (ours, theirs, own) in enumerate(zip(found, wanted, of_outputs(traced), strict=True)):
         far = gap(ours, theirs)
         if far.error <= TIMES * allowed[coarsest([precision, own])]:
@@ -54,18 +71,25 @@ def refuse_another_model(
         if precision != "float32":
             range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
             raise SourceError(
-                f"in {precision} output {number} of the model is another: {said}, at its smallest sizes",
+                f"in {precision} output {number} of the model is another: {said}, at {at.name}",
                 code="precision",
                 hint=f"set precision: {range_}float32",
             )
-        raise InconsistentShapes(f"lower has made another model: output {number} has {said} at its smallest sizes")
+        raise InconsistentShapes(f"lower has made another model: output {number} has {said} at {at.name}")
 
 
-def _run(
-    program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], point: Point
-) -> list[torch.Tensor]:
+class _WrongType(Exception):
+    """`operator` gives another type or other sizes than torch says. `text` is the message: an interpreter adds to it."""
+
+    def __init__(self, text: str, operator: Any) -> None:
+        super().__init__(text)
+        self.text = text
+        self.operator = operator
+
+
+def _run(program: Program, weights: Sequence[torch.Tensor], compared: Compared) -> list[torch.Tensor]:
     """The results of a program whose values are looked at one by one (rule 2)."""
-    at = At(point)
+    at = At(compared.point)
 
     class Looking(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
@@ -75,7 +99,7 @@ def _run(
             return result
 
     with torch.no_grad():
-        found = Looking(program.exported.graph_module).run(*arguments(program, weights, inputs))
+        found = Looking(program.exported.graph_module).run(*arguments(program, weights, compared.inputs))
     return list(found)
 
 
@@ -85,7 +109,9 @@ def _look(node: torch.fx.Node, result: torch.Tensor, at: At) -> None:
         said is None or said == size for said, size in zip(sizes, result.shape, strict=True)
     )
     if dtype != result.dtype or not is_shaped:
-        raise InconsistentShapes(
-            f"{target_name(node.target)} gives {shown([(result.dtype, tuple(result.shape))])}, and PyTorch says that it "
-            f"gives {shown([(dtype, sizes)])}"
+        call = node.all_input_nodes[0] if node.target is operator.getitem else node
+        raise _WrongType(
+            f"{target_name(call.target)} gives {shown([(result.dtype, tuple(result.shape))])}, and PyTorch says that it "
+            f"gives {shown([(dtype, sizes)])}",
+            call.target,
         )

@@ -1,4 +1,4 @@
-"""The command line's contract: flags, exit codes and documents (DESIGN section 9). Nothing here runs a step."""
+"""The command line's contract: flags, exit codes and documents. Nothing here runs a step."""
 
 from __future__ import annotations
 

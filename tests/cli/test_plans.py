@@ -1,4 +1,4 @@
-"""Plans, reasons and states as a person reads them; documents are the ones of DESIGN section 9."""
+"""Plans, reasons and states as a person reads them; documents have tests of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest's contract, whole: what DESIGN section 9 shows becomes the right values, and equal meanings equal ones."""
+"""The manifest's contract, whole: the example of a whole project becomes the right values, and equal meanings equal ones."""
 
 from __future__ import annotations
 

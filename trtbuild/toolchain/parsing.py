@@ -1,4 +1,4 @@
-"""Asking NVIDIA's parser what it takes. The partitioner rests on this; `supports_operator` says yes too often (FACTS).
+"""Asking NVIDIA's parser what it takes. The partitioner rests on this; `supports_operator` says yes too often.
 
 Rules
 1. The question is a whole candidate, parsed as the compiler would parse it; what parses is taken.

@@ -54,7 +54,7 @@ _ALL_TYPES = ("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8
 #: plan may hold several, so ampere_plus is a plan for every SM from 80 on (measured: no larger than for one).
 #: The parser makes float32 of float64 in silence (measured, 1.7.1), and int8 means quantized: neither is the model.
 #: uint8 is taken only to be cast, which the parser sees to. Opset: what torch 2.13 exports by default; 20 has Gelu as one
-#: operator (FACTS: parses).
+#: operator: parses.
 _RTX = Release(
     opset=20,
     dtypes=_ALL_TYPES,

@@ -67,7 +67,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         distribution="tensorrt-rtx",
         library="libtensorrt_rtx.so",
         parser_library="libtensorrt_onnxparser_rtx.so",
-        # `tensorrt_rtx.ComputeCapability`, 1.7.1. None of them needs a GPU to build for (FACTS).
+        # `tensorrt_rtx.ComputeCapability`, 1.7.1. None of them needs a GPU to build for.
         sms=(75, 80, 86, 89, 120, 121),
         # 1.7.1: "Unable to load library: libnvinfer_lean.so.1" unless the lean runtime is excluded.
         refused={},
@@ -91,7 +91,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         also=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,
         timing_cache=True,
-        # FACTS: the distribution 8.6.0 has bindings that call themselves 8.6.1.
+        # The distribution 8.6.0 has bindings that call themselves 8.6.1.
         library_versions={"8.6.0": "8.6.1"},
     ),
 }

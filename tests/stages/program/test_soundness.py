@@ -1,6 +1,6 @@
 """Pairs of models that differ in one thing never share a digest; one model in other clothes always has the same.
 
-The digests are those of the canonical texts that every key below the trace is made of (DESIGN section 4, rule 3).
+The digests are those of the canonical texts that every key below the trace is made of.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Corners of the canonical text; `test_soundness` holds it to DESIGN section 4, rule 3."""
+"""Corners of the canonical text; `test_soundness` holds it to its rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What export freezes or loses in silence is a named error (DESIGN 3, issue 2)."""
+"""What export freezes or loses in silence is a named error."""
 
 from __future__ import annotations
 

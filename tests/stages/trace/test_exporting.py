@@ -1,4 +1,4 @@
-"""Dims that the model does not have as declared: what the manifest's author is told (DESIGN 3, tracing)."""
+"""Dims that the model does not have as declared: what the manifest's author is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace proves itself at the ends of every profile, and where export guessed (DESIGN 3)."""
+"""The trace proves itself at the ends of every profile, and where export guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tied weights are structure, and a weights file fits strictly (DESIGN 3, weights by name; 4, rule 3)."""
+"""Tied weights are structure, and a weights file fits strictly."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Rules
 1. Structure only: weights are graph inputs while the model is optimized and external initializers without data after,
    so zero, random and unknown weights give the same bytes. (As initializers they would be folded and merged with their
-   equals: three zero biases vanished, and the conversion was wrong after a fine-tune. FACTS.)
+   equals: three zero biases vanished, and the conversion was wrong after a fine-tune.)
 2. The optimizer always runs: without it TensorRT-RTX's parser refuses most models (ReduceMean axes, SplitToSequence).
 3. Names, order and bytes are canonical (`structure` before, `canonical` after), size symbols too.
 4. What torch.onnx.export does before it translates is done here too: implicit type promotion becomes explicit, and

@@ -20,19 +20,19 @@ from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
 
 
-def refuse_changing_ranks(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> None:
-    """Raise SourceError where an output has other sizes than the program says, at an end of a range or between. `raw` still
-    has its stack traces."""
+def changing_rank(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
+    """The error of a model of which an output has other sizes than the program says, at an end of a range or between. `raw`
+    still has its stack traces."""
     units = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // unit for size, unit in zip(point, units, strict=True)] for point in job.points]
     found = difference(program, points_of(program, points), outputs_only=True)
     if found is None:
-        return
+        return None
     shown = ", ".join(
         f"{symbol.name} = {number * symbol.multiple_of}"
         for symbol, number in zip(job.shapes.symbols, found.point.values(), strict=True)
     )
-    raise SourceError(
+    return SourceError(
         f"an output of the model has other axes at some sizes than at others: with {shown}, {found}",
         code="changing-rank",
         hint=_hint(found),

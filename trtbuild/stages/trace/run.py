@@ -159,7 +159,7 @@ def trace_module(
     from trtbuild.stages.trace.guards import arguments_by_number, guesses
     from trtbuild.stages.trace.interface import interface
     from trtbuild.stages.trace.proof import Proof
-    from trtbuild.stages.trace.ranks import refuse_changing_ranks
+    from trtbuild.stages.trace.ranks import changing_rank
     from trtbuild.stages.trace.weights import ModuleWeights, fill_unset, refuse_misfit, refuse_unset
 
     refuse_unset(module, job)
@@ -172,7 +172,6 @@ def trace_module(
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
     checks.refuse_odd_outputs(exported.program, job, frames.definition(module.forward))
     arranged = arrange(exported.program, weights, job)
-    refuse_changing_ranks(arranged.program, exported.raw, job, frames)
     numbered = arguments_by_number(inspect.signature(module.forward), job.inputs)
     guessed = guesses(exported.guards, numbered, job.shapes, job.inputs, job.points)
     program, values = arranged.program, _values(arranged, job)
@@ -195,7 +194,10 @@ def trace_module(
             observations=(),
             uncacheable=None,
         )
-        proof.finish()
+        changed = changing_rank(arranged.program, exported.raw, job, frames)
+        proof.finish()  # a model that fails by itself says so in its own words
+        if changed is not None:
+            raise changed
         traced.kept = keeping.answer() if keeping is not None else None
     return traced
 

@@ -1,4 +1,4 @@
-"""The manifest's contract, whole: the example of a whole project becomes the right values, and equal meanings equal ones."""
+"""The manifest's contract, whole: an example project becomes the right values, and equal meanings equal ones."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Record
 from trtbuild.core.shapes import ShapePlan
 from trtbuild.core.spec import Input, Model, Origin, Source
-from trtbuild.driver.steps import Ran
+from trtbuild.driver.outcome import Ran
 
 NEW = Reason("new", "it was not built in this project before")
 

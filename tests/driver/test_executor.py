@@ -16,8 +16,7 @@ from trtbuild.core.shapes import ShapePlan
 from trtbuild.core.spec import Input, Model, Origin, Source
 from trtbuild.driver.executor import MENDS, Doing, Room, execute
 from trtbuild.driver.memory import MemoryRoom
-from trtbuild.driver.outcome import Outcome, Written
-from trtbuild.driver.steps import Ran
+from trtbuild.driver.outcome import Outcome, Ran, Written
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError, ToolchainError
 

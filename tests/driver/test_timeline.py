@@ -13,7 +13,7 @@ import pytest
 from trtbuild.core.graph import Reason, Stage, Step
 from trtbuild.core.recipe import Change, Recipe
 from trtbuild.core.record import Record
-from trtbuild.driver.steps import Ran
+from trtbuild.driver.outcome import Ran
 from trtbuild.driver.timeline import BUILD, WORKERS, Timeline
 from trtbuild.errors import ToolchainError, UsageError
 

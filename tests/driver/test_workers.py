@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from trtbuild import errors
+from trtbuild.core.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.worker import FORKS, describe
-from trtbuild.driver.workers import ENGINE_ENVIRONMENT, _environment, rebuild
+from trtbuild.driver.workers import _environment, rebuild
 
 KINDS = [
     kind

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper as h
 
 from trtbuild.toolchain.counting import LIKELY
-from trtbuild.toolchain.element_types import foreign_nodes
+from trtbuild.toolchain.foreign_types import foreign_nodes
 from trtbuild.toolchain.onnx_outline import outline
 from trtbuild.toolchain.releases import release
 

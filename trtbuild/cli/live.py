@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from trtbuild.driver.steps import Ran
+    from trtbuild.driver.outcome import Ran
 
 #: How often the area is drawn anew, per second.
 REFRESH = 8

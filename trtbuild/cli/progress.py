@@ -22,7 +22,7 @@ from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:
-    from trtbuild.driver.steps import Ran
+    from trtbuild.driver.outcome import Ran
 
 #: Step ids take at least and at most this many columns: what is behind them lines up as far as that is worth its room.
 LEAST_ID, MOST_ID = 24, 48

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 
 from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
 
+#: What an engine worker finds in its environment on every machine. It is a part of every engine's key.
+ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
+
 
 @dataclass(frozen=True)
 class Weight:

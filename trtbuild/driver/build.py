@@ -19,9 +19,9 @@ from trtbuild.driver.experience import Experience
 from trtbuild.driver.gpu_room import GpuRoom
 from trtbuild.driver.locked import departures
 from trtbuild.driver.memory import MemoryRoom
-from trtbuild.driver.outcome import Outcome, Written
+from trtbuild.driver.outcome import Outcome, Ran, Written
 from trtbuild.driver.report import BuildResult
-from trtbuild.driver.steps import Ran, run_step
+from trtbuild.driver.steps import run_step
 from trtbuild.driver.watcher import Watcher
 from trtbuild.driver.workers import WorkerPool
 from trtbuild.driver.workspace import Request, Workspace

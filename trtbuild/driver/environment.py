@@ -13,13 +13,13 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from trtbuild.core import keys
+from trtbuild.core.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.core.graph import Step
 from trtbuild.core.locks import NAME, Lock, LockedModel, stage_of
 from trtbuild.core.lookups import LockedTrace
 from trtbuild.core.planning import Facts, ToolchainFacts
 from trtbuild.core.spec import Model, Target
 from trtbuild.driver.blame import place_of_target
-from trtbuild.driver.workers import ENGINE_ENVIRONMENT
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
 from trtbuild.toolchain import table
 from trtbuild.toolchain.devices import device_sms

@@ -28,9 +28,8 @@ from trtbuild.core.graph import Reason, Step
 from trtbuild.core.planning import ModelPlan
 from trtbuild.core.priorities import ranks
 from trtbuild.driver.crew import Crew, Done
-from trtbuild.driver.outcome import Outcome, Written, is_done
+from trtbuild.driver.outcome import Outcome, Ran, Written, is_done
 from trtbuild.driver.schedule import Schedule
-from trtbuild.driver.steps import Ran
 from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
 

@@ -18,10 +18,35 @@ from trtbuild.core.record import Output
 from trtbuild.core.spec import PartitionSettings
 from trtbuild.driver import given
 from trtbuild.driver.judge import Judge, conversion_outputs
+from trtbuild.driver.wiring import TIMINGS
 from trtbuild.errors import ConversionRefused
 from trtbuild.store.local import LocalStore
 
 Job = Mapping[str, Any]
+
+
+def handler(kind: str, store_root: Path, project: Path) -> Callable[[Job], dict[str, Any]]:
+    """What a worker of `kind` does with a job."""
+    store = LocalStore(store_root)
+    if kind == "trace":
+        return trace_handler(store, project)
+    if kind == "torch":
+        return torch_handler(store)
+    if kind == "engine":
+        return engine_handler(store, project / TIMINGS)
+    if kind == "original":
+        from trtbuild.driver.running import original
+
+        return original.handler(project)
+    raise ValueError(f"no worker is called {kind!r}")
+
+
+def prepare(kind: str) -> None:
+    """Load what a worker of `kind` will need for its first job."""
+    if kind == "trace":
+        prepare_trace()
+    elif kind == "torch":
+        prepare_torch()
 
 
 def prepare_trace() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trtbuild.core.ports import Store
 from trtbuild.driver import locking, wiring
+from trtbuild.driver.configuration.quantities import age_s, size_bytes
 from trtbuild.driver.workspace import Request
 from trtbuild.errors import RemoteFault, StoreUnavailable, UsageError
 from trtbuild.store import check
@@ -21,20 +21,6 @@ from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.retention import CollectReport
 
 Document = dict[str, Any]
-
-_SIZES = {
-    "": 1,
-    "B": 1,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-}
-_AGES = {"S": 1, "M": 60, "H": 3600, "D": 86400, "W": 7 * 86400}
 
 
 def stats(request: Request) -> Document:
@@ -145,22 +131,6 @@ def _collect_shared(
 def _pinned(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:
     found = locking.pinned_keys(project, store=store)
     return found.union(*(locking.pinned_keys(project, Path(path), store=store) for path in locks))
-
-
-def size_bytes(text: str) -> int:
-    """``50GiB`` → bytes."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _SIZES:
-        raise UsageError(f"{text!r} is no size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
-    return int(float(match[1]) * _SIZES[match[2].upper()])
-
-
-def age_s(text: str) -> float:
-    """``30d`` → seconds."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z])", text.strip())
-    if match is None or match[2].upper() not in _AGES:
-        raise UsageError(f"{text!r} is no age", hint="write a number and a unit: 30d, 12h, 90m")
-    return float(match[1]) * _AGES[match[2].upper()]
 
 
 def _open(request: Request) -> LocalStore:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from trtbuild.core.dependency import Observation
 from trtbuild.core.graph import STAGES, ModelPlan, Reason
+from trtbuild.core.record import Record
 from trtbuild.errors import TrtbuildError
 
-if TYPE_CHECKING:  # `Ran` is at home beside the worker calls, which a plan does not need
-    from trtbuild.driver.steps import Ran
+
+@dataclass(frozen=True)
+class Ran:
+    """What running a step led to. `conversions` are keys of convert steps that the partition step did on its way."""
+
+    record: Record
+    duration_s: float
+    source: str = "built"
+    uncacheable: str | None = None
+    conversions: Mapping[str, float] = field(default_factory=dict)
+    observations: Sequence[Observation] = ()
+    log: str = ""
+    peak_rss_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from trtbuild.core import chain, keys
@@ -20,6 +19,7 @@ from trtbuild.core.recipe import Recipe
 from trtbuild.core.record import Output, Record
 from trtbuild.driver.builder import builder
 from trtbuild.driver.lookups import StoreLookups
+from trtbuild.driver.outcome import Ran
 from trtbuild.driver.workers import WorkerKind, WorkerPool
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
@@ -32,20 +32,6 @@ _WORKERS: Mapping[str, WorkerKind] = {
     "convert": "torch",
     "engine": "engine",
 }
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What running a step led to. `conversions` are keys of convert steps that the partition step did on its way."""
-
-    record: Record
-    duration_s: float
-    source: str = "built"
-    uncacheable: str | None = None
-    conversions: Mapping[str, float] = field(default_factory=dict)
-    observations: Sequence[Observation] = ()
-    log: str = ""
-    peak_rss_bytes: int = 0
 
 
 def run_step(

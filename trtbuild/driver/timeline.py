@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.graph import ModelPlan, Step
-from trtbuild.driver.steps import Ran
+from trtbuild.driver.outcome import Ran
 from trtbuild.driver.watcher import LastDuration, Watcher
 from trtbuild.errors import TrtbuildError, UsageError
 

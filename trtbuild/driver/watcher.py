@@ -18,7 +18,7 @@ from trtbuild.core.graph import ModelPlan, Step
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:  # `Ran` is at home beside the worker calls, which a watcher does not need
-    from trtbuild.driver.steps import Ran
+    from trtbuild.driver.outcome import Ran
 
 LastDuration = Callable[[str], float | None]
 

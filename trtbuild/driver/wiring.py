@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtbuild.core.dependency import Dependency
 from trtbuild.core.trust import Everyone, Trust
@@ -130,31 +129,3 @@ def _believed(trust: Trust) -> str:
 
 def _each(of: object) -> list[object]:
     return of if isinstance(of, list) else [of]
-
-
-def handler(kind: str, store_root: Path, project: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What a worker of `kind` does with a job."""
-    from trtbuild.driver import handlers
-
-    store = LocalStore(store_root)
-    if kind == "trace":
-        return handlers.trace_handler(store, project)
-    if kind == "torch":
-        return handlers.torch_handler(store)
-    if kind == "engine":
-        return handlers.engine_handler(store, project / TIMINGS)
-    if kind == "original":
-        from trtbuild.driver.running import original
-
-        return original.handler(project)
-    raise ValueError(f"no worker is called {kind!r}")
-
-
-def prepare(kind: str) -> None:
-    """Load what a worker of `kind` will need for its first job."""
-    from trtbuild.driver import handlers
-
-    if kind == "trace":
-        handlers.prepare_trace()
-    elif kind == "torch":
-        handlers.prepare_torch()

@@ -66,10 +66,10 @@ def _prepared(kind: str, store_root: Path, project: Path) -> Handler | None:
     """The handler, with what it will need loaded before there is a job. None where that fails: a job then says why."""
     gc.disable()  # what is loaded is kept: looking through it for garbage, over and over, makes loading torch longer
     try:
-        from trtbuild.driver import wiring
+        from trtbuild.driver import handlers
 
-        handler = wiring.handler(kind, store_root, project)
-        wiring.prepare(kind)
+        handler = handlers.handler(kind, store_root, project)
+        handlers.prepare(kind)
         return handler
     except Exception:
         return None
@@ -156,9 +156,9 @@ def describe(error: TrtbuildError) -> dict[str, Any]:
 
 
 def _handler(kind: str, store_root: Path, project: Path) -> Handler:
-    from trtbuild.driver import wiring
+    from trtbuild.driver import handlers
 
-    return wiring.handler(kind, store_root, project)
+    return handlers.handler(kind, store_root, project)
 
 
 def _forget_peak() -> None:

@@ -31,15 +31,13 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from trtbuild import errors
+from trtbuild.core.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver import logs
 from trtbuild.driver.worker import FORKS
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.observe import HIDDEN
 
 WorkerKind = Literal["trace", "torch", "engine", "original"]
-
-#: What an engine worker finds in its environment on every machine. It is a part of every engine's key.
-ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
 
 #: What an engine worker gets as it is here, where it is set.
 WHERE_LIBRARIES_ARE = ("LD_LIBRARY_PATH",)

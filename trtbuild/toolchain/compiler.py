@@ -27,10 +27,10 @@ from trtbuild.toolchain import timing_cache
 from trtbuild.toolchain.configuration import configure
 from trtbuild.toolchain.declared import disagreements
 from trtbuild.toolchain.devices import Device, use_device
-from trtbuild.toolchain.element_types import foreign_nodes
+from trtbuild.toolchain.foreign_types import foreign_nodes
 from trtbuild.toolchain.library import Log, listening, load, stay_loaded
-from trtbuild.toolchain.network import Bytes, NodeError, Parsed, create_network
-from trtbuild.toolchain.onnx_outline import outline
+from trtbuild.toolchain.network import NodeError, Parsed, create_network
+from trtbuild.toolchain.onnx_outline import Bytes, outline
 from trtbuild.toolchain.precision import constrain
 from trtbuild.toolchain.preparing import prepared
 from trtbuild.toolchain.releases import release

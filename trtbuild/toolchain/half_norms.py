@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from trtbuild.toolchain.float_types import float_types
-from trtbuild.toolchain.network import Bytes
 from trtbuild.toolchain.onnx_editing import edited, external, node
-from trtbuild.toolchain.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Node, outline
+from trtbuild.toolchain.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Bytes, Node, outline
 
 #: The least normal number of each type in half.
 _NORMAL = {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126}

@@ -17,9 +17,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trtbuild.toolchain.network import Bytes
 from trtbuild.toolchain.onnx_editing import edited, external
-from trtbuild.toolchain.onnx_outline import FLOAT16, FLOAT32, Outline, outline
+from trtbuild.toolchain.onnx_outline import FLOAT16, FLOAT32, Bytes, Outline, outline
 
 
 def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dict[str, Bytes]]:

@@ -21,12 +21,10 @@ import numpy as np
 
 from trtbuild.toolchain.element_types import TENSORRT_TYPES
 from trtbuild.toolchain.library import Log
-from trtbuild.toolchain.onnx_outline import ExternalWeight, Node, Outline, outline
+from trtbuild.toolchain.onnx_outline import Bytes, ExternalWeight, Node, Outline, outline
 from trtbuild.toolchain.releases import Release
 
 NETWORK_NAME = "partition"
-
-Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from trtbuild.toolchain.protobuf import fields, messages, packed, signed, spans
 
+#: The data of a weight.
+Bytes = bytes | bytearray | memoryview
+
 # onnx.proto
 MODEL_GRAPH = 7
 GRAPH_NODE, GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12

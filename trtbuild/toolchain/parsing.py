@@ -28,7 +28,7 @@ from trtbuild.core.spec import ToolchainName
 from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain import table
 from trtbuild.toolchain.declared import disagreements
-from trtbuild.toolchain.element_types import foreign_nodes
+from trtbuild.toolchain.foreign_types import foreign_nodes
 from trtbuild.toolchain.library import listening, load
 from trtbuild.toolchain.network import NodeError, Parsed
 from trtbuild.toolchain.onnx_outline import ExternalWeight, Outline, outline

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from trtbuild.toolchain.half_norms import typed_norms
 from trtbuild.toolchain.half_weights import cast_weights
-from trtbuild.toolchain.network import Bytes
+from trtbuild.toolchain.onnx_outline import Bytes
 from trtbuild.toolchain.releases import Release
 
 

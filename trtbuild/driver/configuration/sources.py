@@ -96,7 +96,7 @@ class Sources:
         entry = self.text(variable, table, key)
         if entry is None:
             return None
-        from trtbuild.driver.housekeeping import size_bytes
+        from trtbuild.driver.configuration.quantities import size_bytes
 
         try:
             return size_bytes(entry[0])

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import helper as h
 
-from trtbuild.toolchain.element_types import NAMES, foreign_nodes
+from trtbuild.toolchain.element_types import NAMES
+from trtbuild.toolchain.foreign_types import foreign_nodes
 from trtbuild.toolchain.onnx_outline import outline
 from trtbuild.toolchain.releases import release
 

@@ -1,0 +1,37 @@
+"""Sizes and ages as people write them: ``50GiB``, ``30d``."""
+
+from __future__ import annotations
+
+import re
+
+from trtbuild.errors import UsageError
+
+_SIZES = {
+    "": 1,
+    "B": 1,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
+_AGES = {"S": 1, "M": 60, "H": 3600, "D": 86400, "W": 7 * 86400}
+
+
+def size_bytes(text: str) -> int:
+    """``50GiB`` → bytes."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].upper() not in _SIZES:
+        raise UsageError(f"{text!r} is no size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
+    return int(float(match[1]) * _SIZES[match[2].upper()])
+
+
+def age_s(text: str) -> float:
+    """``30d`` → seconds."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z])", text.strip())
+    if match is None or match[2].upper() not in _AGES:
+        raise UsageError(f"{text!r} is no age", hint="write a number and a unit: 30d, 12h, 90m")
+    return float(match[1]) * _AGES[match[2].upper()]

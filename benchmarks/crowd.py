@@ -21,11 +21,11 @@ from pathlib import Path
 
 from benchmarks.figure import Check, Ratio, Row, Value
 from benchmarks.session import Session
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
 
 _ENGINES = 24
 _OLD = 40

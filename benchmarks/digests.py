@@ -1,6 +1,6 @@
 """Digests of a large weights file: is it unchanged after a touch, and what is the digest of a new one?
 
-trtbuild's own digests of files (`store/fingerprint.py`, with its index) against the two hashes by themselves:
+trtbuild's own digests of files (`store/digests/fingerprint.py`, with its index) against the two hashes by themselves:
 xxh3-128 and SHA-256 over plain reads of one megabyte of the same file, by one thread, in the same process, with the
 page cache warm. Rates are of the hash and the copy out of the page cache. 2 GB unless ``--full`` (10 GB). The touch
 is real, and so is the wait that lets the file's times be trusted.
@@ -56,8 +56,8 @@ def measure(path: str, repeats: int) -> None:
 
     import xxhash
 
-    from trtbuild.store.fingerprint import FileDigests
-    from trtbuild.store.index import Index
+    from trtbuild.store.digests.fingerprint import FileDigests
+    from trtbuild.store.digests.index import Index
 
     def plain(digest: Any) -> Any:
         buffer = memoryview(bytearray(_CHUNK))

@@ -55,9 +55,9 @@ def rows(session: Session) -> Iterator[Row]:
 def measure(root: str, device: str, repeats: int) -> None:
     """Print, as JSON, the medians in seconds of loading (``load``) and of the two floors (``whole``, ``buffer``)."""
     import trtbuild
-    from trtbuild.runtime.loaded import needed_files
-    from trtbuild.runtime.package import open_package
-    from trtbuild.toolchain import devices
+    from trtbuild.runtime.calls.loaded import needed_files
+    from trtbuild.runtime.packages.package import open_package
+    from trtbuild.toolchain.libraries import devices
 
     devices.device_sms = lambda: (_SM,)  # type: ignore[assignment]  # the imagined GPU
     package = open_package(root)
@@ -106,7 +106,7 @@ def measure(root: str, device: str, repeats: int) -> None:
 
 def _write(root: Path, engines: int, weights: int, size: int) -> None:
     """A package with `engines` plans, or `weights` weights, of `size` bytes in all."""
-    from trtbuild.toolchain import table
+    from trtbuild.toolchain.libraries import table
 
     files: dict[str, Any] = {}
 

@@ -26,11 +26,11 @@ from pathlib import Path
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.nginx import Nginx, running
 from benchmarks.session import Session
-from trtbuild.core.record import Output
-from trtbuild.core.trust import Everyone
-from trtbuild.driver.wiring import open_remote
-from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.trust import Everyone
+from trtbuild.driver.project.wiring import open_remote
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.transports.settings import RemoteSettings
 
 
 def rows(session: Session) -> Iterator[Row]:

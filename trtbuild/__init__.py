@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from trtbuild.driver.in_program.compiling import compile as compile
     from trtbuild.driver.in_program.inputs import Input as Input
     from trtbuild.driver.in_program.saving import save as save
-    from trtbuild.driver.loading import load as load
-    from trtbuild.driver.triton_model import TritonPythonModel as TritonPythonModel
+    from trtbuild.driver.packages.loading import load as load
+    from trtbuild.driver.running.triton_model import TritonPythonModel as TritonPythonModel
 
 #: What a program may use → the module that has it.
 _PUBLIC = {
     "Input": "trtbuild.driver.in_program.inputs",
-    "TritonPythonModel": "trtbuild.driver.triton_model",
+    "TritonPythonModel": "trtbuild.driver.running.triton_model",
     "compile": "trtbuild.driver.in_program.compiling",
-    "load": "trtbuild.driver.loading",
+    "load": "trtbuild.driver.packages.loading",
     "save": "trtbuild.driver.in_program.saving",
 }
 
@@ -71,7 +71,7 @@ class _AfterTorch:
 def _tell_torch() -> None:
     """Register the operator of `.pt2` files. What goes wrong is said when a file needs it."""
     try:
-        from trtbuild.driver.engine_operator import register
+        from trtbuild.driver.packages.engine_operator import register
 
         register()
     except Exception as error:

@@ -296,7 +296,8 @@ class InternalError(TrtbuildError):
 class InconsistentShapes(InternalError):
     """What a step has left does not have the sizes or types of what was traced. Nothing of it is kept.
 
-    The rule is in docs/keys.md; `trtbuild.stages.program.guard` and `trtbuild.toolchain.declared` hold the steps to it.
+    The rule is in docs/keys.md; `trtbuild.stages.program.guard` and `trtbuild.toolchain.compiling.declared` hold the steps
+    to it.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The null build: a ``trtbuild build`` that has nothing to do costs about what starting Python costs.
 
 A build after which everything was up to date leaves a *standing*: all that its answer depends on, and the answer
-(`trtbuild.driver.standing` writes it). The next call of the same command line compares that with `os.stat` alone, and
-gives the answer again. Whatever is not certain falls through to the whole program, which is always right.
+(`trtbuild.driver.up_to_date.snapshot` writes it). The next call of the same command line compares that with `os.stat`
+alone, and gives the answer again. Whatever is not certain falls through to the whole program, which is always right.
 
 Rules
 1. Nothing but the standard library is imported here, and of that little: sys, os, time, json and binascii, and hashlib

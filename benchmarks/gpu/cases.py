@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.shapes import ShapePlan, derive
-from trtbuild.core.spec import Model
-from trtbuild.core.verification import Point, points
+from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.spec import Model
+from trtbuild.core.model.verification import Point, points
 
 
 class NoEager(Exception):

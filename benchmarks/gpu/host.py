@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.toolchain.table import installed_version
+from trtbuild.toolchain.libraries.table import installed_version
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ import torch, tensorrt
 torch.zeros(1, device="cuda")
 import trtbuild
 trtbuild.load
-from trtbuild.driver import loading
-import trtbuild.toolchain.execution
-from trtbuild.toolchain.execution import load_library
+from trtbuild.driver.packages import loading
+import trtbuild.toolchain.running.execution
+from trtbuild.toolchain.running.execution import load_library
 load_library("tensorrt")
 started = time.perf_counter()
 loaded = trtbuild.load(sys.argv[1])

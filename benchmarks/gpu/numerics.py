@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.figure import Check, Row
 from benchmarks.gpu.host import Host
-from trtbuild.core.verification import worst
+from trtbuild.core.model.verification import worst
 
 #: Model and partition whose engine is replaced, and by whose: both take and give (batch, 64).
 _WRONG, _PART, _BY = "three_parts", "p0", "chosen"

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from trtbuild.runtime.arrays import DeviceArray
-from trtbuild.runtime.cuda_memory import CudaMemory
-from trtbuild.runtime.strides import rows_of
+from trtbuild.runtime.memory.arrays import DeviceArray
+from trtbuild.runtime.memory.cuda_memory import CudaMemory
+from trtbuild.runtime.memory.strides import rows_of
 
 _DTYPES = ("float32", "float16", "uint8", "int64")
 _REPEATS = 20

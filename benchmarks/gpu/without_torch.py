@@ -89,7 +89,7 @@ def _run(folder: Path) -> list[dict[str, Any]]:
 def _one(module: Any, file: Path) -> float:
     import numpy as np
 
-    from trtbuild.runtime.memory import choose_memory
+    from trtbuild.runtime.memory.choosing import choose_memory
 
     memory = choose_memory(0)
     stored = np.load(file)

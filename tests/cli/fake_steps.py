@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trtbuild.core.graph import ModelPlan, Reason, Stage, Step, Verdict
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.spec import Input, Model, Origin, Source
-from trtbuild.driver.outcome import Ran
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Input, Model, Origin, Source
+from trtbuild.core.planning.graph import ModelPlan, Reason, Stage, Step, Verdict
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.project.outcome import Ran
 
 NEW = Reason("new", "it was not built in this project before")
 

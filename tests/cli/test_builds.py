@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from trtbuild.cli import builds
+from trtbuild.cli.screens import builds
 
 
 def a_step(model: str, stage: str, verdict: str, plan_size: int | None = None) -> dict[str, Any]:

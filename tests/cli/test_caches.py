@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trtbuild.cli import caches
+from trtbuild.cli.screens import caches
 
 STATS = {
     "cache": "/c",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from trtbuild.cli import differences
+from trtbuild.cli.screens import differences
 
 SIDE = {"kind": "model", "name": "vit", "known_from": "manifest", "engine_recipes": 0}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trtbuild.cli.graphs import graph_as
+from trtbuild.cli.screens.graphs import graph_as
 
 GRAPH = {
     "nodes": [{"id": f"m/{name}", "model": "m"} for name in ("trace", "lower", "package")],

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from trtbuild.cli import job_summary, main
-from trtbuild.cli.job_summary import job_summary as summary
+from trtbuild.cli import main
+from trtbuild.cli.screens import job_summary
+from trtbuild.cli.screens.job_summary import job_summary as summary
 
 Document = dict[str, Any]
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.cli.test_runs import BENCHED, latency
-from trtbuild.cli.latency_plot import _ticks, drawn
+from trtbuild.cli.screens.latency_plot import _ticks, drawn
 
 SVG = "{http://www.w3.org/2000/svg}"
 

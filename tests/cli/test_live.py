@@ -16,8 +16,8 @@ import pytest
 from tests.cli.fake_steps import a_plan, a_step, done
 from tests.cli.pty_screen import Screen
 from tests.conftest import CommandLine
-from trtbuild.cli.live import LiveProgress
-from trtbuild.core.graph import Stage
+from trtbuild.cli.terminal.live import LiveProgress
+from trtbuild.core.planning.graph import Stage
 
 STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "engine", "package")
 
@@ -105,7 +105,7 @@ def test_what_has_ended_is_no_longer_in_the_area(live: LiveProgress, monkeypatch
 def test_work_that_is_no_step_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     live.phase_started("plan")
     assert len(rows(live, 80, 24)) == 1
-    monkeypatch.setattr("trtbuild.cli.live.PATIENCE_S", -1.0)
+    monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
     assert re.fullmatch(r"   . +\d\.\d s  plan *", rows(live, 80, 24)[0])
     live.phase_finished("plan")
     assert len(rows(live, 80, 24)) == 1
@@ -189,8 +189,8 @@ def test_a_null_build_is_one_line_and_imports_no_rich(tried: tuple[CommandLine, 
         "        if name.split('.')[0] in ('rich', 'torch', 'tensorrt_rtx'):\n"
         "            raise ImportError(f'{name} must not be imported')\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "import trtbuild.cli.live\n"
-        "trtbuild.cli.live.PATIENCE_S = 600\n"  # a machine that is busy: planning that takes long is shown, with Rich
+        "import trtbuild.cli.terminal.live\n"
+        "trtbuild.cli.terminal.live.PATIENCE_S = 600\n"  # a busy machine: long planning is shown
     )
     screen = on_a_screen(command_line, "build", "good", PYTHONPATH=str(tmp_path))
     assert screen.status == 0, screen.text()
@@ -257,7 +257,7 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: s
 def test_work_of_a_command_without_steps_ends_with_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(live, "_scroll", lambda word, name: said.append(f"{click.unstyle(word)} {name}"))
-    monkeypatch.setattr("trtbuild.cli.live.PATIENCE_S", -1.0)
+    monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
     with live.work("verify net"):
         assert re.search(r" verify net *$", rows(live, 80, 24)[0])
     with live.work("verify angle") as work:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from trtbuild.cli import locks
+from trtbuild.cli.screens import locks
 
 FOUND: dict[str, Any] = {
     "ok": True,

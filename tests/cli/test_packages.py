@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from trtbuild.cli.packages import inspected
+from trtbuild.cli.screens.packages import inspected
 
 INDEX: dict[str, Any] = {
     "model": "det",

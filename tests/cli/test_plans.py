@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from trtbuild.cli import plans
+from trtbuild.cli.screens import plans
 
 TARGETS = ("ada", "ampere", "blackwell", "turing", "hopper")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.fake_steps import a_plan, a_step, done
-from trtbuild.cli.progress import Progress, Tally, cropped
+from trtbuild.cli.terminal.progress import Progress, Tally, cropped
 from trtbuild.errors import ToolchainError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.cli import terminal
-from trtbuild.cli.quantities import aligned, count, duration, few, size
+from trtbuild.cli.terminal import terminal
+from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.cli.reasons import brief, fitted, shortened
-from trtbuild.core.graph import Reason
-from trtbuild.core.recipe import ABSENT, Change
+from trtbuild.cli.terminal.reasons import brief, fitted, shortened
+from trtbuild.core.planning.graph import Reason
+from trtbuild.core.recipes.recipe import ABSENT, Change
 
 DIGESTS = ("0" * 64, "f" * 64)
 

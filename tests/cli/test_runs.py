@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from trtbuild.cli.runs import benched, milliseconds, ran
+from trtbuild.cli.screens.runs import benched, milliseconds, ran
 
 RAN: dict[str, Any] = {
     "model": "det",

@@ -6,8 +6,8 @@ import json
 from importlib import metadata
 
 from tests.conftest import CommandLine
+from trtbuild.cli.commands.sections import SECTIONS
 from trtbuild.cli.main import cli
-from trtbuild.cli.sections import SECTIONS
 
 
 def test_every_command_stands_in_one_section_of_the_help(command_line: CommandLine) -> None:

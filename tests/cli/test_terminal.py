@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.conftest import CommandLine
-from trtbuild.cli import terminal
+from trtbuild.cli.terminal import terminal
 
 
 class FakeStream(io.TextIOWrapper):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from trtbuild.cli import transfers
+from trtbuild.cli.screens import transfers
 
 PUSHED: dict[str, Any] = {
     "remotes": [

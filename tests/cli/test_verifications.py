@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from trtbuild.cli import builds, verifications
+from trtbuild.cli.screens import builds, verifications
 
 WORST = {"profile": "rows", "which": "max", "dims": {"batch": 8}, "seed": 1, "zeros": False}
 RIGHT = {"status": "right", "error": 2e-7, "text": "", "output": 0, "worst": WORST, "points": 5}

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from trtbuild.core import chain, keys
-from trtbuild.core.binding import names_of, weights_to_json
-from trtbuild.core.dependency import ABSENT, Dependency, Observation
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.graph import Reason, Step
-from trtbuild.core.packaging import name_table
-from trtbuild.core.partitions import Partition, Partitions, TensorType
-from trtbuild.core.planning import Facts, ModelPlan, ToolchainFacts, plan_model
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
-from trtbuild.core.shapes import ShapePlan, derive
-from trtbuild.core.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
+from trtbuild.core.engines.binding import names_of, weights_to_json
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
+from trtbuild.core.packages.packaging import name_table
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
+from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.core.planning.model_plan import Facts, ModelPlan, ToolchainFacts, plan_model
+from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
 #: Machines that run several builds at once are slow now and then; that is no failure.
@@ -80,7 +80,7 @@ def with_opt(model: Model, opt: int) -> Model:
 
 
 class FakeWorld:
-    """`core.lookups.Lookups` in dictionaries, and a builder that runs steps on them.
+    """`core.planning.lookups.Lookups` in dictionaries, and a builder that runs steps on them.
 
     A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
     Each layer has one weight. Every blob that a step reads comes from `blobs`, so a plan that did not see to it that

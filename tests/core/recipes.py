@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtbuild.core import keys
-from trtbuild.core.binding import Interface, Slot
-from trtbuild.core.dependency import Dependency, Observation
-from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.expand import engine_job
-from trtbuild.core.packaging import Contents, Cut, Engine
-from trtbuild.core.partitions import Partition, Partitions, TensorType
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output
-from trtbuild.core.shapes import ShapePlan, derive
-from trtbuild.core.spec import (
+from trtbuild.core.engines.binding import Interface, Slot
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.spec import (
     BuilderSettings,
     Input,
     Model,
@@ -27,7 +20,14 @@ from trtbuild.core.spec import (
     Source,
     Target,
 )
-from trtbuild.core.verification import Point, tolerances
+from trtbuild.core.model.verification import Point, tolerances
+from trtbuild.core.packages.packaging import Contents, Cut, Engine
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
+from trtbuild.core.planning.expand import engine_job
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output
 
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript": "0.6.0"}

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.core.conftest import VERSIONS, FakeWorld, a_model
-from trtbuild.core.graph import Step
-from trtbuild.core.lookups import Facts, LockedTrace
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.spec import BuilderSettings, Model
+from trtbuild.core.model.spec import BuilderSettings, Model
+from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.lookups import Facts, LockedTrace
+from trtbuild.core.recipes.recipe import Recipe
 
 
 class LockedWorld(FakeWorld):

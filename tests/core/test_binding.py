@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.binding import Interface, Slot, bind, names_of, weights_from_json, weights_to_json
-from trtbuild.core.engine_job import Weight
+from trtbuild.core.engines.binding import Interface, Slot, bind, names_of, weights_from_json, weights_to_json
+from trtbuild.core.engines.engine_job import Weight
 from trtbuild.errors import SourceError
 
 

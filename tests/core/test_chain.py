@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core import keys
-from trtbuild.core.chain import SINGLE, Declared, extend, follow, link_bytes, link_recipe, parse_link
-from trtbuild.core.dependency import ABSENT, Dependency, Observation
-from trtbuild.core.recipe import Recipe
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.chain import SINGLE, Declared, extend, follow, link_bytes, link_recipe, parse_link
+from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.recipes.recipe import Recipe
 
 DECLARED: Declared = (("source", "net:build"),)
 

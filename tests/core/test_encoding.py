@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core.encoding import Shared, Value, digest, encode, from_json, json_text, to_json
+from trtbuild.core.values.encoding import Shared, Value, digest, encode, from_json, json_text, to_json
 
 TEXT = st.text(st.characters(codec=None), max_size=8)  # any code point, lone surrogates too
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), TEXT, st.binary(max_size=8))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.engine_layers import Layer, layers
+from trtbuild.core.engines.engine_layers import Layer, layers
 
 NAMES = {"n0": ["encoder.0", "aten.linear.default"], "n1": ["", "aten.relu.default"]}
 

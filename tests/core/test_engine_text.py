@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from trtbuild.core.engine_text import SCHEMA, EngineText
-from trtbuild.core.partitions import TensorType
-from trtbuild.core.spec import ShapeRange
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.partition.engine_text import SCHEMA, EngineText
+from trtbuild.core.partition.partitions import TensorType
 
 TEXT = EngineText(
     model="net",

@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.expand import engine_job, input_range, units
-from trtbuild.core.expressions import Expression
-from trtbuild.core.partitions import Partition, TensorType
-from trtbuild.core.shapes import ShapePlan, derive
-from trtbuild.core.spec import BuilderSettings, Input, Model, NamedDim, Origin, Profile, ShapeRange, Source, Target
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.spec import (
+    BuilderSettings,
+    Input,
+    Model,
+    NamedDim,
+    Origin,
+    Profile,
+    ShapeRange,
+    Source,
+    Target,
+)
+from trtbuild.core.partition.partitions import Partition, TensorType
+from trtbuild.core.planning.expand import engine_job, input_range, units
+from trtbuild.core.values.expressions import Expression
 
 
 def one_axis(*ranges: tuple[int, int, int], multiple_of: int = 1) -> Model:

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtbuild.core.expressions import Expression, Interval, depends_on_data, evaluate, interval, spelled, symbols_of
+from trtbuild.core.values.expressions import (
+    Expression,
+    Interval,
+    depends_on_data,
+    evaluate,
+    interval,
+    spelled,
+    symbols_of,
+)
 
 BINARY = ["floordiv", "ceildiv", "mod", "pow"]
 SEVERAL = ["add", "mul", "max", "min"]

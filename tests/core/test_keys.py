@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.core.recipes import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
-from trtbuild.core import keys
-from trtbuild.core.dependency import Dependency, Observation
-from trtbuild.core.encoding import encode
-from trtbuild.core.spec import BuilderSettings, Input, PartitionSettings, Profile, ShapeRange
-from trtbuild.toolchain.releases import release
+from trtbuild.core.model.spec import BuilderSettings, Input, PartitionSettings, Profile, ShapeRange
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.values.encoding import encode
+from trtbuild.toolchain.libraries.releases import release
 
 # -- trace
 

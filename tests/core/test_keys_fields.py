@@ -14,10 +14,11 @@ import pytest
 
 import trtbuild.core
 from tests.core.recipes import MODEL, WEIGHTS, Build, shapes_of
-from trtbuild.core import engine_job, keys, shapes, spec
-from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.shapes import Symbol
-from trtbuild.core.spec import (
+from trtbuild.core.engines import engine_job
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model import shapes, spec
+from trtbuild.core.model.shapes import Symbol
+from trtbuild.core.model.spec import (
     BuilderSettings,
     Input,
     Model,
@@ -28,6 +29,7 @@ from trtbuild.core.spec import (
     Source,
     Target,
 )
+from trtbuild.core.recipes import keys
 
 TRACE, LOWER, PARTITION, ENGINE, PACKAGE = "trace", "lower", "partition", "engine", "package"
 
@@ -244,7 +246,7 @@ def test_rule_4_2_what_is_excluded_exists_and_has_a_reason() -> None:
 def test_rule_4_2_an_excluded_name_means_one_type() -> None:
     """`EXCLUDED` goes by the names of types: two types of one name in core would share their exclusions."""
     modules = [
-        importlib.import_module(f"trtbuild.core.{found.name}") for found in pkgutil.iter_modules(trtbuild.core.__path__)
+        importlib.import_module(found.name) for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
     ]
     names = Counter(
         value.__name__

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+
+import grimp
 
 import trtbuild.core
 
@@ -44,8 +47,8 @@ def test_the_layers_hold() -> None:
 
 
 def test_core_imports_with_nothing_installed_but_python() -> None:
-    modules = [f"trtbuild.core.{found.name}" for found in pkgutil.iter_modules(trtbuild.core.__path__)]
-    assert "trtbuild.core.planning" in modules
+    modules = [found.name for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")]
+    assert "trtbuild.core.planning.model_plan" in modules
     program = f"""
 import sys
 for name in {HEAVY!r}:
@@ -69,8 +72,26 @@ def hook(event, args):
     ):
         seen.append((event, args))
 sys.addaudithook(hook)
-import trtbuild.core.planning, trtbuild.core.chain, trtbuild.core.shapes
+import trtbuild.core.planning.model_plan, trtbuild.core.recipes.chain, trtbuild.core.model.shapes
 assert not seen, seen
 """
     done = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_file_needs_itself() -> None:
+    """No cycles of imports between files: those inside functions and those for types alone count as well."""
+    graph = grimp.build_graph("trtbuild", include_external_packages=False)
+    left = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    while leaves := [module for module, needed in left.items() if not needed & left.keys()]:
+        for module in leaves:
+            del left[module]
+    assert sorted(left) == []
+
+
+def test_rooms_are_small() -> None:
+    """A folder has at most 20 files, and an `__init__` that says in at most ten lines what it is for."""
+    for folder in [path.parent for path in (ROOT / "trtbuild").rglob("__init__.py")]:
+        assert len(list(folder.glob("*.py"))) <= 20, folder
+        said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        assert 1 <= len(said.splitlines()) <= 10, folder

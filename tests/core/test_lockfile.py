@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.test_locks import KEY, OTHER, PLAN, a_lock
-from trtbuild.core.lockfile import SCHEMA, from_text, line_of, to_text
-from trtbuild.core.locks import Lock, LockedModel, LockedStep, LockedTarget
-from trtbuild.core.record import Output
+from trtbuild.core.planning.lockfile import SCHEMA, from_text, line_of, to_text
+from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep, LockedTarget
+from trtbuild.core.recipes.record import Output
 from trtbuild.errors import LockFileError
 
 ENGINE = "net/engine/layers.0@ada"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from trtbuild.core.locks import Lock, LockedModel, LockedStep, LockedTarget, differences, stage_of
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
+from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep, LockedTarget, differences, stage_of
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
 
 KEY, OTHER_KEY, PLAN, OTHER = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtbuild.core.nearest import LISTED, nearest, suggestion
+from trtbuild.core.values.nearest import LISTED, nearest, suggestion
 
 
 def test_nearest_ignores_case_and_gives_nothing_for_strangers() -> None:

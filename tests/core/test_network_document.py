@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.core import network_document
+from trtbuild.core.partition import network_document
 
 
 def test_it_is_read_as_it_was_written() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.core.recipes import MODEL, Build
-from trtbuild.core.package_index import PackageIndex
-from trtbuild.core.package_reading import check_path, read_index
-from trtbuild.core.packaging import Cut
-from trtbuild.core.record import Output
-from trtbuild.core.spec import ShapeRange
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_reading import check_path, read_index
+from trtbuild.core.packages.packaging import Cut
+from trtbuild.core.recipes.record import Output
 from trtbuild.errors import PackageDamaged, PackageTooNew
 
 A, B, D = "a" * 64, "b" * 64, "d" * 64

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from tests.core.recipes import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D
-from trtbuild.core.binding import Slot
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.packaging import ELEMENT_BYTES, SCHEMA, Contents, Cut, Engine, name_table
-from trtbuild.core.partitions import Partitions
-from trtbuild.core.record import Output
+from trtbuild.core.engines.binding import Slot
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.packages.packaging import ELEMENT_BYTES, SCHEMA, Contents, Cut, Engine, name_table
+from trtbuild.core.partition.partitions import Partitions
+from trtbuild.core.recipes.record import Output
 
 #: The table of names, as the store has it.
 NAMES = Output(A, 30)

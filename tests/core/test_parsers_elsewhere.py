@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.core.conftest import HOPPER, VERSIONS, FakeWorld, a_model
-from trtbuild.core import keys
-from trtbuild.core.graph import Step
-from trtbuild.core.lookups import Facts, LockedTrace, ToolchainFacts
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.spec import Model, PartitionSettings
-from trtbuild.core.stand_in import StandIn
+from trtbuild.core.model.spec import Model, PartitionSettings
+from trtbuild.core.model.stand_in import StandIn
+from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.lookups import Facts, LockedTrace, ToolchainFacts
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.recipe import Recipe
 
 RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), True, ())
 #: A machine with no GPU, one with a GPU and one with neither a GPU nor TensorRT-RTX.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core.partitioning import cut
+from trtbuild.core.partition.partitioning import cut
 
 Graph = list[list[int]]
 

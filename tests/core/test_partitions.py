@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from trtbuild.core.expressions import evaluate
-from trtbuild.core.partitions import SCHEMA, Partition, Partitions, TensorType
+from trtbuild.core.partition.partitions import SCHEMA, Partition, Partitions, TensorType
+from trtbuild.core.values.expressions import evaluate
 
 ROWS = TensorType("float16", (["mul", 2, ["sym", 0]], 3))
 DOCUMENT = Partitions(

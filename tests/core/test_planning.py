@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.core.conftest import ADA, BLACKWELL, HOPPER, NET, VERSIONS, FakeWorld, a_model, sha, weight, with_opt
-from trtbuild.core.graph import Step
-from trtbuild.core.record import Record
-from trtbuild.core.spec import BuilderSettings, PartitionSettings, Source
+from trtbuild.core.model.spec import BuilderSettings, PartitionSettings, Source
+from trtbuild.core.planning.graph import Step
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import SourceError
 
 ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.core.graph import Reason, Stage, Step, Verdict
-from trtbuild.core.planning import ModelPlan
-from trtbuild.core.priorities import ENGINE_S_PER_BYTE, TYPICAL_S, ranks, weights_bytes
-from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.spec import Input, Model, Origin, Source
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Input, Model, Origin, Source
+from trtbuild.core.planning.graph import Reason, Stage, Step, Verdict
+from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.planning.priorities import ENGINE_S_PER_BYTE, TYPICAL_S, ranks, weights_bytes
 
 
 def a_step(stage: Stage, part: str, *after: str, verdict: Verdict = "run", weights: object = ()) -> Step:

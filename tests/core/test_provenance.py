@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trtbuild.core import provenance
+from trtbuild.core.packages import provenance
 
 A, B = "a" * 64, "b" * 64
 ENTRIES = [{"by": "onnxruntime", "status": "right"}]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.core import recipes
 from tests.core.test_encoding import JSON_VALUES
-from trtbuild.core import keys
-from trtbuild.core.encoding import Value, digest, encode
-from trtbuild.core.recipe import SCHEMA, Recipe, changes
-from trtbuild.core.spec import PartitionSettings
+from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.recipe import SCHEMA, Recipe, changes
+from trtbuild.core.values.encoding import Value, digest, encode
 
 #: A change here throws every team's cache away: it needs a reason, a bump of the schema or of the step's version, and a
 #: line in the CHANGELOG.

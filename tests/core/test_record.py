@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.test_recipe import RECIPES
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import SCHEMA, Output, Record, is_digest
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import SCHEMA, Output, Record, is_digest
 
 A, B = "a" * 64, "b" * 64
 RECORD = Record(

@@ -1,4 +1,4 @@
-"""The rules of core/shapes.py, by their numbers."""
+"""The rules of core/model/shapes.py, by their numbers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core.shapes import ShapePlan, ShapeProblem, Symbol, SymbolAxis, derive, symbol_values
-from trtbuild.core.spec import Input, NamedDim, Profile, ShapeRange
+from trtbuild.core.model.shapes import ShapePlan, ShapeProblem, Symbol, SymbolAxis, derive, symbol_values
+from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 
 Sizes = tuple[int, int, int]
 

@@ -7,8 +7,17 @@ from dataclasses import fields, replace
 
 import pytest
 
-from trtbuild.core.record import Output
-from trtbuild.core.trust import LOCAL, Everyone, Signature, domain_key, is_domain, is_entry_of, places, statement
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.trust import (
+    LOCAL,
+    Everyone,
+    Signature,
+    domain_key,
+    is_domain,
+    is_entry_of,
+    places,
+    statement,
+)
 
 KEY, OTHER, DOCUMENT = "ab" * 32, "cd" * 32, Output("ef" * 32, 1234)
 SIGNATURE = Signature("ci", bytes(range(32)), "release", "me@here", "2026-01-02T03:04:05Z", bytes(64))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.value_ranges import LIMITS, Misfit, is_beyond, value_range
+from trtbuild.core.values.value_ranges import LIMITS, Misfit, is_beyond, value_range
 
 
 @pytest.mark.parametrize("dtype", LIMITS)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.conftest import FakeWorld, a_model
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.record import Record
 
 CONVERTS = ["net/convert/layers.0"]  # the other layers are equal: one conversion
 ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]
@@ -151,7 +151,7 @@ def test_documents_that_do_not_fit_one_another_are_made_again(world: FakeWorld, 
 
 def test_a_bug_that_is_in_what_was_run_just_now_is_shown(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.build(a_model())
-    monkeypatch.setattr("trtbuild.core.planning.engine_job", lambda *_: [][0])
+    monkeypatch.setattr("trtbuild.core.planning.model_plan.engine_job", lambda *_: [][0])
     with pytest.raises(IndexError):
         world.build(a_model())
 

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from tests.core.recipes import MODEL
-from trtbuild.core.shapes import derive, symbol_values
-from trtbuild.core.spec import Input, Model, NamedDim, Profile, ShapeRange
-from trtbuild.core.verification import (
+from trtbuild.core.model.shapes import derive, symbol_values
+from trtbuild.core.model.spec import Input, Model, NamedDim, Profile, ShapeRange
+from trtbuild.core.model.verification import (
     COARSENESS,
     TOLERANCES,
     Point,

@@ -11,7 +11,7 @@ import pytest
 from trtbuild.driver import configuration
 from trtbuild.driver.configuration.file import ConfigFile
 from trtbuild.driver.configuration.sources import FIELDS
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.settings import RemoteSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
 (TOML,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from tests.store.remote.nginx import Nginx
-from trtbuild.store.signing import Signer
-from trtbuild.toolchain import table
+from trtbuild.store.trust.signing import Signer
+from trtbuild.toolchain.libraries import table
 
 ROOT = Path(__file__).parents[2]
 RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))

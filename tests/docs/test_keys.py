@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trtbuild.core import keys
+from trtbuild.core.recipes import keys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.core.test_locks import a_lock
 from trtbuild.cli.main import cli
-from trtbuild.core import lockfile
-from trtbuild.core.locks import LOCKED_OUTPUTS, LockedModel
+from trtbuild.core.planning import lockfile
+from trtbuild.core.planning.locks import LOCKED_OUTPUTS, LockedModel
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lock.md").read_text()
 

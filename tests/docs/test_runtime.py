@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.core.test_package_reading import document
 from trtbuild import errors
-from trtbuild.runtime.loaded import Loaded
+from trtbuild.runtime.calls.loaded import Loaded
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runtime.md").read_text()
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.store.keyring import Keyring
-from trtbuild.store.local import LocalStore
-from trtbuild.store.signing import Signer
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.keyring import Keyring
+from trtbuild.store.trust.signing import Signer
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +77,7 @@ def test_the_examples_of_the_readme_are_right() -> None:
 
 
 def test_the_commands_and_variables_of_the_threat_model_exist() -> None:
-    from trtbuild.cli.cache_commands import cache
+    from trtbuild.cli.commands.cache_commands import cache
     from trtbuild.driver import configuration
 
     text = (ROOT / "docs" / "threat-model.md").read_text()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.spec import Input, Model, Origin, Profile, ShapeRange, Source, Target
-from trtbuild.driver.blame import place_in_manifest, place_of_target
+from trtbuild.core.model.spec import Input, Model, Origin, Profile, ShapeRange, Source, Target
+from trtbuild.driver.project.blame import place_in_manifest, place_of_target
 from trtbuild.errors import ConversionRefused, InternalError, SourceError, StoreError, ToolchainError, TrtbuildError
 
 PLACES = (

@@ -42,7 +42,7 @@ def compiling(below: int) -> int | None:
     """An engine worker below a process that has loaded the compiler."""
     for pid in descendants(below):
         try:
-            if b"trtbuild.driver.worker\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes() and (
+            if b"trtbuild.driver.workers.worker\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes() and (
                 "libtensorrt" in Path(f"/proc/{pid}/maps").read_text()
             ):
                 return pid

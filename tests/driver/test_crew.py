@@ -7,7 +7,7 @@ import sys
 import threading
 from queue import SimpleQueue
 
-from trtbuild.driver.crew import Crew, Done
+from trtbuild.driver.building.thread_pool import Crew, Done
 
 
 def test_no_more_threads_than_work_and_each_stays() -> None:
@@ -43,7 +43,7 @@ def test_a_thread_that_is_stuck_is_not_waited_for_nor_by_the_process() -> None:
     program = """
 import threading
 from queue import SimpleQueue
-from trtbuild.driver.crew import Crew
+from trtbuild.driver.building.thread_pool import Crew
 crew = Crew(1, SimpleQueue())
 crew.give("stuck", lambda: threading.Event().wait(600))
 print(crew.dismiss(0.1))

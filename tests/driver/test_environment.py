@@ -9,12 +9,12 @@ import pytest
 from tests.core.conftest import HOPPER, VERSIONS, a_model
 from tests.core.test_locks import a_lock
 from tests.core.test_parsers_elsewhere import GPU, NET, NO_GPU, Machines
-from trtbuild.core.locks import Lock, LockedTarget
-from trtbuild.core.lookups import LockedTrace
-from trtbuild.core.spec import Origin
-from trtbuild.driver import environment
+from trtbuild.core.model.spec import Origin
+from trtbuild.core.planning.locks import Lock, LockedTarget
+from trtbuild.core.planning.lookups import LockedTrace
+from trtbuild.driver.project import environment
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
-from trtbuild.toolchain import table
+from trtbuild.toolchain.libraries import table
 
 TORCH = {"torch": "2.13.0", "onnx": "1.20.0", "onnx-ir": "0.1.0", "onnxscript": "0.6.0"}
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from trtbuild.core.graph import Reason, Stage, Step
-from trtbuild.core.planning import ModelPlan
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.spec import Input, Model, Origin, Source
-from trtbuild.driver.executor import MENDS, Doing, Room, execute
-from trtbuild.driver.memory import MemoryRoom
-from trtbuild.driver.outcome import Outcome, Ran, Written
-from trtbuild.driver.watcher import Watcher
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Input, Model, Origin, Source
+from trtbuild.core.planning.graph import Reason, Stage, Step
+from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.executor import MENDS, Doing, Room, execute
+from trtbuild.driver.building.memory import MemoryRoom
+from trtbuild.driver.project.outcome import Outcome, Ran, Written
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError, ToolchainError
 
 NEW = Reason("new", "it was not built in this project before")
@@ -312,7 +312,7 @@ def test_engines_of_one_model_do_not_make_it_plan_again_each() -> None:
 def test_an_interrupted_build_ends_what_runs_and_does_not_wait_for_a_thread_that_cannot_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trtbuild.driver.executor.PATIENCE_S", 0.1)
+    monkeypatch.setattr("trtbuild.driver.building.executor.PATIENCE_S", 0.1)
     project = FakeProject(*chain("m"), *chain("n"))
     stuck, aborted = threading.Event(), []
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.core.conftest import HOPPER, FakeWorld, a_model
-from trtbuild.core.graph import Step
-from trtbuild.driver.executor import Unlimited
-from trtbuild.driver.gpu_room import GpuRoom
+from trtbuild.core.planning.graph import Step
+from trtbuild.driver.building.executor import Unlimited
+from trtbuild.driver.building.gpu_room import GpuRoom
 
 
 def _steps() -> dict[str, Step]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.driver.history import History
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.driver.project.history import History
 
 TRACE = Recipe("trace", 1, (("kwargs", {"width": 0.5, "$odd": [True, None, "\n"]}), ("file:net.py", "ab")))
 LOWER = Recipe("lower", 1, (("graph", "cd"),))

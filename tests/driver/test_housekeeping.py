@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core import lockfile
-from trtbuild.core.locks import Lock, LockedModel, LockedStep
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.driver import housekeeping
-from trtbuild.driver.workspace import Request
+from trtbuild.core.planning import lockfile
+from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.cache import housekeeping
+from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import StoreUnavailable, UsageError
-from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 
 DAY = 86400.0
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.faults.processes import descendants, wait_until_gone
-from trtbuild.store import leases
+from trtbuild.store.local import leases
 
 MANIFEST = """\
 version: 1

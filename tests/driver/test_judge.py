@@ -8,12 +8,12 @@ import torch
 from torch.export import Dim
 
 from tests.stages.program.test_text import Call, program_of
-from trtbuild.core.keys import LOWERED_OPSET
-from trtbuild.driver.environment import torch_versions
-from trtbuild.driver.judge import Judge
+from trtbuild.core.recipes.keys import LOWERED_OPSET
+from trtbuild.driver.project.environment import torch_versions
+from trtbuild.driver.workers.validator import Judge
 from trtbuild.stages.program.text import program_text
 from trtbuild.store.memory import MemoryStore
-from trtbuild.toolchain import table
+from trtbuild.toolchain.libraries import table
 
 
 def refusal(factor: int, largest: int) -> str | None:

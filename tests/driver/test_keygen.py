@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine
-from trtbuild.core.record import Output
-from trtbuild.core.trust import LOCAL
-from trtbuild.driver import keys_at_hand, wiring
-from trtbuild.driver.configuration import TrustSettings
-from trtbuild.driver.keygen import keygen
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.trust import LOCAL
+from trtbuild.driver.cache.keygen import keygen
+from trtbuild.driver.configuration import TrustSettings, user_keys
+from trtbuild.driver.project import wiring
 from trtbuild.errors import ConfigurationError, UsageError
-from trtbuild.store.keyring import Keyring
-from trtbuild.store.signing import Signer, parse_trusted
+from trtbuild.store.trust.keyring import Keyring
+from trtbuild.store.trust.signing import Signer, parse_trusted
 
 KEY, DOCUMENT = "ab" * 32, Output("ef" * 32, 1234)
 
@@ -58,15 +58,13 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def test_the_configured_keys_are_used(tmp_path: Path) -> None:
     Signer("ci", bytes(32)).save(tmp_path / "ci.key")
-    from_file = keys_at_hand.keyring(
-        TrustSettings(signing_key_file=tmp_path / "ci.key", domain="pr-7"), environ(tmp_path)
-    )
-    from_text = keys_at_hand.keyring(TrustSettings(signing_key=Signer("ci", bytes(32)).text()), environ(tmp_path))
+    from_file = user_keys.keyring(TrustSettings(signing_key_file=tmp_path / "ci.key", domain="pr-7"), environ(tmp_path))
+    from_text = user_keys.keyring(TrustSettings(signing_key=Signer("ci", bytes(32)).text()), environ(tmp_path))
     (one,), (two,) = from_file.sign(KEY, DOCUMENT), from_text.sign(KEY, DOCUMENT)
     assert (one.domain, two.domain) == ("pr-7", "ci")
     assert one.public_key == two.public_key
     assert "@" in one.builder
-    reader = keys_at_hand.keyring(TrustSettings(keys=(Signer("ci", bytes(32)).trusted,)), environ(tmp_path))
+    reader = user_keys.keyring(TrustSettings(keys=(Signer("ci", bytes(32)).trusted,)), environ(tmp_path))
     assert reader.refusal(KEY, DOCUMENT, [two]) is None
     assert reader.refusal(KEY, DOCUMENT, [one]) == "signed for domain pr-7; this machine reads ci"
     assert not (tmp_path / "state").exists()
@@ -79,14 +77,14 @@ def test_without_a_signing_key_the_machines_own_lies_in_the_users_state(tmp_path
         ("relative", tmp_path / "home" / ".local" / "state"),
         ("", tmp_path / "home" / ".local" / "state"),
     ):
-        policy = keys_at_hand.keyring(settings, {**environ(tmp_path), "XDG_STATE_HOME": base})
+        policy = user_keys.keyring(settings, {**environ(tmp_path), "XDG_STATE_HOME": base})
         assert policy.sign(KEY, DOCUMENT)[0].domain.startswith(LOCAL)
         assert (place / "trtbuild" / "local.key").is_file()
 
 
 def test_a_signing_key_that_is_none_is_named_and_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        keys_at_hand.keyring(TrustSettings(signing_key="secret:words"), environ(tmp_path))
+        user_keys.keyring(TrustSettings(signing_key="secret:words"), environ(tmp_path))
     assert caught.value.file == "TRTBUILD_SIGNING_KEY"
     assert "words" not in str(caught.value)
 

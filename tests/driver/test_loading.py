@@ -13,9 +13,9 @@ import torch
 
 import trtbuild
 from tests.runtime.conftest import Built, built
-from trtbuild.driver import loading
+from trtbuild.driver.packages import loading
 from trtbuild.errors import NoFittingTarget, PackageDamaged, UsageError
-from trtbuild.toolchain import devices
+from trtbuild.toolchain.libraries import devices
 
 __all__ = ["built"]
 

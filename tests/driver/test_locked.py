@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.core.test_locks import KEY, OTHER, PLAN, a_lock
-from trtbuild.core.graph import ModelPlan, Reason, Step
-from trtbuild.core.locks import LockedStep, LockedTarget
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
-from trtbuild.driver import locked
-from trtbuild.driver.locked import LockGuard
+from trtbuild.core.planning.graph import ModelPlan, Reason, Step
+from trtbuild.core.planning.locks import LockedStep, LockedTarget
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.driver.project import locked
+from trtbuild.driver.project.locked import LockGuard
 from trtbuild.errors import LockFileError, UsageError
 
 RECIPE = Recipe("engine", 1, (("a", 1),))

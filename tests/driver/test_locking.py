@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import CommandLine, ran, step
-from trtbuild.core.lockfile import from_text, to_text
-from trtbuild.core.locks import Lock
-from trtbuild.core.record import Output, Record
-from trtbuild.driver.locking import pinned_keys
+from trtbuild.core.planning.lockfile import from_text, to_text
+from trtbuild.core.planning.locks import Lock
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.driver.cache.locking import pinned_keys
 from trtbuild.errors import UsageError
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
 
 MANIFEST = """\
 version: 1

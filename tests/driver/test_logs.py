@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.driver import logs
+from trtbuild.driver.workers import logs
 
 
 def test_a_log_lies_under_the_id_of_its_step(tmp_path: Path) -> None:

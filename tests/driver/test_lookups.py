@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from trtbuild.core.chain import link_bytes
-from trtbuild.core.dependency import Dependency
-from trtbuild.core.graph import ModelPlan, Reason, Step
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.core.spec import Input, Model, Origin, Source
-from trtbuild.driver.history import History
-from trtbuild.driver.lookups import StoreLookups
+from trtbuild.core.model.spec import Input, Model, Origin, Source
+from trtbuild.core.planning.graph import ModelPlan, Reason, Step
+from trtbuild.core.recipes.chain import link_bytes
+from trtbuild.core.recipes.dependency import Dependency
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.project.history import History
+from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.errors import ManifestErrors
-from trtbuild.store.fingerprint import FileDigests
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.local import LocalStore
+from trtbuild.store.digests.fingerprint import FileDigests
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
 
 RECIPE = Recipe("engine", 1, (("a", 1),))
 LINK = Recipe("trace-link", 1, (("a", 1),))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.driver.make_rules import ALWAYS, can_be_said, escaped, rules
+from trtbuild.driver.up_to_date.make_rules import ALWAYS, can_be_said, escaped, rules
 
 MAKEFILE = "all: out\nout:\n\t@echo ran >> log; touch out\n-include out.d\n"
 LETTERS = "ab #$:%*?[]~\\\\\\!@&,'\"{}é"

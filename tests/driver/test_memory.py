@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.graph import Reason, Step
-from trtbuild.driver.memory import BASE, PER_BYTE, MemoryRoom, estimate_bytes, free_bytes, may_start
+from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.driver.building.memory import BASE, PER_BYTE, MemoryRoom, estimate_bytes, free_bytes, may_start
 
 GIB = 1 << 30
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import CommandLine, ran
 from trtbuild import manifest
-from trtbuild.driver import new_project
-from trtbuild.driver.new_project import Toolchain
+from trtbuild.driver.answers import new_project
+from trtbuild.driver.answers.new_project import Toolchain
 from trtbuild.errors import UsageError
 
 RTX = Toolchain("tensorrt-rtx", "1.7.1.116", ())

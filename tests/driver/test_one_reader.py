@@ -14,15 +14,15 @@ import pytest
 import trtbuild
 from tests.conftest import CommandLine
 from tests.driver.conftest import Small
-from trtbuild.driver.differences import diff
+from trtbuild.driver.answers.differences import diff
+from trtbuild.driver.building.events import Watchers
 from trtbuild.driver.inspection import inspect
+from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.bench import bench
 from trtbuild.driver.running.run import run
-from trtbuild.driver.running.stopwatch import Budget
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.packages import verify_packages
-from trtbuild.driver.watcher import Watchers
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.workers.stopwatch import Budget
 from trtbuild.errors import PackageDamaged, PackageError, PackageTooNew, TrtbuildError
 
 Edit = Callable[[Any], object]

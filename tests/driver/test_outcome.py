@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from tests.driver.test_executor import NEW, FakeProject, a_step
-from trtbuild.driver.outcome import Outcome
+from trtbuild.driver.project.outcome import Outcome
 from trtbuild.errors import SourceError
 
 

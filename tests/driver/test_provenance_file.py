@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from tests.driver.conftest import Small
-from trtbuild.driver import provenance_file
-from trtbuild.runtime.package import open_package
+from trtbuild.driver.packages import provenance_file
+from trtbuild.runtime.packages.package import open_package
 
 
 def test_what_is_written_takes_the_place_of_a_link_and_goes_nowhere_else(small: Small, tmp_path: Path) -> None:

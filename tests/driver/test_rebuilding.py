@@ -11,14 +11,14 @@ import click
 import pytest
 
 from tests.conftest import CommandLine, step
-from trtbuild.cli import rebuilds
-from trtbuild.core.record import Record
-from trtbuild.driver.rebuilding import rebuild, share_of
-from trtbuild.driver.watcher import Watcher
-from trtbuild.driver.workspace import Request
+from trtbuild.cli.screens import rebuilds
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.cache.rebuilding import rebuild, share_of
+from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
-from trtbuild.store.local import LocalStore
-from trtbuild.toolchain import table
+from trtbuild.store.local.local import LocalStore
+from trtbuild.toolchain.libraries import table
 
 MANIFEST = """\
 version: 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtbuild.core.graph import Reason, Stage, Step, Verdict
-from trtbuild.core.planning import ModelPlan
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.spec import Input, Model, Origin, Source
-from trtbuild.driver.schedule import LOOK_AHEAD, Schedule
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Input, Model, Origin, Source
+from trtbuild.core.planning.graph import Reason, Stage, Step, Verdict
+from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.driver.building.schedule import LOOK_AHEAD, Schedule
 
 NEW = Reason("new", "")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import CommandLine, ran, step
-from trtbuild.driver.workers import _environment
-from trtbuild.store.action_result import ActionResult
-from trtbuild.store.local import LocalStore
-from trtbuild.store.signing import Signer
+from trtbuild.driver.workers.pool import _environment
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import ActionResult
+from trtbuild.store.trust.signing import Signer
 
 CI = Signer("ci", bytes(32))
 

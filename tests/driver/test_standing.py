@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from trtbuild import null_build
-from trtbuild.driver import standing
-from trtbuild.driver.standing import Unsettled
-from trtbuild.store.fingerprint import FileDigests
+from trtbuild.driver.up_to_date import snapshot
+from trtbuild.driver.up_to_date.snapshot import Unsettled
+from trtbuild.store.digests.fingerprint import FileDigests
 
 
 def digest(data: bytes) -> str:
@@ -23,9 +23,9 @@ def digest(data: bytes) -> str:
 def test_a_fresh_file_is_looked_at_when_its_times_are_older_than_the_clock_can_tell(tmp_path: Path) -> None:
     path = tmp_path / "fresh"
     path.write_bytes(b"fresh")
-    found = standing._looked_at(str(path), digest(b"fresh"), FileDigests(None))
+    found = snapshot._looked_at(str(path), digest(b"fresh"), FileDigests(None))
     assert null_build.identity(found) == null_build.identity(path.stat())
-    assert time.time_ns() >= found.st_ctime_ns + standing._FINE_NS
+    assert time.time_ns() >= found.st_ctime_ns + snapshot._FINE_NS
     path.write_bytes(b"FRESH")
     assert null_build.identity(path.stat()) != null_build.identity(found)
 
@@ -34,7 +34,7 @@ def test_another_content_is_not_settled(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"now")
     with pytest.raises(Unsettled):
-        standing._looked_at(str(path), digest(b"then"), FileDigests(None))
+        snapshot._looked_at(str(path), digest(b"then"), FileDigests(None))
 
 
 def test_what_is_known_by_its_stat_is_not_read(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_is_known_by_its_stat_is_not_read(tmp_path: Path) -> None:
 
     path = tmp_path / "file"
     path.write_bytes(b"other bytes: they are not read")
-    assert standing._looked_at(str(path), digest(b"known"), Known(None)).st_ino == path.stat().st_ino
+    assert snapshot._looked_at(str(path), digest(b"known"), Known(None)).st_ino == path.stat().st_ino
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_known_by_its_stat_is_not_read(tmp_path: Path) -> None:
 )
 def test_a_change_time_is_settled_after_a_tick_of_its_clock(ctime_ns: int, later_ns: int, settled: bool) -> None:
     found = SimpleNamespace(st_ctime_ns=ctime_ns)
-    assert standing._settled(found, ctime_ns + later_ns) is settled  # type: ignore[arg-type]
+    assert snapshot._settled(found, ctime_ns + later_ns) is settled  # type: ignore[arg-type]
 
 
 def test_the_clock_of_this_file_system_is_as_fine_as_it_is_taken_to_be(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_the_clock_of_this_file_system_is_as_fine_as_it_is_taken_to_be(tmp_path:
     for _ in range(20):
         path.write_bytes(b"a")
         before = path.stat()
-        if standing._clock_ns(before) != standing._FINE_NS:
+        if snapshot._clock_ns(before) != snapshot._FINE_NS:
             pytest.skip("a coarse file system")
-        while time.time_ns() < before.st_ctime_ns + standing._FINE_NS:
+        while time.time_ns() < before.st_ctime_ns + snapshot._FINE_NS:
             time.sleep(0.002)
         path.write_bytes(b"b")
         assert path.stat().st_ctime_ns != before.st_ctime_ns

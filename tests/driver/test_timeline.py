@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.graph import Reason, Stage, Step
-from trtbuild.core.recipe import Change, Recipe
-from trtbuild.core.record import Record
-from trtbuild.driver.outcome import Ran
-from trtbuild.driver.timeline import BUILD, WORKERS, Timeline
+from trtbuild.core.planning.graph import Reason, Stage, Step
+from trtbuild.core.recipes.recipe import Change, Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.building.timeline import BUILD, WORKERS, Timeline
+from trtbuild.driver.project.outcome import Ran
 from trtbuild.errors import ToolchainError, UsageError
 
 

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from trtbuild.core import chain, keys
-from trtbuild.core.dependency import ABSENT, Dependency, Observation
-from trtbuild.core.graph import Reason, Step
-from trtbuild.core.record import Record
-from trtbuild.driver import trail as trails
-from trtbuild.driver.history import History
-from trtbuild.driver.lookups import StoreLookups
-from trtbuild.driver.trail import Trail
-from trtbuild.store.fingerprint import FileDigests
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.local import LocalStore
+from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.project import trail as trails
+from trtbuild.driver.project.history import History
+from trtbuild.driver.project.lookups import StoreLookups
+from trtbuild.driver.project.trail import Trail
+from trtbuild.store.digests.fingerprint import FileDigests
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
 
 DECLARED: chain.Declared = (("source", "net:build"),)
 FILES = [Dependency("file", f"{number}.py") for number in range(60)]

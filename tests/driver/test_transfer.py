@@ -18,20 +18,21 @@ from safetensors.numpy import save_file
 
 from tests.conftest import CommandLine, ran
 from tests.store.remote.nginx import running
-from trtbuild.cli import transfers
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.driver import bundles, transfer, wiring
-from trtbuild.driver.workspace import Request
-from trtbuild.store import action_result
-from trtbuild.store.check import verify
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.cli.screens import transfers
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.cache import bundles, transfer
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Request
+from trtbuild.store.collection.check import verify
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
-from trtbuild.toolchain import table
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust import action_result
+from trtbuild.toolchain.libraries import table
 
 MANIFEST = f"""\
 version: 1

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from trtbuild.core.engine_job import Weight
-from trtbuild.driver.weights_file import WeightsFile
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.driver.project.weights_file import WeightsFile
 from trtbuild.errors import SourceError
-from trtbuild.store.fingerprint import FileDigests
-from trtbuild.store.index import Index
-from trtbuild.store.local import LocalStore
+from trtbuild.store.digests.fingerprint import FileDigests
+from trtbuild.store.digests.index import Index
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.memory import MemoryStore
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from trtbuild import errors
-from trtbuild.core.engine_job import ENGINE_ENVIRONMENT
-from trtbuild.driver.worker import FORKS, describe
-from trtbuild.driver.workers import _environment, rebuild
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
+from trtbuild.driver.workers.pool import _environment, rebuild
+from trtbuild.driver.workers.worker import FORKS, describe
 
 KINDS = [
     kind
@@ -63,7 +63,7 @@ def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) 
     reading, writing = os.pipe()
     os.write(writing, b'{"kind": "engine"}\n')
     os.close(writing)  # as the kernel does for a parent that is killed
-    command = [sys.executable, "-m", "trtbuild.driver.worker", "engine", str(tmp_path / "store"), str(tmp_path)]
+    command = [sys.executable, "-m", "trtbuild.driver.workers.worker", "engine", str(tmp_path / "store"), str(tmp_path)]
     done = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
     os.close(reading)
     assert (done.returncode, done.stdout) == (1, "")

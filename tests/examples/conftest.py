@@ -18,14 +18,14 @@ import torch
 import torch.utils._pytree as pytree
 
 from tests.conftest import BuiltExamples
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.record import Record
-from trtbuild.core.shapes import ShapePlan, derive, symbol_values
-from trtbuild.core.spec import Model
+from trtbuild.core.model.shapes import ShapePlan, derive, symbol_values
+from trtbuild.core.model.spec import Model
+from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.core.recipes.record import Record
 from trtbuild.manifest import load
 from trtbuild.stages.convert.weights import materialize
 from trtbuild.stages.program.functional import Program
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 
 #: One of the targets: ONNX models and programs are the same for all.
 TARGET = "ada"

@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.examples.conftest import far
-from trtbuild.core import network_document
-from trtbuild.toolchain.recording import NetworkInput, Recorded, record
+from trtbuild.core.partition import network_document
+from trtbuild.toolchain.networks.recording import NetworkInput, Recorded, record
 
 MANIFESTS = str(Path(__file__).parents[2] / "manifests")
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests.conftest import BuiltExamples
 from tests.examples.conftest import Example, example_names
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.expand import engine_job, input_range, units
-from trtbuild.core.expressions import evaluate
-from trtbuild.core.shapes import symbol_values
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.shapes import symbol_values
+from trtbuild.core.planning.expand import engine_job, input_range, units
+from trtbuild.core.values.expressions import evaluate
 
 Find = Callable[[str], Example]
 
@@ -115,9 +115,9 @@ def test_real_sizes_are_what_the_expressions_say(example: Find) -> None:
 _COMPILE = """
 import sys
 from pathlib import Path
-from trtbuild.core.engine_job import EngineJob
-from trtbuild.store.local import LocalStore
-from trtbuild.toolchain.compiler import compile_engine
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.store.local.local import LocalStore
+from trtbuild.toolchain.compiling.compiler import compile_engine
 import hashlib, json
 store = LocalStore(Path(sys.argv[1]))
 print(hashlib.sha256(compile_engine(EngineJob.from_json(json.load(sys.stdin)), store.get_bytes).plan).hexdigest())

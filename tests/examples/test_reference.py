@@ -13,9 +13,9 @@ import trtbuild
 from tests.conftest import BuiltExamples
 from tests.examples.conftest import Example, example_names, far
 from tests.examples.test_numbers import TOLERANCE
-from trtbuild.core.shapes import symbol_values
+from trtbuild.core.model.shapes import symbol_values
 from trtbuild.errors import CallRefused, NoFittingTarget
-from trtbuild.runtime.output_tree import Fields
+from trtbuild.runtime.calls.output_tree import Fields
 
 Find = Callable[[str], Example]
 

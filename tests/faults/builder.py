@@ -11,8 +11,11 @@ import json
 import os
 import sys
 
-from trtbuild.cli import main, show  # noqa: F401
-from trtbuild.driver import build, environment, report, wiring  # noqa: F401
+from trtbuild.cli import main
+from trtbuild.cli.commands import show  # noqa: F401
+from trtbuild.driver.answers import report  # noqa: F401
+from trtbuild.driver.building import build  # noqa: F401
+from trtbuild.driver.project import environment, wiring  # noqa: F401
 
 
 def serve() -> None:

@@ -24,12 +24,12 @@ from typing import Any
 from tests.faults.operations import OPERATIONS, Operation, State, assert_clean, assert_whole, state
 from tests.faults.remote_operations import REMOTE_OPERATIONS, assert_shared_is_clean, assert_shared_is_whole
 from tests.faults.syscalls import Call, Outcome, one_thread, outcome_of, traced
-from trtbuild.store import leases
+from trtbuild.store.local import leases
 
 ERRORS = ("ENOSPC", "EROFS", "EIO", "EDQUOT", "EACCES")
 
 #: Modules whose thread pools do their work in one thread, so that the calls have one order.
-_THREADED = ("trtbuild.store.blobs", "trtbuild.store.bringing", "trtbuild.store.remote.files")
+_THREADED = ("trtbuild.store.local.blobs", "trtbuild.store.layers.fetching", "trtbuild.store.remote.files")
 
 ALL = {**OPERATIONS, **REMOTE_OPERATIONS}
 

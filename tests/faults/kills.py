@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.processes import descendants, kill, wait_until_gone
-from trtbuild.store.check import verify
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.local.local import LocalStore
 
 MODEL = """\
 import torch

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.hostile_cache import HostileCache
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.core.trust import Everyone, Trust
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.trust import Everyone, Trust
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
-from trtbuild.store.check import verify
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.http import HttpTransport
-from trtbuild.store.remote.patience import Patient
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.collection.check import verify
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.patience import Patient
+from trtbuild.store.transports.settings import RemoteSettings
 
 #: A plan in five chunks; one file that no entry is large enough for; and one that may be in the entry itself.
 CONTENTS = {

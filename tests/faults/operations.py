@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
-from trtbuild.store import leases
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.leftovers import remove_leftovers
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local import leases
+from trtbuild.store.local.leftovers import remove_leftovers
+from trtbuild.store.local.local import LocalStore
 
 SMALL = b"a blob that is one file" * 40
 #: Five chunks.

@@ -12,17 +12,17 @@ import time
 from pathlib import Path
 
 from tests.faults.operations import AGE_S, EDITED, LARGE, SMALL, Operation, record
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import RemoteFault
-from trtbuild.store.action_result import ActionResult
-from trtbuild.store.bringing import bring
 from trtbuild.store.bundle import open_bundle, write_bundle
-from trtbuild.store.held import found_locally, reading
-from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.collection import collect_directory
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.collection.shared_directory import collect_directory
+from trtbuild.store.layers.fetching import bring
+from trtbuild.store.layers.sendable import found_locally, reading
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust.action_result import ActionResult
 
 KEY = record(1).recipe.key
 

@@ -14,10 +14,10 @@ import pytest
 
 from tests.faults.hostile_cache import HostileCache
 from tests.faults.machine import CONTENTS, OTHER, OURS, RECIPE, USER, Machine, assert_no_secret, check, published
-from trtbuild.core.record import Output, Record
-from trtbuild.store.action_result import list_entry, record_entry
-from trtbuild.store.keyring import Keyring
-from trtbuild.store.signing import Signer
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.store.trust.action_result import list_entry, record_entry
+from trtbuild.store.trust.keyring import Keyring
+from trtbuild.store.trust.signing import Signer
 
 
 @pytest.fixture(scope="module")

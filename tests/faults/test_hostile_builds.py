@@ -17,8 +17,8 @@ import pytest
 from tests.conftest import CommandLine, ran, step
 from tests.faults.hostile_cache import FAULTS, READ_FAULTS, Fault, HostileCache, status
 from tests.faults.kills import digests
-from trtbuild.store.local import LocalStore
-from trtbuild.store.signing import Signer
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.signing import Signer
 
 MANIFEST = """\
 version: 1

@@ -30,7 +30,7 @@ def test_a_wrong_entry_and_a_half_output_would_be_noticed(tmp_path: Path) -> Non
     test._seen, test._known = set(), set()
     (test.project / "dist").mkdir(parents=True)
     from tests.faults.kills import Tally
-    from trtbuild.store.local import LocalStore
+    from trtbuild.store.local.local import LocalStore
 
     test.tally = Tally()
     output = LocalStore(test.cache).put_bytes(b"whole")

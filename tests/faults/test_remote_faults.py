@@ -16,7 +16,7 @@ from tests.faults.damages import DAMAGES
 from tests.faults.disks import mounted
 from tests.faults.hostile_cache import FAULTS, READ_FAULTS, HostileCache, redirect
 from tests.faults.machine import CONTENTS, OURS, RECIPE, USER, Machine, assert_no_secret, check, published
-from trtbuild.store.action_result import ActionResult
+from trtbuild.store.trust.action_result import ActionResult
 
 
 @pytest.fixture(scope="module")

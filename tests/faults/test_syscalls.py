@@ -15,8 +15,8 @@ import pytest
 from tests.faults.operations import LARGE, OPERATIONS
 from tests.faults.remote_operations import REMOTE_OPERATIONS
 from tests.faults.syscalls import traced
-from trtbuild.store.check import verify
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.local.local import LocalStore
 
 #: Of operations that move records between places, kills at so many calls, spread over all of them.
 REMOTE_KILLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 25

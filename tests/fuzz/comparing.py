@@ -25,11 +25,11 @@ import torch.utils._pytree as pytree
 
 from tests.fuzz.declared import of_network, of_profile, of_results
 from tests.fuzz.pipeline import Built, Case
-from trtbuild.core.expand import units
-from trtbuild.core.partitions import Partition
-from trtbuild.core.spec import Precision
-from trtbuild.core.verification import Point, coarsest, points, tolerances
-from trtbuild.runtime.output_tree import Fields, restorer
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import Point, coarsest, points, tolerances
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.core.planning.expand import units
+from trtbuild.runtime.calls.output_tree import Fields, restorer
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.comparing import Gap, gap
 from trtbuild.stages.verify.inputs import integer_ends, random_inputs

@@ -15,8 +15,8 @@ from tests.fuzz.pen import Pen, Unwritable, Value
 from tests.fuzz.pipeline import Axis, Case
 from tests.fuzz.ranges import Unfit, around, examine
 from tests.fuzz.statements import STATEMENTS
-from trtbuild.core.spec import NamedDim
-from trtbuild.core.verification import points
+from trtbuild.core.model.spec import NamedDim
+from trtbuild.core.model.verification import points
 from trtbuild.stages.verify.inputs import random_inputs
 
 #: Operators that may be kept in PyTorch, so that borders appear in the middle.

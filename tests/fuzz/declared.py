@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from tests.fuzz.pipeline import Built
-from trtbuild.core.engine_job import EngineJob
-from trtbuild.core.expand import units
-from trtbuild.core.expressions import Expression, depends_on_data, evaluate, interval
-from trtbuild.core.partitions import Partition, TensorType
-from trtbuild.core.shapes import symbol_values
-from trtbuild.core.verification import Point
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.model.shapes import symbol_values
+from trtbuild.core.model.verification import Point
+from trtbuild.core.partition.partitions import Partition, TensorType
+from trtbuild.core.planning.expand import units
+from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate, interval
 
 #: tensorrt.DataType, as the compiler's document has it → torch's name.
 ENGINE_DTYPES = {

@@ -18,7 +18,7 @@ import torch.utils._pytree as pytree
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Axis, Case
 from tests.fuzz.ranges import Unfit, around, examine
-from trtbuild.core.spec import NamedDim
+from trtbuild.core.model.spec import NamedDim
 
 #: Operators that are left out, and why.
 EXCLUDED: Mapping[str, str] = {

@@ -14,14 +14,9 @@ from typing import Any
 
 import torch
 
-from trtbuild.core import keys
-from trtbuild.core.comparison import comparison
-from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.expand import engine_job, units
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.record import Record
-from trtbuild.core.shapes import ShapePlan, derive, symbol_values
-from trtbuild.core.spec import (
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.shapes import ShapePlan, derive, symbol_values
+from trtbuild.core.model.spec import (
     BuilderSettings,
     Input,
     Model,
@@ -34,13 +29,18 @@ from trtbuild.core.spec import (
     Source,
     Target,
 )
-from trtbuild.driver.environment import toolchain_facts, torch_versions
-from trtbuild.driver.handlers import engine_handler, tensor_bytes, torch_handler
+from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.core.planning.comparison import comparison
+from trtbuild.core.planning.expand import engine_job, units
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.project.environment import toolchain_facts, torch_versions
+from trtbuild.driver.workers.handlers import engine_handler, tensor_bytes, torch_handler
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.trace.frames import Frames
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.places import Places
 from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 from trtbuild.store.memory import MemoryStore
 
 TARGET = Target("ada", 89)

@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 
 from tests.fuzz.comparing import filled_memory
 from tests.fuzz.pipeline import Case
-from trtbuild.core.verification import points
+from trtbuild.core.model.verification import points
 from trtbuild.stages.verify.comparing import gap
 from trtbuild.stages.verify.inputs import random_inputs
 

@@ -15,8 +15,8 @@ from tests.fuzz import comparing
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Built, Case, build
-from trtbuild.core.partitions import Partition
-from trtbuild.core.spec import Precision, ShapeRange
+from trtbuild.core.model.spec import Precision, ShapeRange
+from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.lower import run as lowering
 from trtbuild.stages.lower.passes import PASSES, Pass
 from trtbuild.stages.lower.request import Request

@@ -20,7 +20,7 @@ from tests.fuzz.generator import case_of
 from tests.fuzz.modules import described, written
 from tests.fuzz.pipeline import Case
 from tests.fuzz.trying import Outcome, tried
-from trtbuild.core.partitions import Partitions
+from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import InternalError, SourceError
 
 #: A composition that builds, and has float32 at its borders.

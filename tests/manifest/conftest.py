@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.spec import Model, Project
+from trtbuild.core.model.spec import Model, Project
 from trtbuild.errors import ManifestErrors, Problem
 from trtbuild.manifest import load
 

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtbuild.core.encoding import encode
+from trtbuild.core.values.encoding import encode
 from trtbuild.errors import ManifestErrors, UsageError
 from trtbuild.manifest import load
 

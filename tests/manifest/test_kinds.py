@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from trtbuild.manifest import kinds
+from trtbuild.manifest.format import kinds
 
 
 def value(kind: Any, given: object) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trtbuild.core.spec import (
+from trtbuild.core.model.spec import (
     BuilderSettings,
     Input,
     Model,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtbuild.manifest import fields, reference
+from trtbuild.manifest import reference
+from trtbuild.manifest.format import fields
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "manifest.md"
 

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from trtbuild.core.spec import BuilderSettings, PartitionSettings
+from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
 from trtbuild.manifest.resolve import this_platform
 
 from .conftest import BASE, Files

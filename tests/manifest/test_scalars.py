@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trtbuild.manifest.scalars import ScalarFault, plain_value, tagged_value
+from trtbuild.manifest.yaml_text.scalars import ScalarFault, plain_value, tagged_value
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from trtbuild.core.spec import BuilderSettings, PartitionSettings
-from trtbuild.manifest import fields, load, schema
+from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
+from trtbuild.manifest import load
+from trtbuild.manifest import schema
+from trtbuild.manifest.format import fields
 
 from .conftest import BASE, Files
 from .test_project import CONTRACT, LONG, SHORT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.core.spec import Input, NamedDim, Profile, ShapeRange
+from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 
 from .conftest import Files
 

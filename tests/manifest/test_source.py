@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.core.spec import Source
+from trtbuild.core.model.spec import Source
 
 from .conftest import BASE, Files
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from trtbuild.errors import ManifestErrors
-from trtbuild.manifest import tree
-from trtbuild.manifest.problems import Problems
-from trtbuild.manifest.tree import Node, parse
+from trtbuild.manifest.yaml_text import tree
+from trtbuild.manifest.yaml_text.problems import Problems
+from trtbuild.manifest.yaml_text.tree import Node, parse
 
 
 def parsed(text: str | bytes) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.manifest.wording import Expected, allowed
+from trtbuild.manifest.format.wording import Expected, allowed
 
 from .conftest import BASE, Files
 

@@ -16,12 +16,12 @@ from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.rigs import Rig, partition, rig  # noqa: F401 - a fixture
 from trtbuild.errors import TrtbuildError
-from trtbuild.runtime.arrays import DeviceArray
-from trtbuild.runtime.cuda_memory import CudaMemory
-from trtbuild.runtime.engines import EnginePart
-from trtbuild.runtime.memory import choose_memory
-from trtbuild.runtime.tensor_kinds import in_memory, plain
-from trtbuild.toolchain.execution import load_library
+from trtbuild.runtime.engines.engine_part import EnginePart
+from trtbuild.runtime.memory.arrays import DeviceArray
+from trtbuild.runtime.memory.choosing import choose_memory
+from trtbuild.runtime.memory.cuda_memory import CudaMemory
+from trtbuild.runtime.memory.tensor_kinds import in_memory, plain
+from trtbuild.toolchain.running.execution import load_library
 
 Patch = pytest.MonkeyPatch
 ASKED: dict[str, Callable[[Rig, Patch], Any]] = {}

@@ -16,7 +16,7 @@ import torch
 import trtbuild
 from tests.messages.catalogue import Case, read, settle
 from trtbuild import Input
-from trtbuild.driver.in_program import said
+from trtbuild.driver.in_program import messages
 from trtbuild.errors import TrtbuildError
 
 SOURCES = Path(trtbuild.__file__).parent
@@ -94,13 +94,13 @@ def test_every_translation_is_of_a_text_that_there_is() -> None:
     """A text that was changed where it is raised has no translation any more."""
     texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path.name != "said.py")
     texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # one text over several lines
-    for pattern, _ in said._WORDS:
+    for pattern, _ in messages._WORDS:
         words = re.split(r"[^A-Za-z' _]", re.sub(r"\\[bwdS]", ".", pattern.pattern))
         longest = max(words, key=len)
         assert len(longest) >= 4 and longest in texts, pattern.pattern
 
 
 def test_a_dim_is_written_as_python() -> None:
-    assert said.said("write dims: {rows: {at: [x.0, y.0], multiple_of: 2}}") == (
+    assert messages.said("write dims: {rows: {at: [x.0, y.0], multiple_of: 2}}") == (
         'write dims={"rows": {"at": ["x.0", "y.0"], "multiple_of": 2}}'
     )

@@ -1,4 +1,5 @@
-"""``cuda.bindings.driver`` over a `FakeGpu`: the functions that `trtbuild.runtime.cuda_memory` calls, the error first."""
+"""``cuda.bindings.driver`` over a `FakeGpu`: the functions that `trtbuild.runtime.memory.cuda_memory` calls, the error
+first."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.fake_tensorrt import FakeTensorRT
 from tests.runtime.fake_tensorrt.samples import SAMPLES, WIDTH
-from trtbuild.core.partitions import Partition, TensorType
-from trtbuild.runtime.arrays import DeviceArray
-from trtbuild.runtime.cuda_memory import CudaMemory
-from trtbuild.runtime.engines import EnginePart
-from trtbuild.runtime.stitching import Call
-from trtbuild.runtime.workspaces import Workspaces
-from trtbuild.toolchain.execution import TensorRT
-from trtbuild.toolchain.execution_table import calls_of
+from trtbuild.core.partition.partitions import Partition, TensorType
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.engines.engine_part import EnginePart
+from trtbuild.runtime.engines.workspaces import Workspaces
+from trtbuild.runtime.memory.arrays import DeviceArray
+from trtbuild.runtime.memory.cuda_memory import CudaMemory
+from trtbuild.toolchain.libraries.execution_table import calls_of
+from trtbuild.toolchain.running.execution import TensorRT
 
 #: Sizes of outputs as the package says them: symbol 0 is the first dynamic axis of the first input, 1 the second.
 _SIZES: dict[str, list[tuple[Any, ...]]] = {

@@ -13,9 +13,9 @@ import pytest
 from tests.runtime.fake_cuda import CUresult, FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from trtbuild.errors import CallRefused, EngineError, EnvironmentFault
-from trtbuild.runtime import dlpack
-from trtbuild.runtime.arrays import DeviceArray
-from trtbuild.runtime.cuda_memory import CudaMemory
+from trtbuild.runtime.memory import dlpack
+from trtbuild.runtime.memory.arrays import DeviceArray
+from trtbuild.runtime.memory.cuda_memory import CudaMemory
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
 

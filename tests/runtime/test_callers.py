@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.runtime import callers
+from trtbuild.runtime.calls import callers
 
 
 def made_in(file: str) -> Callable[[Callable[[], object]], None]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.package_index import PackageIndex, PackedProfile, PackedTarget
-from trtbuild.core.partitions import Partitions
-from trtbuild.core.spec import ShapeRange
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.packages.package_index import PackageIndex, PackedProfile, PackedTarget
+from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import NoFittingTarget
-from trtbuild.runtime.choice import Here, choose_profile, choose_target, out_of_range, serves
+from trtbuild.runtime.packages.choice import Here, choose_profile, choose_target, out_of_range, serves
 
 RTX, TRT = {"tensorrt-rtx": "1.7.1.116", "tensorrt": None}, {"tensorrt-rtx": None, "tensorrt": "8.6.0"}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from trtbuild.runtime import dlpack
+from trtbuild.runtime.memory import dlpack
 
 
 def _values(taken: dlpack.Taken) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_an_element_type_that_no_array_has_is_refused_and_the_capsule_stays_its_
 
 _TO_THE_END = """
 import numpy as np, torch
-from trtbuild.runtime import dlpack
+from trtbuild.runtime.memory import dlpack
 array = np.arange(4, dtype=np.float32)
 def made(): return dlpack.make(array.ctypes.data, (4,), None, "float32", (1, 0), array, versioned=True)
 class Loop: pass

@@ -10,10 +10,10 @@ import numpy as np
 
 from tests.runtime.fake_tensorrt.samples import WIDTH
 from tests.runtime.rigs import Rig, partition
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.runtime.engine_set import EngineSet
-from trtbuild.runtime.runtime_cache import KernelFile
-from trtbuild.runtime.stitching import Stitched
+from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.runtime.calls.stitching import Stitched
+from trtbuild.runtime.engines.engine_set import EngineSet
+from trtbuild.runtime.engines.runtime_cache import KernelFile
 
 
 class Kernels:

@@ -11,8 +11,8 @@ import pytest
 from tests.runtime.fake_tensorrt.samples import SAMPLES, WIDTH
 from tests.runtime.rigs import Rig, partition
 from trtbuild.errors import EngineError, PackageDamaged
-from trtbuild.runtime.arrays import DeviceArray
-from trtbuild.runtime.engines import EnginePart
+from trtbuild.runtime.engines.engine_part import EnginePart
+from trtbuild.runtime.memory.arrays import DeviceArray
 
 
 def test_an_engine_computes_what_it_should_at_any_shape_of_its_profiles(rig: Rig) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.runtime import fake_tensorrt
 from tests.runtime.fake_tensorrt.samples import WIDTH
 from tests.runtime.rigs import Rig
-from trtbuild.runtime import graphs
+from trtbuild.runtime.engines import graphs
 
 
 def test_runs_of_known_shapes_are_replayed(rig: Rig) -> None:

@@ -25,13 +25,13 @@ BLOCKED = [
 
 
 def test_it_imports_with_nothing_installed_but_python() -> None:
-    modules = [f"trtbuild.runtime.{found.name}" for found in pkgutil.iter_modules(trtbuild.runtime.__path__)]
-    assert "trtbuild.runtime.torch_part" in modules
+    modules = [found.name for found in pkgutil.walk_packages(trtbuild.runtime.__path__, "trtbuild.runtime.")]
+    assert "trtbuild.runtime.calls.torch_part" in modules
     program = f"""
 import sys
 for name in {BLOCKED!r}:
     sys.modules[name] = None  # importing it is an ImportError
-for name in ["trtbuild.driver.loading", *{modules!r}]:
+for name in ["trtbuild.driver.packages.loading", *{modules!r}]:
     __import__(name)
 """
     root = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 import trtbuild
 from tests.conftest import CommandLine
 from trtbuild.errors import LinkRefused, PackageDamaged
-from trtbuild.runtime.package import open_package
+from trtbuild.runtime.packages.package import open_package
 
 HINT = "copy the package with what its links lead to (cp -rL), or say trtbuild.load(…, follow_links=True)"
 

@@ -16,14 +16,14 @@ from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.fake_tensorrt import FakeTensorRT
 from tests.runtime.rigs import partition
 from trtbuild.errors import CallRefused, EnvironmentFault
-from trtbuild.runtime.cuda_memory import CudaMemory
-from trtbuild.runtime.engines import EnginePart
-from trtbuild.runtime.memory import choose_memory
-from trtbuild.runtime.stitching import Call
-from trtbuild.runtime.torch_memory import TorchMemory
-from trtbuild.runtime.workspaces import Workspaces
-from trtbuild.toolchain.execution import TensorRT
-from trtbuild.toolchain.execution_table import calls_of
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.engines.engine_part import EnginePart
+from trtbuild.runtime.engines.workspaces import Workspaces
+from trtbuild.runtime.memory.choosing import choose_memory
+from trtbuild.runtime.memory.cuda_memory import CudaMemory
+from trtbuild.runtime.memory.torch_memory import TorchMemory
+from trtbuild.toolchain.libraries.execution_table import calls_of
+from trtbuild.toolchain.running.execution import TensorRT
 
 
 class HostMemory(TorchMemory):

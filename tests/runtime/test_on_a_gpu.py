@@ -17,11 +17,11 @@ import pytest
 import trtbuild
 from tests.runtime.fake_tensorrt.samples import SAMPLES
 from tests.runtime.rigs import Rig, rig
-from trtbuild.driver import engines as engines_of_packages
-from trtbuild.driver import loading
+from trtbuild.driver.packages import engines as engines_of_packages
+from trtbuild.driver.packages import loading
 from trtbuild.errors import CallRefused, EngineError, PackageError
-from trtbuild.runtime.loaded import Loaded
-from trtbuild.toolchain import devices, table
+from trtbuild.runtime.calls.loaded import Loaded
+from trtbuild.toolchain.libraries import devices, table
 
 __all__ = ["rig"]
 

@@ -8,10 +8,10 @@ import torch
 from onnx import helper as h
 
 from tests.toolchain.conftest import model
-from trtbuild.core.packaging import program_path
+from trtbuild.core.packages.packaging import program_path
 from trtbuild.errors import PackageDamaged
-from trtbuild.runtime.onnx_part import OnnxPart, is_onnx
-from trtbuild.runtime.stitching import Call
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.onnx_part import OnnxPart, is_onnx
 
 CALL = Call(0, (3,), 0, "cpu")
 WEIGHT = np.arange(20, dtype=np.float32).reshape(4, 5)

@@ -12,11 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
 from tests.core.test_engine_text import TEXT
-from trtbuild.core.partitions import TensorType
-from trtbuild.core.spec import ShapeRange
-from trtbuild.driver.engine_operator import register
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.partition.partitions import TensorType
+from trtbuild.driver.packages.engine_operator import register
 from trtbuild.errors import CallRefused, NoFittingTarget, PackageDamaged
-from trtbuild.runtime import operators
+from trtbuild.runtime.calls import operators
 from trtbuild.stages.program.functional import Program, functional
 
 EMPTY = torch.empty(0, dtype=torch.uint8)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from trtbuild.core.encoding import to_json
-from trtbuild.runtime.output_tree import Fields, restorer
+from trtbuild.core.values.encoding import to_json
+from trtbuild.runtime.calls.output_tree import Fields, restorer
 
 
 class Pair(NamedTuple):

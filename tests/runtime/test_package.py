@@ -14,10 +14,10 @@ import torch
 
 import trtbuild
 from tests.runtime.conftest import Built, Inputs
-from trtbuild.core.provenance import Provenance, document, to_bytes
+from trtbuild.core.packages.provenance import Provenance, document, to_bytes
 from trtbuild.errors import PackageDamaged, PackageMissing, PackageTooNew
-from trtbuild.runtime.loaded import needed_files
-from trtbuild.runtime.package import open_package
+from trtbuild.runtime.calls.loaded import needed_files
+from trtbuild.runtime.packages.package import open_package
 
 
 def test_the_bytes_that_were_hashed_are_those_that_are_handed_on(package: Path) -> None:

@@ -13,10 +13,10 @@ from tests.runtime import fake_tensorrt
 from tests.runtime.fake_cuda import CUresult
 from tests.runtime.fake_tensorrt.samples import WIDTH
 from tests.runtime.rigs import Rig, partition
-from trtbuild.core.partitions import TensorType
+from trtbuild.core.partition.partitions import TensorType
 from trtbuild.errors import CallRefused, EngineError
-from trtbuild.runtime.engines import EnginePart
-from trtbuild.runtime.measured import Measured
+from trtbuild.runtime.engines.engine_part import EnginePart
+from trtbuild.runtime.engines.measured import Measured
 
 
 @pytest.mark.parametrize(("rows", "profile"), [(9, 0), (7, 1), (33, 1)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.runtime.runtime_cache import MAGIC, Gpu, KernelFile, places
+from trtbuild.runtime.engines.runtime_cache import MAGIC, Gpu, KernelFile, places
 
 H200 = Gpu("NVIDIA H200", 90, 13000)
 

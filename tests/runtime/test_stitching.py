@@ -7,8 +7,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from trtbuild.core.partitions import Partition, Partitions, TensorType
-from trtbuild.runtime.stitching import Call, Stitched, flowing_weights
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.stitching import Stitched, flowing_weights
 
 ROWS = TensorType("float32", (["sym", 0], 4))
 CALL = Call(0, (3,), 0, "cpu")

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from trtbuild.runtime.strides import Rows, rows_of
+from trtbuild.runtime.memory.strides import Rows, rows_of
 
 BLOCK = np.arange(2 * 3 * 4 * 5, dtype=np.int32)
 IMAGES = BLOCK.reshape(2, 3, 4, 5)

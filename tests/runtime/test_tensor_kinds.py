@@ -15,14 +15,14 @@ from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.fake_tensorrt import FakeTensorRT
 from tests.runtime.test_memory import HostMemory
 from tests.runtime.test_on_a_gpu import write_package
-from trtbuild.driver import engines as engines_of_packages
-from trtbuild.driver import loading
+from trtbuild.driver.packages import engines as engines_of_packages
+from trtbuild.driver.packages import loading
 from trtbuild.errors import CallRefused
-from trtbuild.runtime.arguments import Arguments
-from trtbuild.runtime.workspaces import ALIGNMENT
-from trtbuild.toolchain import devices, table
-from trtbuild.toolchain.execution import TensorRT
-from trtbuild.toolchain.execution_table import calls_of
+from trtbuild.runtime.calls.arguments import Arguments
+from trtbuild.runtime.engines.workspaces import ALIGNMENT
+from trtbuild.toolchain.libraries import devices, table
+from trtbuild.toolchain.libraries.execution_table import calls_of
+from trtbuild.toolchain.running.execution import TensorRT
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.package_index import PackedWeight
+from trtbuild.core.packages.package_index import PackedWeight
 from trtbuild.errors import PackageDamaged
-from trtbuild.runtime.stitching import Call
-from trtbuild.runtime.torch_part import Graph, TorchPart, weight_tensors
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.torch_part import Graph, TorchPart, weight_tensors
 from trtbuild.stages.program.functional import functional
 
 CALL = Call(0, (3,), 0, "cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.runtime.rigs import Rig
-from trtbuild.runtime.workspaces import aligned
+from trtbuild.runtime.engines.workspaces import aligned
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 512, 1536, (1 << 20) + 256])

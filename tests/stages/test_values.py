@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trtbuild.core.value_ranges import LIMITS
+from trtbuild.core.values.value_ranges import LIMITS
 from trtbuild.stages.values import in_range
 
 INTEGERS = [name for name, ends in LIMITS.items() if isinstance(ends[0], int)]

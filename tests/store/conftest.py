@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
-from trtbuild.store.local import LocalStore
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.store.local.local import LocalStore
 
 MIB = 1 << 20
 

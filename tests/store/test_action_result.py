@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from trtbuild.core.record import Output
-from trtbuild.core.trust import Signature
-from trtbuild.store.action_result import (
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.trust import Signature
+from trtbuild.store.trust.action_result import (
     MAX_SIGNATURES,
     ActionResult,
     list_entry,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Output, Record
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteDown
-from trtbuild.store.bringing import bring
-from trtbuild.store.check import verify
-from trtbuild.store.held import held, reading
-from trtbuild.store.layout import Kind
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.layers.fetching import bring
+from trtbuild.store.layers.sendable import held, reading
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 

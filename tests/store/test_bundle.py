@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Output, Record
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteRefused
-from trtbuild.store.bringing import Brought, bring
 from trtbuild.store.bundle import open_bundle, write_bundle
-from trtbuild.store.check import verify
-from trtbuild.store.held import held, reading
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.layers.fetching import Brought, bring
+from trtbuild.store.layers.sendable import held, reading
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
 MIB = 1 << 20
@@ -412,9 +412,9 @@ def test_a_bundle_that_changes_while_it_is_read_is_no_danger(
 
 IMPORT = """\
 import sys
-from trtbuild.store.bringing import bring
+from trtbuild.store.layers.fetching import bring
 from trtbuild.store.bundle import open_bundle
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
 bundle = open_bundle(sys.argv[1])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import StoreUnavailable
-from trtbuild.store.action_result import list_key
-from trtbuild.store.check import stats, verify
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import stats, verify
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import list_key
 
 MIB = 1 << 20
 

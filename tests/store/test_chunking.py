@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from trtbuild.store import chunking
-from trtbuild.store.chunking import MAX_SIZE, MIN_SIZE, cut, windows_of_bytes, windows_of_file
+from trtbuild.store.local import chunking
+from trtbuild.store.local.chunking import MAX_SIZE, MIN_SIZE, cut, windows_of_bytes, windows_of_file
 
 MIB = 1 << 20
 
@@ -42,7 +42,7 @@ GOLDEN_SHA256 = "ac175f3e7566f4363e95963802cb5cac0e45812cd37a124148dff2fbed5f77b
 
 def test_boundaries_are_the_same_in_another_process() -> None:
     code = (
-        "import random; from trtbuild.store.chunking import cut;"
+        "import random; from trtbuild.store.local.chunking import cut;"
         "print([n for _, n in cut(memoryview(random.Random(5).randbytes(3 << 20)))])"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -103,7 +103,7 @@ class Slow(io.BytesIO):
 def test_importing_the_cutter_prints_nothing() -> None:
     code = (
         "import sys; sys.modules['fastcdc.fastcdc_cy'] = None;"
-        "from trtbuild.store.chunking import cut; list(cut(memoryview(bytes(100))))"
+        "from trtbuild.store.local.chunking import cut; list(cut(memoryview(bytes(100))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == ""
@@ -113,7 +113,7 @@ def test_threads_that_import_the_cutter_at_once_leave_standard_output_as_it_was(
     program = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from trtbuild.store import chunking
+from trtbuild.store.local import chunking
 before, together = sys.stdout, threading.Barrier(8)
 def first():
     together.wait()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing
-from trtbuild.store.check import stats, verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import stats, verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
 
 MIB = 1 << 20
 DAY = 86400.0
@@ -153,7 +153,7 @@ def test_quarantine_is_emptied_after_its_time(local: LocalStore) -> None:
 
 USER = """
 import sys
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 store = LocalStore(sys.argv[1])
 with store.session():
     print("ready", flush=True)
@@ -197,7 +197,9 @@ def test_a_parents_session_protects_what_its_workers_use(
     local: LocalStore, put: Callable[..., Record], child: Callable[..., Any]
 ) -> None:
     record = put(1, days=3)
-    code = "import sys; from trtbuild.store.local import LocalStore; assert LocalStore(sys.argv[1]).has(sys.argv[2])"
+    code = (
+        "import sys; from trtbuild.store.local.local import LocalStore; assert LocalStore(sys.argv[1]).has(sys.argv[2])"
+    )
     with local.session():
         child(code, local.root, record.outputs["plan"].sha256).finish()
         time.sleep(0.05)
@@ -208,9 +210,9 @@ def test_a_parents_session_protects_what_its_workers_use(
 
 BUILDER = """
 import random, sys, time
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.store.local import LocalStore
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.store.local.local import LocalStore
 store, random = LocalStore(sys.argv[1]), random.Random(int(sys.argv[2]))
 blobs = [b"small %d" % n for n in range(3)] + [bytes([n]) * (1 << 20) + b"tail" for n in range(3)]
 end, rounds, hits = time.time() + float(sys.argv[3]), 0, 0

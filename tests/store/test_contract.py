@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.ports import Store
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
+from trtbuild.core.recipes.ports import Store
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteRefused
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.local import LocalStore
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.memory import MemoryStore
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.http import HttpTransport
 from trtbuild.store.remote.memory import MemoryTransport
-from trtbuild.store.remote.objects import ObjectTransport
-from trtbuild.store.remote.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
-from trtbuild.store.remote.transport import Transport
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.objects import ObjectTransport
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.transports.transport import Transport
 
 Fixture = Callable[[str], Any]
 

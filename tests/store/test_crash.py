@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
 
 WRITER = """
 import random, sys
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.store.local import LocalStore
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.store.local.local import LocalStore
 store, seed = LocalStore(sys.argv[1]), int(sys.argv[2])
 shared = random.Random(0).randbytes(1_500_000)
 print("ready", flush=True)
@@ -65,7 +65,7 @@ def test_leftovers_of_the_killed_are_collected(tmp_path: Path, child: Callable[.
     holder = child(
         """
         import fcntl, os, sys
-        from trtbuild.store.local import LocalStore
+        from trtbuild.store.local.local import LocalStore
         store = LocalStore(sys.argv[1])
         store.put_bytes(b"x")
         unfinished = open(sys.argv[1] + "/tmp/unfinished", "wb")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.faults.damages import DAMAGES
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
-from trtbuild.store.action_result import list_key
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import list_key
 
 MIB = 1 << 20
 

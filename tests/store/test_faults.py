@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import StoreUnavailable
-from trtbuild.store.check import verify
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.local.local import LocalStore
 
 MIB = 1 << 20
 
@@ -83,7 +83,7 @@ def test_a_fault_while_publishing_a_record(
 LIMITED = """
 import resource, signal, sys
 from trtbuild.errors import StoreUnavailable
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = LocalStore(sys.argv[1])
 store.put_bytes(b"small")
@@ -107,7 +107,7 @@ def test_the_kernels_own_refusal(child: Callable[..., object], tmp_path: Path) -
 def test_a_source_that_cannot_be_read_is_not_the_stores_fault(
     local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trtbuild.store import chunking
+    from trtbuild.store.local import chunking
 
     (tmp_path / "in").write_bytes(bytes(40 * MIB))
 
@@ -116,7 +116,9 @@ def test_a_source_that_cannot_be_read_is_not_the_stores_fault(
             raise OSError(errno.EIO, "the disk of the source")
 
     windows_of_file = chunking.windows_of_file
-    monkeypatch.setattr("trtbuild.store.blobs.windows_of_file", lambda head, rest: windows_of_file(head, Failing()))  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        "trtbuild.store.local.blobs.windows_of_file", lambda head, rest: windows_of_file(head, Failing())
+    )  # type: ignore[arg-type]
     with pytest.raises(OSError, match="the disk of the source"):
         local.put_file(str(tmp_path / "in"))
     assert not local.root.exists()

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.ports import FileStamp
+from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.errors import SourceError
-from trtbuild.store import fingerprint
-from trtbuild.store.fingerprint import FileDigests
-from trtbuild.store.index import Index
-from trtbuild.store.local import LocalStore
+from trtbuild.store.digests import fingerprint
+from trtbuild.store.digests.fingerprint import FileDigests
+from trtbuild.store.digests.index import Index
+from trtbuild.store.local.local import LocalStore
 
 
 class Counting:

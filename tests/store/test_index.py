@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.store.index import Index
+from trtbuild.store.digests.index import Index
 
 
 @pytest.fixture
@@ -227,6 +227,6 @@ def test_threads(index: Index) -> None:
 
 
 def test_diskcache_is_imported_late() -> None:
-    code = "import sys, trtbuild.store.index, trtbuild.store.fingerprint; print('diskcache' in sys.modules)"
+    code = "import sys, trtbuild.store.digests.index, trtbuild.store.digests.fingerprint; print('diskcache' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"

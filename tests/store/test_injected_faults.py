@@ -20,9 +20,9 @@ from tests.faults.operations import LARGE, OPERATIONS, record
 from tests.faults.remote_operations import REMOTE_OPERATIONS
 from tests.faults.syscalls import outcome_of, traced
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
 
 #: Faults at so many calls of each operation, spread over all of them, the errors in turn.
 AT_MOST = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Output
-from trtbuild.core.trust import LOCAL, Signature
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.trust import LOCAL, Signature
 from trtbuild.errors import ConfigurationError
-from trtbuild.store import keyring as keyrings
-from trtbuild.store.keyring import Keyring, MachineKey, judge
-from trtbuild.store.signing import Signer
+from trtbuild.store.trust import keyring as keyrings
+from trtbuild.store.trust.keyring import Keyring, MachineKey, judge
+from trtbuild.store.trust.signing import Signer
 
 KEY, OTHER, DOCUMENT = "ab" * 32, "cd" * 32, Output("ef" * 32, 1234)
 CI, RELEASE, STRANGER = (

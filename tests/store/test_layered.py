@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
-from trtbuild.store import action_result
-from trtbuild.store.layered import SMALL, LayeredStore
-from trtbuild.store.layout import Kind
-from trtbuild.store.local import LocalStore
+from trtbuild.store.layers.layered import SMALL, LayeredStore
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote import files
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.trust import action_result
 
 MIB = 1 << 20
 

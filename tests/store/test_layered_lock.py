@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import RecordUntrusted
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.local import LocalStore
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trtbuild.store import leases
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local import leases
+from trtbuild.store.local.local import LocalStore
 
 KEY = "ab" * 32
 
 BUILDER = """
 import sys
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 store = LocalStore(sys.argv[1])
 print("ready", flush=True)
 with store.building("ab" * 32):
@@ -54,7 +54,7 @@ def test_building_excludes_processes_and_ends_with_them(tmp_path: Path, child: C
 def test_many_processes_build_one_after_the_other(tmp_path: Path, child: Callable[..., Any]) -> None:
     code = """
     import os, sys
-    from trtbuild.store.local import LocalStore
+    from trtbuild.store.local.local import LocalStore
     store, inside = LocalStore(sys.argv[1]), sys.argv[1] + "/inside"
     for _ in range(60):
         with store.building("ab" * 32):

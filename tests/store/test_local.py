@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
-from trtbuild.store import local as local_module
-from trtbuild.store.action_result import list_key
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local import local as local_module
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import list_key
 
 MIB = 1 << 20
 EntryPath = Callable[[LocalStore, str, str], Path]
@@ -269,7 +269,7 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
 READER = """
 import os, sys
 from trtbuild.errors import StoreUnavailable
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 if os.getuid() == 0:
     os.setgid(65534), os.setuid(65534)  # root is never refused
 root, sha256, key = sys.argv[1:]

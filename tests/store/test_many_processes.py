@@ -7,23 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trtbuild.store.action_result import ActionResult
-from trtbuild.store.check import verify
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import ActionResult
 
 PROCESSES, KEYS = 24, 8
 
 # One process imports what is needed, and forks the others: all begin in the same moment.
 AROUND = """
 import json, os, random, sys, traceback
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.store.collect import collect
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.local import LocalStore
-from trtbuild.store.remote.collection import LEAST_GRACE_S, collect_directory
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.collection.shared_directory import LEAST_GRACE_S, collect_directory
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
 
 root, processes, keys = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -152,9 +152,9 @@ def test_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None
 
 PREPARE = """
 import json, os, random, sys, time
-from trtbuild.store.remote.collection import collect_directory
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.collection.shared_directory import collect_directory
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
 root = sys.argv[1]
 store = RemoteStore(DirectoryTransport(RemoteSettings("team", "file://" + root)), "team")

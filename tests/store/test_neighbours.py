@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Record
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.core.recipes.record import Record
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
 
 MIB = 1 << 20
 YEAR_S = 365 * 86400.0
@@ -23,14 +23,14 @@ YEAR_S = 365 * 86400.0
 # What is imported is imported before: the interpreter may lie where only root can read.
 USER = """
 import ctypes, os, sys, logging
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import StoreUnavailable
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
-import trtbuild.store.chunking
-trtbuild.store.chunking._cutter()
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local.local import LocalStore
+import trtbuild.store.local.chunking
+trtbuild.store.local.chunking._cutter()
 umask, uid, groups, root, number, act = sys.argv[1:]
 os.umask(int(umask, 8))
 if int(uid):

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.record import Output
+from trtbuild.core.recipes.record import Output
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
-from trtbuild.store import action_result, publication
-from trtbuild.store.check import verify
-from trtbuild.store.collect import collect
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection.check import verify
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.local import publication
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust import action_result
 
 
 def pieces(count: int, size: int = 5000) -> dict[Output, bytes]:
@@ -203,9 +204,9 @@ def test_a_list_that_is_there_is_not_written_again(local: LocalStore, entry_path
 
 KILLED = """
 import os, random, signal, sys
-from trtbuild.core.record import Output
+from trtbuild.core.recipes.record import Output
 import hashlib
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 store, number = LocalStore(sys.argv[1]), int(sys.argv[2])
 generator = random.Random(1)
 print("ready", flush=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Output
+from trtbuild.core.recipes.record import Output
 from trtbuild.errors import ConfigurationError
-from trtbuild.store import signing
-from trtbuild.store.signing import PRIVATE, Signer, TrustedKey, check_domain, parse_revoked, parse_trusted
+from trtbuild.store.trust import signing
+from trtbuild.store.trust.signing import PRIVATE, Signer, TrustedKey, check_domain, parse_revoked, parse_trusted
 
 PUBLIC = bytes(range(32))
 ENCODED = base64.b64encode(PUBLIC).decode()
@@ -158,7 +158,6 @@ def test_without_cryptography_the_error_says_how_to_install_it(monkeypatch: pyte
 
 def test_keys_are_read_without_cryptography() -> None:
     """Who only reads a configuration does not wait for it."""
-    code = (
-        "import sys, trtbuild.store.signing as s; s.parse_trusted(sys.argv[1]); sys.exit('cryptography' in sys.modules)"
-    )
+    read = "import sys, trtbuild.store.trust.signing as signing; signing.parse_trusted(sys.argv[1])"
+    code = f"{read}; sys.exit('cryptography' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, f"ci:{ENCODED}"], check=True, timeout=60)

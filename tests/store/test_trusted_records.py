@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Output, Record
-from trtbuild.core.trust import Trust, domain_key
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Trust, domain_key
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
-from trtbuild.store import check
-from trtbuild.store.action_result import ActionResult, record_entry
-from trtbuild.store.collect import collect
-from trtbuild.store.keyring import Keyring, MachineKey
-from trtbuild.store.local import LocalStore
+from trtbuild.store.collection import check
+from trtbuild.store.collection.collect import collect
+from trtbuild.store.collection.search import records_of
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.memory import MemoryStore
-from trtbuild.store.search import records_of
-from trtbuild.store.signing import Signer
+from trtbuild.store.trust.action_result import ActionResult, record_entry
+from trtbuild.store.trust.keyring import Keyring, MachineKey
+from trtbuild.store.trust.signing import Signer
 
 CI, RELEASE, STRANGER = (
     Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "release", "stranger"))
@@ -85,7 +85,7 @@ def test_what_is_not_signed_counts_for_who_trusts_everybody(opened: Opened, put:
 
 
 def test_one_that_does_not_count_is_not_in_the_way(opened: Opened, put: Callable[..., Record]) -> None:
-    """Nobody can keep others from sharing by being first (core/trust.py, rule 4)."""
+    """Nobody can keep others from sharing by being first (core/recipes/trust.py, rule 4)."""
     key = put(opened(policy(STRANGER)), "stranger").recipe.key
     assert who(put(opened(policy(CI)), "ci")) == "ci"
     assert who(opened(policy(CI)).get_record(key)) == "ci"
@@ -397,5 +397,5 @@ def test_signatures_are_not_parsed_where_nothing_is_judged(
     at_ci: LocalStore, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = put(at_ci, "ci")
-    monkeypatch.setattr("trtbuild.store.action_result._signatures", lambda raw: pytest.fail("parsed"))
+    monkeypatch.setattr("trtbuild.store.trust.action_result._signatures", lambda raw: pytest.fail("parsed"))
     assert LocalStore(at_ci.root).get_record(record.recipe.key) == record

@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import helper as h
 
-from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
-from trtbuild.toolchain.table import installed_version
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.toolchain.libraries.table import installed_version
 
 
 @dataclass(frozen=True)

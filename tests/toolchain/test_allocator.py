@@ -10,7 +10,7 @@ import pytest
 CHILD = """
 import sys
 from pathlib import Path
-from trtbuild.toolchain import allocator
+from trtbuild.toolchain.compiling import allocator
 
 def resident_mib():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from onnx import helper as h
 
-from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
 from trtbuild.errors import EnvironmentFault, ToolchainError
-from trtbuild.toolchain import configuration
-from trtbuild.toolchain.compiler import Compiled, compile_engine, largest_sizes
+from trtbuild.toolchain.compiling import configuration
+from trtbuild.toolchain.compiling.compiler import Compiled, compile_engine, largest_sizes
 
 _HALF = ShapeRange((1, 8), (4, 8), (16, 8))
 
@@ -53,8 +53,8 @@ def test_equal_jobs_give_equal_bytes_one_after_another_and_at_once(mlp_job: Any)
 
 _SCRIPT = """
 import hashlib, json, sys
-from trtbuild.core.engine_job import EngineJob
-from trtbuild.toolchain.compiler import compile_engine
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.toolchain.compiling.compiler import compile_engine
 told = json.load(sys.stdin)
 blobs = {name: bytes.fromhex(data) for name, data in told["blobs"].items()}
 print(hashlib.sha256(compile_engine(EngineJob.from_json(told["job"]), blobs.__getitem__).plan).hexdigest())

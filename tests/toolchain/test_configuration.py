@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.engine_job import EngineJob
-from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
 from trtbuild.errors import ToolchainError
-from trtbuild.toolchain.configuration import configure
+from trtbuild.toolchain.compiling.configuration import configure
 
 from . import tensorrt86 as trt
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from onnx import helper as h
 
-from trtbuild.toolchain.counting import LIKELY
-from trtbuild.toolchain.foreign_types import foreign_nodes
-from trtbuild.toolchain.onnx_outline import outline
-from trtbuild.toolchain.releases import release
+from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
+from trtbuild.toolchain.libraries.releases import release
+from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.tensorrt8.counting import LIKELY
 
 OLD = release("tensorrt", "8.6.0")
 _SIZE = [h.make_node("Shape", ["i0"], ["v0"]), h.make_node("Gather", ["v0", "first"], ["size"])]

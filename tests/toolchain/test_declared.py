@@ -8,9 +8,9 @@ import pytest
 
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Built, Case, build
-from trtbuild.core.engine_job import Declared, EngineJob
+from trtbuild.core.engines.engine_job import Declared, EngineJob
 from trtbuild.errors import InconsistentShapes
-from trtbuild.toolchain.compiler import compile_engine
+from trtbuild.toolchain.compiling.compiler import compile_engine
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.toolchain.distributions import installed_version
+from trtbuild.toolchain.libraries.distributions import installed_version
 
 
 def install(folder: Path, name: str, version: str, *, header: str | None = None) -> None:

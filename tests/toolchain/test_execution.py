@@ -10,11 +10,11 @@ import pytest
 import tensorrt_rtx
 
 from tests.runtime.rigs import Rig, rig
-from trtbuild.core.execution import ContextOptions
+from trtbuild.core.engines.execution import ContextOptions
 from trtbuild.errors import EngineError, ToolchainMissing
-from trtbuild.toolchain import execution
-from trtbuild.toolchain.execution import TensorRTEngine, load_library
-from trtbuild.toolchain.execution_table import calls_of
+from trtbuild.toolchain.libraries.execution_table import calls_of
+from trtbuild.toolchain.running import execution
+from trtbuild.toolchain.running.execution import TensorRTEngine, load_library
 
 __all__ = ["rig"]
 

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import helper as h
 
-from trtbuild.toolchain.element_types import NAMES
-from trtbuild.toolchain.foreign_types import foreign_nodes
-from trtbuild.toolchain.onnx_outline import outline
-from trtbuild.toolchain.releases import release
+from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
+from trtbuild.toolchain.libraries.releases import release
+from trtbuild.toolchain.onnx_files.element_types import NAMES
+from trtbuild.toolchain.onnx_files.onnx_outline import outline
 
 RTX = release("tensorrt-rtx", "1.7.1").dtypes
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from onnx import helper as h
 
-from trtbuild.core.engine_job import EngineJob
-from trtbuild.core.spec import ShapeRange
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.model.spec import ShapeRange
 from trtbuild.stages.verify.narrow import in_float32
-from trtbuild.toolchain.compiler import compile_engine
-from trtbuild.toolchain.half_norms import _bfloat16_bits, typed_norms
-from trtbuild.toolchain.onnx_outline import outline
-from trtbuild.toolchain.preparing import prepared
-from trtbuild.toolchain.releases import release
+from trtbuild.toolchain.compiling.compiler import compile_engine
+from trtbuild.toolchain.compiling.preparing import prepared
+from trtbuild.toolchain.libraries.releases import release
+from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.tensorrt8.half_norms import _bfloat16_bits, typed_norms
 
 FLOAT, HALF, BFLOAT = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 CHANNELS = 8

@@ -12,8 +12,8 @@ import pytest
 from onnx import helper as h
 from onnx import numpy_helper
 
-from trtbuild.toolchain.half_weights import cast_weights
-from trtbuild.toolchain.onnx_outline import outline
+from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.tensorrt8.half_weights import cast_weights
 
 FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 

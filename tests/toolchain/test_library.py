@@ -6,7 +6,7 @@ import atexit
 from types import SimpleNamespace
 from typing import Any
 
-from trtbuild.toolchain import library
+from trtbuild.toolchain.libraries import library
 
 
 def test_one_builder_for_each_gpu_stays_and_is_let_go_at_the_end(monkeypatch: Any) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.programs import program
-from trtbuild.toolchain.mapped import check_mapped, library_version, mapped_files
-from trtbuild.toolchain.table import FLAVOURS, installed_version
+from trtbuild.toolchain.libraries.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 
 #: Loads libraries, and checks what is mapped then.
 _PROGRAM = """
 import ctypes, sys
 from trtbuild.errors import EnvironmentFault
-from trtbuild.toolchain.mapped import check_mapped, library_version, mapped_files
-from trtbuild.toolchain.table import FLAVOURS
+from trtbuild.toolchain.libraries.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.libraries.table import FLAVOURS
 
 toolchain, version, *files = sys.argv[1:]
 for file in files:
@@ -127,7 +127,7 @@ def test_a_library_that_was_replaced_under_the_process_still_says_what_it_is(tmp
     file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100300))
     replacing = (
         "import ctypes, os, sys; from pathlib import Path\n"
-        "from trtbuild.toolchain.mapped import library_version, mapped_files\n"
+        "from trtbuild.toolchain.libraries.mapped import library_version, mapped_files\n"
         "ctypes.CDLL(sys.argv[1]); os.unlink(sys.argv[1])\n"
         "assert 'libnvinfer.so.10 (deleted)' in Path('/proc/self/maps').read_text()\n"
         "assert Path(sys.argv[1]) in mapped_files()\n"

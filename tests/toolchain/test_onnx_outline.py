@@ -10,7 +10,7 @@ import pytest
 from onnx import helper as h
 from onnx import numpy_helper
 
-from trtbuild.toolchain.onnx_outline import outline
+from trtbuild.toolchain.onnx_files.onnx_outline import outline
 
 
 def test_nodes_weights_and_types_are_those_of_onnx(make_mlp: Any) -> None:

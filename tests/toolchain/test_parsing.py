@@ -9,7 +9,7 @@ import pytest
 from onnx import helper as h
 
 from trtbuild.errors import EnvironmentFault
-from trtbuild.toolchain.parsing import Parser
+from trtbuild.toolchain.compiling.parsing import Parser
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper as h
 
-from trtbuild.toolchain.float_types import float_types
-from trtbuild.toolchain.onnx_outline import outline
-from trtbuild.toolchain.precision import constrain, uses_half
+from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.tensorrt8.float_types import float_types
+from trtbuild.toolchain.tensorrt8.precision import constrain, uses_half
 
 from . import tensorrt86 as trt
 

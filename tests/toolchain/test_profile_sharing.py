@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.rigs import Rig, rig
-from trtbuild.core.execution import ContextOptions
+from trtbuild.core.engines.execution import ContextOptions
 from trtbuild.errors import EngineError
 
 __all__ = ["rig"]

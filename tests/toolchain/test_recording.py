@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trtbuild.core import network_document
-from trtbuild.core.engine_job import EngineJob, Weight
-from trtbuild.core.network_document import NotRecorded
-from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.partition import network_document
+from trtbuild.core.partition.network_document import NotRecorded
 from trtbuild.errors import ToolchainError
-from trtbuild.toolchain.compiler import compile_engine
-from trtbuild.toolchain.library import listening, load
-from trtbuild.toolchain.network import create_network
-from trtbuild.toolchain.recording import NetworkInput, Recorded, record
-from trtbuild.toolchain.releases import release
-from trtbuild.toolchain.replaying import Replayed, weight_names
-from trtbuild.toolchain.table import installed_version
+from trtbuild.toolchain.compiling.compiler import compile_engine
+from trtbuild.toolchain.libraries.library import listening, load
+from trtbuild.toolchain.libraries.releases import release
+from trtbuild.toolchain.libraries.table import installed_version
+from trtbuild.toolchain.networks.network import create_network
+from trtbuild.toolchain.networks.recording import NetworkInput, Recorded, record
+from trtbuild.toolchain.networks.replaying import Replayed, weight_names
 
 IMAGE = NetworkInput("image", "float32", ("d0", 3, "d1", "d2"))
 RNG = np.random.default_rng(0)

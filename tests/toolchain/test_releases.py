@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.spec import BuilderSettings, Target
+from trtbuild.core.model.spec import BuilderSettings, Target
 from trtbuild.errors import TargetUnsupported
-from trtbuild.toolchain.releases import release, unset
-from trtbuild.toolchain.table import check_release, stand_in
+from trtbuild.toolchain.libraries.releases import release, unset
+from trtbuild.toolchain.libraries.table import check_release, stand_in
 
 HOPPER = Target("hopper", 90, toolchain="tensorrt")
 

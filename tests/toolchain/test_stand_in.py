@@ -10,8 +10,9 @@ import pytest
 from onnx import helper as h
 
 from trtbuild.errors import ToolchainMissing
-from trtbuild.toolchain import parsing, table
-from trtbuild.toolchain.parsing import Parser
+from trtbuild.toolchain.compiling import parsing
+from trtbuild.toolchain.compiling.parsing import Parser
+from trtbuild.toolchain.libraries import table
 
 
 @pytest.fixture(scope="module")

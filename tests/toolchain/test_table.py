@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.spec import BuilderSettings, Target
+from trtbuild.core.model.spec import BuilderSettings, Target
 from trtbuild.errors import TargetUnsupported, ToolchainMissing
-from trtbuild.toolchain.devices import device_sms
-from trtbuild.toolchain.table import FLAVOURS, built_sms, check_target, host_platform, installed_version, opset
+from trtbuild.toolchain.libraries.devices import device_sms
+from trtbuild.toolchain.libraries.table import (
+    FLAVOURS,
+    built_sms,
+    check_target,
+    host_platform,
+    installed_version,
+    opset,
+)
 
 ADA = Target("ada", 89)
 HOPPER = Target("hopper", 90, toolchain="tensorrt")
@@ -84,8 +91,8 @@ def test_the_sms_that_a_plan_holds() -> None:
 def test_questions_import_no_library() -> None:
     code = (
         "import sys\n"
-        "from trtbuild.toolchain.table import installed_version, host_platform\n"
-        "from trtbuild.toolchain.devices import device_sms\n"
+        "from trtbuild.toolchain.libraries.table import installed_version, host_platform\n"
+        "from trtbuild.toolchain.libraries.devices import device_sms\n"
         "assert installed_version('tensorrt-rtx') and host_platform(); device_sms()\n"
         "print([m for m in ('tensorrt_rtx', 'tensorrt', 'numpy', 'torch', 'onnx') if m in sys.modules])"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.toolchain import timing_cache
+from trtbuild.toolchain.compiling import timing_cache
 
 
 class FakeCache:

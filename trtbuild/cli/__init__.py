@@ -1,1 +1,4 @@
-"""The command line: commands of a few lines, and what a person sees."""
+"""The command line: `main` declares the commands; each calls the driver and shows what it returns.
+
+Rooms, from the bottom: `terminal`, `screens`, `commands`.
+"""

@@ -14,13 +14,14 @@ from typing import Any
 
 import click
 
-from trtbuild.cli import completing, show, terminal
-from trtbuild.cli.cache_commands import cache
-from trtbuild.cli.options import common, depfile, request
-from trtbuild.cli.run_commands import bench
-from trtbuild.cli.run_commands import run as run_package
-from trtbuild.cli.sections import Sections, examples
-from trtbuild.cli.verify_command import verify
+from trtbuild.cli.commands import completing, show
+from trtbuild.cli.commands.cache_commands import cache
+from trtbuild.cli.commands.options import common, depfile, request
+from trtbuild.cli.commands.run_commands import bench
+from trtbuild.cli.commands.run_commands import run as run_package
+from trtbuild.cli.commands.sections import Sections, examples
+from trtbuild.cli.commands.verify_command import verify
+from trtbuild.cli.terminal import terminal
 from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
 Flags = dict[str, Any]
@@ -41,7 +42,7 @@ INTERRUPTED = 130
 def cli(context: click.Context, version: bool, flags: Flags) -> int:
     """Build TensorRT engines from manifests, and rebuild only what has changed."""
     if version:
-        from trtbuild.driver import versions
+        from trtbuild.driver.project import versions
 
         show.document(flags, versions.document(), lambda found: [f"trtbuild, version {found['trtbuild']}"])
         context.exit(0)
@@ -58,8 +59,8 @@ def init(source: str | None, flags: Flags) -> int:
 
     It is for SOURCE (module.path:callable), or for a small model that is written too. Nothing is overwritten.
     """
-    from trtbuild.cli import projects
-    from trtbuild.driver import new_project
+    from trtbuild.cli.screens import projects
+    from trtbuild.driver.answers import new_project
 
     show.document(flags, new_project.create(request(flags).project, source, new_project.here()), projects.begun)
     return 0
@@ -69,7 +70,7 @@ def init(source: str | None, flags: Flags) -> int:
 @common
 def doctor(flags: Flags) -> int:
     """What is wrong with this installation, and how to mend it."""
-    from trtbuild.cli import diagnoses
+    from trtbuild.cli.screens import diagnoses
     from trtbuild.driver.doctor import examination
 
     document = examination.examine(request(flags))
@@ -103,10 +104,12 @@ def completion(shell: str, flags: Flags) -> int:
 @common
 def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     """Bring the outputs of MODELS, or of all models, up to date."""
-    from trtbuild.cli import builds
-    from trtbuild.driver import report, standing, verified_build
-    from trtbuild.driver.build import build as run
-    from trtbuild.driver.workspace import Workspace
+    from trtbuild.cli.screens import builds
+    from trtbuild.driver.answers import report
+    from trtbuild.driver.building.build import build as run
+    from trtbuild.driver.project.workspace import Workspace
+    from trtbuild.driver.up_to_date import snapshot
+    from trtbuild.driver.verification import verified_build
 
     with show.watching(flags) as watcher:
         with watcher.phase("read the manifests"):
@@ -126,7 +129,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
         def answer(found: dict[str, Any]) -> str:
             return show.text(flags, found, builds.built)
 
-        standing.keep(workspace, verified_build.known(result), flags["arguments"], answer, beside)
+        snapshot.keep(workspace, verified_build.known(result), flags["arguments"], answer, beside)
     return 0 if result.ok else 1
 
 
@@ -135,8 +138,8 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
 @common
 def plan(models: tuple[str, ...], flags: Flags) -> int:
     """Say what a build would do, and why. Nothing is run; neither torch nor TensorRT is needed."""
-    from trtbuild.cli import plans
-    from trtbuild.driver import inquiries
+    from trtbuild.cli.screens import plans
+    from trtbuild.driver.answers import inquiries
 
     document = inquiries.plan(request(flags, models))
     show.document(flags, document, plans.planned)
@@ -148,8 +151,8 @@ def plan(models: tuple[str, ...], flags: Flags) -> int:
 @common
 def why(name: str, flags: Flags) -> int:
     """Why a step, or a model's steps, would run now, or last ran."""
-    from trtbuild.cli import plans
-    from trtbuild.driver import inquiries
+    from trtbuild.cli.screens import plans
+    from trtbuild.driver.answers import inquiries
 
     show.document(flags, inquiries.why(request(flags), name), plans.why)
     return 0
@@ -161,8 +164,8 @@ def why(name: str, flags: Flags) -> int:
 @common
 def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
     """The steps and what each of them consumes."""
-    from trtbuild.cli import graphs
-    from trtbuild.driver import inquiries
+    from trtbuild.cli.screens import graphs
+    from trtbuild.driver.answers import inquiries
 
     document = inquiries.graph(request(flags, models))
     show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_as(form))
@@ -173,8 +176,8 @@ def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
 @common
 def status(flags: Flags) -> int:
     """For each model: is it up to date, and if not, what has to run?"""
-    from trtbuild.cli import plans
-    from trtbuild.driver import inquiries
+    from trtbuild.cli.screens import plans
+    from trtbuild.driver.answers import inquiries
 
     show.document(flags, inquiries.status(request(flags)), plans.status)
     return 0
@@ -197,7 +200,7 @@ def inspect(path: str, layers: bool, trtexec: bool, memory: bool, onnx: str | No
 
     Inputs, profiles, targets, partitions, the operators that stayed in PyTorch, and what was verified.
     """
-    from trtbuild.cli import packages
+    from trtbuild.cli.screens import packages
     from trtbuild.driver import inspection
 
     document = inspection.inspect(request(flags), path, memory=memory, onnx=onnx)
@@ -216,8 +219,8 @@ def diff(first: str, second: str, flags: Flags) -> int:
 
     A and B are directories of packages, or names of models as they would be built now. The exit status is 1 if they differ.
     """
-    from trtbuild.cli import differences as shown
-    from trtbuild.driver import differences
+    from trtbuild.cli.screens import differences as shown
+    from trtbuild.driver.answers import differences
 
     document = differences.diff(request(flags), first, second)
     show.document(flags, document, shown.differing)
@@ -240,8 +243,8 @@ def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
     It is for MODELS, or for all models; everything has to be built, or in a cache. What is planned from then on is planned
     with the versions that it names, and cache gc keeps what it names.
     """
-    from trtbuild.cli import locks
-    from trtbuild.driver import locking
+    from trtbuild.cli.screens import locks
+    from trtbuild.driver.cache import locking
 
     document = locking.lock(request(flags, models), check=check)
     show.document(flags, document, locks.locked)

@@ -1,12 +1,9 @@
-"""Manifests: YAML files that declare models, shape profiles and targets, read into `trtbuild.core.spec` values.
+"""Manifests: YAML files that declare models, shape profiles and targets, read into `trtbuild.core.model.spec` values.
 
-The story, a file each: `files` finds and reads manifests and what they include; `tree` and `scalars` turn YAML text into
-nodes that know their place; `fields` says what may be written, with `kinds` for single values; `declared` checks one
-file's entries and `wording` says what is wrong; `namespace` merges the files of one manifest; `resolve`, with `source`
-and `shapes`, makes each model whole; `outputs` looks at all of them together. `schema` and `reference` describe the
-same fields to editors and people.
-
-Importing this package is cheap; pydantic and yaml are imported by the first call.
+In: a project's directory. Out: a `Project`, or every problem of every file at once. `project` tells the story: `files`
+finds and reads manifests, `declared` checks their entries, `namespace` merges files, `resolve`, `source` and `shapes` make
+each model whole. Rooms: `yaml_text` (text and lines), `format` (what may be written). Importing this is cheap: pydantic and
+yaml wait for a call.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.spec import Project
+from trtbuild.core.model.spec import Project
 
 __all__ = ["load", "reference", "schema"]
 
@@ -35,7 +32,7 @@ def load(project: Path, files: Sequence[str] | None = None) -> Project:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a manifest, for editors and other checkers."""
-    from trtbuild.manifest.schema import manifest_schema
+    from trtbuild.manifest.format.schema import manifest_schema
 
     return manifest_schema()
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from trtbuild.core.nearest import nearest, suggestion
-from trtbuild.core.spec import Origin
-from trtbuild.manifest import fields, kinds
+from trtbuild.core.model.spec import Origin
+from trtbuild.core.values.nearest import nearest, suggestion
 from trtbuild.manifest.files import ManifestFile
-from trtbuild.manifest.problems import Problems
-from trtbuild.manifest.tree import Node, kind_of
-from trtbuild.manifest.wording import check, check_fields
+from trtbuild.manifest.format import fields, kinds
+from trtbuild.manifest.format.wording import check, check_fields
+from trtbuild.manifest.yaml_text.problems import Problems
+from trtbuild.manifest.yaml_text.tree import Node, kind_of
 
 T = TypeVar("T")
 

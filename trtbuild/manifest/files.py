@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtbuild.core.spec import Origin
+from trtbuild.core.model.spec import Origin
 from trtbuild.errors import UsageError
-from trtbuild.manifest.fields import ManifestFields
+from trtbuild.manifest.format.fields import ManifestFields
+from trtbuild.manifest.format.wording import check
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
-from trtbuild.manifest.problems import Problems
-from trtbuild.manifest.tree import Node, parse
-from trtbuild.manifest.wording import check
+from trtbuild.manifest.yaml_text.problems import Problems
+from trtbuild.manifest.yaml_text.tree import Node, parse
 from trtbuild.regular import read_regular
 
 DEFAULT_FILE = "trtbuild.yaml"

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trtbuild.manifest import fields
 from trtbuild.manifest.declared import MERGED, Declared, DeclaredModel, Entry, Picked
 from trtbuild.manifest.files import ManifestFile
-from trtbuild.manifest.problems import Problems, place
+from trtbuild.manifest.format import fields
+from trtbuild.manifest.yaml_text.problems import Problems, place
 
 N = TypeVar("N", "Entry[fields.TargetFields]", "Entry[dict[str, fields.ShapeFields]]", DeclaredModel)
 

@@ -6,10 +6,10 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.spec import Origin
+from trtbuild.core.model.spec import Origin
 from trtbuild.manifest.declared import BROKEN, DeclaredModel, Picked
 from trtbuild.manifest.paths import outside
-from trtbuild.manifest.problems import Problems, place
+from trtbuild.manifest.yaml_text.problems import Problems, place
 
 #: Where the builder keeps what it knows about the project.
 STATE_FOLDER = ".trtbuild"

@@ -14,9 +14,9 @@ import posixpath
 import stat
 from pathlib import Path
 
-from trtbuild.core.nearest import nearest
-from trtbuild.core.spec import Origin
-from trtbuild.manifest.problems import Problems
+from trtbuild.core.model.spec import Origin
+from trtbuild.core.values.nearest import nearest
+from trtbuild.manifest.yaml_text.problems import Problems
 
 
 class ProjectPaths:

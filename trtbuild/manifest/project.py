@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trtbuild.core.spec import Model, Origin, Project
+from trtbuild.core.model.spec import Model, Origin, Project
 from trtbuild.manifest.declared import DeclaredModel, declare
 from trtbuild.manifest.files import ManifestFile, find, read_all
 from trtbuild.manifest.namespace import Namespace, merge
 from trtbuild.manifest.outputs import Output, check_apart
 from trtbuild.manifest.paths import ProjectPaths
-from trtbuild.manifest.problems import Problems, place
 from trtbuild.manifest.resolve import resolve
 from trtbuild.manifest.shapes import check_alone
+from trtbuild.manifest.yaml_text.problems import Problems, place
 
 
 def load_project(project: Path, files: Sequence[str] | None = None) -> Project:

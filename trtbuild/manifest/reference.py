@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trtbuild.core.spec import BuilderSettings
-from trtbuild.manifest import fields
+from trtbuild.core.model.spec import BuilderSettings
 from trtbuild.manifest.files import MINIMAL
-from trtbuild.manifest.kinds import KNOWN_SMS
-from trtbuild.manifest.tree import MAX_BYTES, MAX_DEPTH, MAX_NODES
-from trtbuild.manifest.wording import Expected, allowed
+from trtbuild.manifest.format import fields
+from trtbuild.manifest.format.kinds import KNOWN_SMS
+from trtbuild.manifest.format.wording import Expected, allowed
+from trtbuild.manifest.yaml_text.tree import MAX_BYTES, MAX_DEPTH, MAX_NODES
 
 _HEAD = f"""\
 # The manifest

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trtbuild.core.nearest import suggestion
-from trtbuild.core.spec import BuilderSettings, Model, Origin, PartitionSettings, Profile, Source, Target
+from trtbuild.core.model.spec import BuilderSettings, Model, Origin, PartitionSettings, Profile, Source, Target
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.manifest.declared import BROKEN, DeclaredModel, Entry, Picked
-from trtbuild.manifest.fields import ModelFields, TargetFields
+from trtbuild.manifest.format.fields import ModelFields, TargetFields
 from trtbuild.manifest.namespace import Namespace
 from trtbuild.manifest.outputs import Output, resolve_outputs
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
-from trtbuild.manifest.problems import Problems
 from trtbuild.manifest.shapes import Shapes, check_together, resolve_dims, resolve_inputs, resolve_profile
 from trtbuild.manifest.source import resolve_source
+from trtbuild.manifest.yaml_text.problems import Problems
 
 #: How platforms call the processors that trtbuild names in one way.
 _CPUS = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
@@ -96,7 +96,7 @@ class _Resolver:
         return picked.value if picked else ModelFields.model_fields[name].default
 
     def _settings(self, settings: Any, group: str) -> Any:
-        """The fields of a group that are said; the rest are the defaults of `core.spec`."""
+        """The fields of a group that are said; the rest are the defaults of `core.model.spec`."""
         said = {
             name.removeprefix(f"{group}."): tuple(picked.value) if isinstance(picked.value, list) else picked.value
             for name, picked in self._fields.items()

@@ -1,18 +1,18 @@
-"""A model's inputs, profiles and dims, and that they agree; `core.shapes` holds the rules, this file the places."""
+"""A model's inputs, profiles and dims, and that they agree; `core.model.shapes` holds the rules, this file the places."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.nearest import suggestion
-from trtbuild.core.shapes import ShapeProblem, derive
-from trtbuild.core.spec import Input, NamedDim, Origin, Profile, ShapeRange
-from trtbuild.core.value_ranges import Misfit, ValueRange, value_range
+from trtbuild.core.model.shapes import ShapeProblem, derive
+from trtbuild.core.model.spec import Input, NamedDim, Origin, Profile, ShapeRange
+from trtbuild.core.values.nearest import suggestion
+from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.manifest.declared import Entry, Picked
-from trtbuild.manifest.fields import DimFields, InputFields, ShapeFields
-from trtbuild.manifest.problems import Problems
-from trtbuild.manifest.tree import Node
+from trtbuild.manifest.format.fields import DimFields, InputFields, ShapeFields
+from trtbuild.manifest.yaml_text.problems import Problems
+from trtbuild.manifest.yaml_text.tree import Node
 
 ProfileEntry = Entry[dict[str, ShapeFields]]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtbuild.core.spec import Origin, Source
+from trtbuild.core.model.spec import Origin, Source
 from trtbuild.manifest.declared import Picked
-from trtbuild.manifest.fields import SourceFields
-from trtbuild.manifest.kinds import SOURCES
+from trtbuild.manifest.format.fields import SourceFields
+from trtbuild.manifest.format.kinds import SOURCES
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of, import_roots
-from trtbuild.manifest.problems import Problems
-from trtbuild.manifest.tree import Node
+from trtbuild.manifest.yaml_text.problems import Problems
+from trtbuild.manifest.yaml_text.tree import Node
 
 #: Kinds that name a callable; the others name a file, which is called so in messages.
 CALLABLES = ("python", "network")

@@ -1,1 +1,4 @@
-"""Loading and running packages. Not written yet: packages are built, and nothing here runs them."""
+"""Loading and running packages. No trtbuild build, store or TensorRT import is needed here: engines come as protocols.
+
+Rooms, from the bottom: `memory` and `packages`; `calls`; `engines`.
+"""

@@ -1,4 +1,4 @@
-"""Random tensors whose values lie in a range that somebody gave (`trtbuild.core.value_ranges`)."""
+"""Random tensors whose values lie in a range that somebody gave (`trtbuild.core.values.value_ranges`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from trtbuild.core.value_ranges import ValueRange
+from trtbuild.core.values.value_ranges import ValueRange
 
 
 def in_range(dtype: torch.dtype, shape: Sequence[int], values: ValueRange, generator: torch.Generator) -> torch.Tensor:

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteLied, RemoteRefused
-from trtbuild.store.action_result import ActionResult
-from trtbuild.store.layout import Kind
-from trtbuild.store.publication import copy_atomically
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.local.publication import copy_atomically
 from trtbuild.store.remote.files import Read
 from trtbuild.store.remote.records import MAX_ENTRY
+from trtbuild.store.trust.action_result import ActionResult
 
 SCHEMA = "trtbuild.bundle/1"
 

@@ -1,4 +1,4 @@
-"""A store in memory: for tests, and for what must leave nothing behind. It has the contract of core/ports.py.
+"""A store in memory: for tests, and for what must leave nothing behind. It has the contract of core/recipes/ports.py.
 
 It keeps blobs whole and records as their documents, and verifies what it reads as the others do, so that a test can
 damage it (`blobs`, `records`). Nothing is ever collected, so a session has nothing to do.
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from trtbuild.core.ports import FileStamp
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
-from trtbuild.core.trust import Everyone, Signature, Trust, domain_key, places
+from trtbuild.core.recipes.ports import FileStamp
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Everyone, Signature, Trust, domain_key, places
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
-from trtbuild.store.publication import copy_atomically
+from trtbuild.store.local.publication import copy_atomically
 
 
 class MemoryStore:
-    """The `Store` of core/ports.py, of this process alone."""
+    """The `Store` of core/recipes/ports.py, of this process alone."""
 
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust: Trust = trust or Everyone()
@@ -108,7 +108,7 @@ class MemoryStore:
         return {key for key in keys if any(name in self.records for name in places(self.trust, key))}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record, after its blobs, as core/ports.py says. Raises BlobMissing."""
+        """Publish a record, after its blobs, as core/recipes/ports.py says. Raises BlobMissing."""
         key = record.recipe.key
         with self._lock:
             winner = None if replace else self._usable(key, record)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.gpu.cases import cases, flat
 from benchmarks.gpu.project import Hardware, write_examples, write_resnet, write_vit
-from trtbuild.core.spec import Target
+from trtbuild.core.model.spec import Target
 
 _HOPPER = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
 

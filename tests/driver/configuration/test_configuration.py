@@ -12,8 +12,8 @@ import pytest
 from trtbuild.driver import configuration
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.errors import ConfigurationError, ConfigurationErrors
-from trtbuild.store.remote.settings import RemoteSettings
-from trtbuild.store.signing import Signer, parse_trusted
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust.signing import Signer, parse_trusted
 
 KEY = "ci:" + "A" * 43 + "="
 OTHER = "old:" + "B" * 42 + "A="

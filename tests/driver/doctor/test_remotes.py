@@ -15,8 +15,8 @@ from tests.store.remote.nginx import Nginx
 from trtbuild.driver.configuration import TrustSettings
 from trtbuild.driver.doctor import remotes
 from trtbuild.driver.doctor.finding import Finding
-from trtbuild.driver.workspace import Request
-from trtbuild.store.signing import Signer, TrustedKey
+from trtbuild.driver.project.workspace import Request
+from trtbuild.store.trust.signing import Signer, TrustedKey
 
 SECRET = "hunter2"
 

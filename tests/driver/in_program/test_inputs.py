@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.export import Dim
 
-from trtbuild.core.spec import Input as SpecInput
-from trtbuild.core.spec import NamedDim, ShapeRange
+from trtbuild.core.model.spec import Input as SpecInput
+from trtbuild.core.model.spec import NamedDim, ShapeRange
 from trtbuild.driver.in_program.inputs import Input, describe, dtype_name
 from trtbuild.errors import UsageError
 

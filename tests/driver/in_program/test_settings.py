@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.spec import BuilderSettings, PartitionSettings
+from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
 from trtbuild.driver.in_program.options import OPTIONS, options_of
 from trtbuild.driver.in_program.settings import ALIASES, NOT_NEEDED, builder_of, partition_of, precision_of
 from trtbuild.errors import UsageError

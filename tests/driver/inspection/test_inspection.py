@@ -14,9 +14,9 @@ import pytest
 
 from tests.driver.conftest import Small
 from trtbuild.driver.inspection import inspect
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
-from trtbuild.toolchain.releases import Release
+from trtbuild.toolchain.libraries.releases import Release
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_the_onnx_model_is_what_the_library_was_given(
         given.append((set(weights), release.opset))
         return onnx.helper.make_model(onnx.GraphProto(name="prepared")).SerializeToString(), {}
 
-    monkeypatch.setattr("trtbuild.toolchain.preparing.prepared", prepared)
+    monkeypatch.setattr("trtbuild.toolchain.compiling.preparing.prepared", prepared)
     document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
     assert {onnx.load(engine["onnx"]).graph.name for engine in document["engines"]} == {"prepared"}
     assert given and all(opset == 20 and names and {name[0] for name in names} == {"w"} for names, opset in given)
@@ -88,7 +88,7 @@ def test_a_package_of_older_files_has_no_layers(small: Small, tmp_path: Path) ->
 
 
 def test_device_memory_is_unknown_without_a_gpu(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtbuild.toolchain.devices.device_sms", lambda: ())
+    monkeypatch.setattr("trtbuild.toolchain.libraries.devices.device_sms", lambda: ())
     request = Request(small.project)
     assert inspect(request, "ranker")["memory"] is None
     assert inspect(request, "ranker", memory=True)["memory"]["because"] == "unknown without a GPU"

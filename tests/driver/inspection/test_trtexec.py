@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection.trtexec import Command, command
 
 BATCH = ["sym", 0]

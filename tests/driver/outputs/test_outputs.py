@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.packaging import SCHEMA
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.packages.packaging import SCHEMA
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver import outputs
 from trtbuild.errors import BlobMissing
-from trtbuild.store.fingerprint import FileDigests
-from trtbuild.store.index import Index
+from trtbuild.store.digests.fingerprint import FileDigests
+from trtbuild.store.digests.index import Index
 from trtbuild.store.memory import MemoryStore
 
 

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.driver.conftest import Small
+from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.bench import bench
-from trtbuild.driver.running.stopwatch import Budget
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.workers.stopwatch import Budget
 from trtbuild.errors import CallRefused, UsageError
 
 SHORT = Budget(0.0, 0.0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trtbuild.core.value_ranges import LIMITS, value_range
+from trtbuild.core.values.value_ranges import LIMITS, value_range
 from trtbuild.driver.running.device import put_on
 from trtbuild.driver.running.host_tensors import HostTensor, made_up, read, write
 from trtbuild.driver.running.run import _summary

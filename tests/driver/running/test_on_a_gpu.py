@@ -13,11 +13,11 @@ import pytest
 from tests.runtime.rigs import Rig, rig
 from tests.runtime.test_on_a_gpu import Make, load
 from trtbuild.driver.inspection import inspect
+from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.bench import bench
 from trtbuild.driver.running.run import run
-from trtbuild.driver.running.stopwatch import Budget
-from trtbuild.driver.triton_model import TritonPythonModel
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.running.triton_model import TritonPythonModel
+from trtbuild.driver.workers.stopwatch import Budget
 from trtbuild.errors import CallRefused
 
 __all__ = ["load", "rig"]
@@ -59,7 +59,8 @@ def test_bench_waits_for_the_gpu_after_every_call(project: Path, rig: Rig) -> No
 
 
 def test_device_memory_is_what_the_engines_say(project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trtbuild.toolchain import devices, execution
+    from trtbuild.toolchain.libraries import devices
+    from trtbuild.toolchain.running import execution
 
     monkeypatch.setattr(execution, "load_library", lambda name, version: rig.library)
     monkeypatch.setattr(devices, "use_device", lambda sm: devices.Device(0, sm, "H200", 1, "580"))

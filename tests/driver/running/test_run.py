@@ -11,11 +11,11 @@ import torch
 from safetensors.numpy import load_file
 
 from tests.driver.conftest import Small
+from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.device import OnDevice
 from trtbuild.driver.running.run import run
-from trtbuild.driver.workspace import Request
 from trtbuild.errors import CallRefused, NoFittingTarget, UsageError
-from trtbuild.runtime.package import open_package
+from trtbuild.runtime.packages.package import open_package
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_rejects_what_it_cannot_do(request_: Request, arguments: dict[str, objec
 
 
 def test_without_a_gpu_it_says_what_runs_without_one(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtbuild.toolchain.devices.device_sms", lambda: ())
+    monkeypatch.setattr("trtbuild.toolchain.libraries.devices.device_sms", lambda: ())
     with pytest.raises(NoFittingTarget, match="no GPU was found") as caught:
         run(request_, "ranker")
     assert "--device cpu" in str(caught.value.hint)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtbuild.core.package_index import PackageIndex, PackedDim, PackedProfile, PackedTensor
-from trtbuild.core.spec import ShapeRange
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedProfile, PackedTensor
 from trtbuild.driver.running.shapes import described, shapes_of
 
 B, H = ("sym", 0), ("mul", 32, ("sym", 1))

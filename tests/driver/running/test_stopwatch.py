@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.driver.running.stopwatch import (
+from trtbuild.driver.workers.stopwatch import (
     LEAST,
     LEAST_WARMUP,
     TURNS,

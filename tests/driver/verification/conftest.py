@@ -15,20 +15,20 @@ import torch
 
 from tests.conftest import CommandLine, step
 from tests.driver.verification.test_engines import FakeMemory
-from trtbuild.core import provenance
-from trtbuild.core.partitions import Partition
-from trtbuild.core.verification import Point
+from trtbuild.core.model.verification import Point
+from trtbuild.core.packages import provenance
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.engines import Fit
 from trtbuild.driver.verification.models import verify
-from trtbuild.driver.watcher import Watcher
-from trtbuild.driver.workspace import Request
-from trtbuild.runtime.package import Package
+from trtbuild.runtime.packages.package import Package
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import Torch, Weights
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 
 MANIFEST = """\
 version: 1

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Cut, cut_of
-from trtbuild.core.partitions import Partition
-from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
-from trtbuild.core.verification import tolerances
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.model.verification import tolerances
+from trtbuild.core.partition.partitions import Partition
 from trtbuild.driver.verification.engines import EngineRunner
 from trtbuild.errors import EngineError
-from trtbuild.runtime.stitching import Call
+from trtbuild.runtime.calls.call import Call
 from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import Torch, Weights
 

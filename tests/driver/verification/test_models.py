@@ -24,14 +24,14 @@ from tests.driver.verification.conftest import (
     verify_folders,
     verify_here,
 )
-from trtbuild.cli.verifications import verified
-from trtbuild.core import provenance
-from trtbuild.core.record import Record
-from trtbuild.driver import provenance_file
+from trtbuild.cli.screens.verifications import verified
+from trtbuild.core.packages import provenance
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.packages import provenance_file
+from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.verification import engines as engines_here
-from trtbuild.driver.workspace import Request, Workspace
 from trtbuild.stages.verify import inputs
-from trtbuild.store.local import LocalStore
+from trtbuild.store.local.local import LocalStore
 
 
 def test_what_is_right_is_recorded_and_not_done_again(trtbuild: CommandLine) -> None:

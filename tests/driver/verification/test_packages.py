@@ -18,11 +18,11 @@ from tests.driver.verification.conftest import (
     verify_folders,
     verify_here,
 )
-from trtbuild.core import provenance
+from trtbuild.core.packages import provenance
+from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
-from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import ToolchainMissing
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import Unchecked

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.shapes import ShapePlan, derive
-from trtbuild.core.spec import Input, Model, Origin, Profile, ShapeRange, Source
+from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.spec import Input, Model, Origin, Profile, ShapeRange, Source
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.errors import UsageError
 from trtbuild.stages.verify.inputs import read

@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import Dim
 
 from trtbuild.stages.convert.conversion import convert
-from trtbuild.toolchain.parsing import Parser
+from trtbuild.toolchain.compiling.parsing import Parser
 
 
 class Calls(nn.Module):

@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from trtbuild.core.partitions import TensorType
+from trtbuild.core.partition.partitions import TensorType
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.weights import materialize
-from trtbuild.stages.given import onnx_model
-from trtbuild.stages.given.forms import FORMS, Cut
+from trtbuild.stages.graphs import onnx_model
+from trtbuild.stages.graphs.forms import FORMS, Cut
 
 WEIGHT = np.arange(20, dtype=np.float32).reshape(4, 5)
 INPUT, OUTPUT = TensorType("float32", (["sym", 0], 4)), (["sym", 0], 5)

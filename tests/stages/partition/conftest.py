@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.spec import PartitionSettings
+from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.lower.run import lower
 from trtbuild.stages.partition.document import Partitioned
 from trtbuild.stages.partition.run import Refusal, partition

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.stages.partition import test_sizes as sizes
-from trtbuild.driver.judge import Judge
+from trtbuild.driver.workers.validator import Judge
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.convert.weights import materialize
 from trtbuild.store.memory import MemoryStore

@@ -14,7 +14,7 @@ from torch import nn
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Case, build
-from trtbuild.core.spec import NamedDim
+from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.lower import run as lowering
 from trtbuild.stages.partition import run as partitioning
@@ -116,7 +116,7 @@ def test_rule_14_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.Monke
     """What the guard is for: nobody says a word, and the model is another one at one row."""
     old_steps(monkeypatch)
     without_guard(monkeypatch)
-    monkeypatch.setattr("trtbuild.driver.handlers.compare_lowered", lambda *_: None)
+    monkeypatch.setattr("trtbuild.driver.workers.handlers.compare_lowered", lambda *_: None)
     case = decoder(precision="float16")
     with contextlib.suppress(RuntimeError):  # a reshape to two rows of what is one
         seen = differences(case, build(case))

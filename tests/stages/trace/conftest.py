@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.shapes import derive, symbol_values
-from trtbuild.core.spec import Input, NamedDim, Profile, ShapeRange, Source
+from trtbuild.core.model.shapes import derive, symbol_values
+from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
 from trtbuild.stages.trace import TraceJob
-from trtbuild.stages.trace.frames import Frames
-from trtbuild.stages.trace.places import Places
 from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 #: What a test writes for an input: min, opt and max shape, or one static shape.
 Shapes = Mapping[str, Sequence[Any]]

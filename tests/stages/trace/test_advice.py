@@ -9,8 +9,8 @@ from urllib.error import URLError
 import pytest
 import torch
 
-from trtbuild.core.spec import Input
-from trtbuild.stages.trace.advice import advice, misspelt_module, shape_advice, value_advice
+from trtbuild.core.model.spec import Input
+from trtbuild.stages.trace.user_code.advice import advice, misspelt_module, shape_advice, value_advice
 
 INPUTS = (Input("x", "float16"),)
 

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from trtbuild.stages.trace.aside import Aside
+from trtbuild.stages.trace.proof.background import Aside
 
 
 def test_the_answer_comes_from_another_process_and_nothing_stays_here() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.checks import refuse_training_mode
+from trtbuild.stages.trace.export.checks import refuse_training_mode
 
 SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 

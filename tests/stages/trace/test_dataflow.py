@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trtbuild.stages.trace.dataflow import CannotFollow, Flows
+from trtbuild.stages.trace.proof.dataflow import CannotFollow, Flows
 
 WEIGHT = torch.ones(4, 4)
 OTHER = torch.ones(4, 4)

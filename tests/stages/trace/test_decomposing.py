@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch._export import utils
 
-from trtbuild.stages.trace import exporting
-from trtbuild.stages.trace.decomposing import decomposed
+from trtbuild.stages.trace.export import exporting
+from trtbuild.stages.trace.export.decomposing import decomposed
 
 ROWS = {"x": ((1, 4, 8), (3, 4, 8), (8, 4, 8))}
 TWO = {"height": ((4, 6, 8), (4, 10, 8), (4, 16, 8))}
@@ -133,7 +133,7 @@ def test_the_program_that_is_handed_in_stays_as_it_is() -> None:
 
 
 def test_torch_still_has_what_tells_a_composite_operator() -> None:
-    """`stages.trace.decomposing` and `stages.lower.functionalize` use these two, which torch keeps to itself."""
+    """`stages.trace.export.decomposing` and `stages.lower.functionalize` use these two, which torch keeps to itself."""
     aten = torch.ops.aten
     assert [utils._is_cia_op(op) for op in (aten.reshape.default, aten.linear.default, aten.add.Tensor)] == [
         True,

@@ -17,9 +17,9 @@ import numpy
 import pytest
 import torch
 
-from trtbuild.core.dependency import Dependency
-from trtbuild.core.spec import Source
-from trtbuild.stages.trace.observe import file_digest, observe
+from trtbuild.core.model.spec import Source
+from trtbuild.core.recipes.dependency import Dependency
+from trtbuild.stages.trace.user_code.observe import file_digest, observe
 
 #: Files that the model reads, each by another reader.
 READ = {

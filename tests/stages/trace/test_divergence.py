@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtbuild.stages.trace.divergence import diverging_line
+from trtbuild.stages.trace.proof.divergence import diverging_line
 
 
 def branch(size: int) -> int:

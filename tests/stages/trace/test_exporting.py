@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trtbuild.core.spec import Input, NamedDim
+from trtbuild.core.model.spec import Input, NamedDim
 from trtbuild.errors import SourceError
 
 FREE = {"image": ((1, 4, 4), (8, 4, 4), (64, 4, 4))}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtbuild.core.spec import NamedDim
-from trtbuild.stages.trace.guards import guesses
+from trtbuild.core.model.spec import NamedDim
+from trtbuild.stages.trace.export.guards import guesses
 
 SHAPES = {"x": ((1, 4, 3), (8, 8, 3), (64, 32, 3))}
 DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.spec import Source
-from trtbuild.stages.trace.operators import Operators
-from trtbuild.stages.trace.places import Places
-from trtbuild.stages.trace.recording import Recorder
+from trtbuild.core.model.spec import Source
+from trtbuild.stages.trace.discovery.operators import Operators
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.places import Places
 
 MODEL = """
 import os

@@ -7,8 +7,8 @@ import struct
 import subprocess
 import sys
 
-from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
-from trtbuild.core.spec import Input, Source
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.model.spec import Input, Source
 from trtbuild.stages.trace import TraceJob
 
 JOB = TraceJob(
@@ -52,5 +52,7 @@ def test_a_place_is_the_first_origin_that_is_known() -> None:
 
 
 def test_planning_a_trace_imports_no_torch() -> None:
-    code = "import sys, trtbuild.stages.trace, trtbuild.stages.trace.observe; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, trtbuild.stages.trace, trtbuild.stages.trace.user_code.observe; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.dependency import Dependency
-from trtbuild.stages.trace import patterns
-from trtbuild.stages.trace.observe import file_digest, installed_version, observe
-from trtbuild.stages.trace.places import HOME, Place, Places
-from trtbuild.stages.trace.recording import Recorder
+from trtbuild.core.recipes.dependency import Dependency
+from trtbuild.stages.trace.discovery import patterns
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.observe import file_digest, installed_version, observe
+from trtbuild.stages.trace.user_code.places import HOME, Place, Places
 
 
 @pytest.fixture

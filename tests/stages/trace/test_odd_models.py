@@ -142,7 +142,7 @@ def test_a_key_without_a_letter_has_an_output_with_a_name(traced, job_of) -> Non
 
 def test_standard_output_that_is_gone(traced, job_of, monkeypatch) -> None:
     """The proof compares large points in a copy of the process, before which it writes out what is still held back."""
-    import trtbuild.stages.trace.proof as proof
+    import trtbuild.stages.trace.proof.proving as proof
 
     monkeypatch.setattr(proof, "WORTHWHILE_S", 0.0)
     monkeypatch.setattr(sys, "stdout", None)

@@ -14,12 +14,12 @@ import torch
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from trtbuild.core.spec import Input, NamedDim, Source
+from trtbuild.core.model.spec import Input, NamedDim, Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.convert.weights import materialize
-from trtbuild.stages.given.onnx_model import blob, for_opset, graph_text, node_names, types
-from trtbuild.stages.trace.graph_forms import Given
-from trtbuild.stages.trace.onnx_source import read_onnx
+from trtbuild.stages.graphs.onnx_model import blob, for_opset, graph_text, node_names, types
+from trtbuild.stages.trace.sources.graph_forms import Given
+from trtbuild.stages.trace.sources.onnx_source import read_onnx
 
 from .conftest import make_job
 

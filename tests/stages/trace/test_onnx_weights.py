@@ -13,7 +13,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.onnx_weights import take_weights
+from trtbuild.stages.trace.sources.onnx_weights import take_weights
 
 JOB: Any = SimpleNamespace(source=SimpleNamespace(target="m.onnx"), place=lambda *_: {})
 

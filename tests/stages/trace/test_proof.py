@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from trtbuild.core.spec import Input, NamedDim
+from trtbuild.core.model.spec import Input, NamedDim
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.proof import difference
+from trtbuild.stages.trace.proof.proving import difference
 
 BATCH = {"x": ((1, 4), (2, 4), (8, 4))}
 BY_TWO = {"x": ((4, 4), (8, 4), (16, 4))}

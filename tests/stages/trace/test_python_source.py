@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-from trtbuild.core.spec import Source
+from trtbuild.core.model.spec import Source
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.frames import Frames
-from trtbuild.stages.trace.places import Places
-from trtbuild.stages.trace.python_source import load_python
+from trtbuild.stages.trace.sources.python_source import load_python
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 MODULE = """\
 from torch import nn

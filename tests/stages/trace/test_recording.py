@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.places import Places
-from trtbuild.stages.trace.recording import Recorder
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.places import Places
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, pr
 
 
 def test_an_old_file_is_pinned_by_its_times(recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtbuild.stages.trace.recording._GRANULARITY_S", -1.0)
+    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)
     path = project / "a.txt"
     recorder.file(path)
     assert len(parts(recorder)["file:a.txt"]) == 64

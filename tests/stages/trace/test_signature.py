@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from torch import nn
 
-from trtbuild.core.spec import Input
+from trtbuild.core.model.spec import Input
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments
-from trtbuild.stages.trace.frames import Frames
-from trtbuild.stages.trace.places import Places
-from trtbuild.stages.trace.signature import bound_to_forward
+from trtbuild.stages.trace.export.signature import bound_to_forward
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 
 class Model(nn.Module):

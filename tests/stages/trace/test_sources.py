@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from trtbuild.core.spec import Input, NamedDim, Source
+from trtbuild.core.model.spec import Input, NamedDim, Source
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.frames import Frames
-from trtbuild.stages.trace.places import Places
-from trtbuild.stages.trace.sources import load
+from trtbuild.stages.trace.sources.loading import load
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 MODULE = """
 import torch

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from trtbuild.core.spec import Input, Source
+from trtbuild.core.model.spec import Input, Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.trace.frames import Frames
-from trtbuild.stages.trace.places import Places
 from trtbuild.stages.trace.run import Traced, trace_module
-from trtbuild.stages.trace.sources import load
+from trtbuild.stages.trace.sources.loading import load
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 from .conftest import ChildTrace, make_job
 

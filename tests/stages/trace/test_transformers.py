@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.spec import Input, NamedDim
+from trtbuild.core.model.spec import Input, NamedDim
 
 
 def test_a_vision_transformer(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:

@@ -13,9 +13,9 @@ from torch import nn
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.trace.frames import Frames
-from trtbuild.stages.trace.places import Places
 from trtbuild.stages.trace.run import trace_module
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.partitions import Partition, Partitions, TensorType
-from trtbuild.core.verification import Point, tolerances
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.verification import Point, tolerances
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.lower.run import lower
 from trtbuild.stages.program.functional import Program, functional

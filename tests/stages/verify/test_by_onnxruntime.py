@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of
-from trtbuild.core.verification import Point
+from trtbuild.core.model.verification import Point
 from trtbuild.stages.verify import by_onnxruntime
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import Fails, Unchecked, Weights

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, cut_of
-from trtbuild.core.verification import Point
+from trtbuild.core.model.verification import Point
 from trtbuild.errors import UsageError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.run import verify

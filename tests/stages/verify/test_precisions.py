@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of
-from trtbuild.core.partitions import Partition, Partitions, TensorType
-from trtbuild.core.spec import Precision
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.stages.verify import precisions
 from trtbuild.stages.verify.onnx_precisions import onnx_precisions
 

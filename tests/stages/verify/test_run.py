@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.spec import Precision
-from trtbuild.core.verification import TOLERANCES, Point, failures, tolerances
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import TOLERANCES, Point, failures, tolerances
+from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.job import VerifyJob

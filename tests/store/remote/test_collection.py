@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from tests.store.remote.nginx import Nginx
-from trtbuild.core.record import Output, Record
-from trtbuild.core.trust import Signature, domain_key
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Signature, domain_key
 from trtbuild.errors import BlobMissing, StoreUnavailable
-from trtbuild.store import action_result
-from trtbuild.store.action_result import ActionResult
-from trtbuild.store.remote.collection import GRACE_S, LEAST_GRACE_S, collect_directory
-from trtbuild.store.remote.directory import DirectoryTransport
+from trtbuild.store.collection.shared_directory import GRACE_S, LEAST_GRACE_S, collect_directory
 from trtbuild.store.remote.files import TRUSTED_S
-from trtbuild.store.remote.http import HttpTransport
-from trtbuild.store.remote.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust import action_result
+from trtbuild.store.trust.action_result import ActionResult
 
 HOUR, DAY, MIB = 3600.0, 86400.0, 1 << 20
 
@@ -497,7 +497,7 @@ def test_killed_before_any_change(root: Path, put: Callable[..., Record], monkey
 
 GC = """
 import sys
-from trtbuild.store.remote.collection import collect_directory
+from trtbuild.store.collection.shared_directory import collect_directory
 print("ready", flush=True)
 while True:
     collect_directory(sys.argv[1], max_size=int(sys.argv[2]), grace_s=0.05)
@@ -523,12 +523,12 @@ def test_really_killed(root: Path, put: Callable[..., Record], child: Callable[.
 
 WRITER = """
 import random, sys, time
-from trtbuild.core.recipe import Recipe
+from trtbuild.core.recipes.recipe import Recipe
 from tests.store.remote.nginx import Nginx
-from trtbuild.core.record import Output, Record
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, StoreError
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
 settings, random = RemoteSettings("team", "file://" + sys.argv[1]), random.Random(int(sys.argv[2]))
 blobs = [b"blob %d" % n for n in range(8)]

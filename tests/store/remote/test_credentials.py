@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.errors import ConfigurationError
-from trtbuild.store.remote.credentials import Credentials, environment_name, find, public_place
+from trtbuild.store.transports.credentials import Credentials, environment_name, find, public_place
 
 URL = "https://cache.example/team"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
-from trtbuild.store.remote import directory, shared_folder
-from trtbuild.store.remote.directory import EMPTY_BLOB, DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports import directory, shared_folder
+from trtbuild.store.transports.directory import EMPTY_BLOB, DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 LIMIT = 1 << 20
@@ -334,8 +334,8 @@ def test_urls() -> None:
 # What is imported is imported before: the interpreter may lie where only root can read.
 USER = """
 import os, sys
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 umask, uid, gid, groups, root, name = sys.argv[1:]
 os.umask(int(umask, 8))
 if int(uid):
@@ -411,8 +411,8 @@ def test_who_may_only_read_reads_and_is_refused_to_write(open_to_all: Path) -> N
     code = """
 import os, sys
 from trtbuild.errors import RemoteRefused
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 os.setgroups([]); os.setgid(64002); os.setuid(64002)
 share = DirectoryTransport(RemoteSettings("team", "file://" + sys.argv[1]))
 assert share.has("ac", "1" * 64) and share.get("ac", "1" * 64, 99) == b"mine"

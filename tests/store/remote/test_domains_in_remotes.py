@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Record
-from trtbuild.core.trust import domain_key
+from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.trust import domain_key
 from trtbuild.errors import RecordUntrusted
-from trtbuild.store.action_result import ActionResult
-from trtbuild.store.keyring import Keyring, MachineKey
-from trtbuild.store.local import LocalStore
+from trtbuild.store.layers.uploads import Uploads
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
-from trtbuild.store.remote.uploads import Uploads
-from trtbuild.store.signing import Signer
+from trtbuild.store.trust.action_result import ActionResult
+from trtbuild.store.trust.keyring import Keyring, MachineKey
+from trtbuild.store.trust.signing import Signer
 
 CI, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "stranger")))
 

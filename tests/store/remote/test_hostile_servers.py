@@ -13,8 +13,8 @@ import pytest
 
 from tests.store.remote.hostile import Server, Talk
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
-from trtbuild.store.remote.http import HttpTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.settings import RemoteSettings
 
 NAME = "ab" * 32
 LIMIT = 1 << 20

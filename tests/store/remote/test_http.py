@@ -22,10 +22,10 @@ import pytest
 from tests.store.remote.hostile import Server, Talk
 from tests.store.remote.nginx import Nginx
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFull, RemoteRefused
-from trtbuild.store.layout import Kind
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.http import HttpTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.settings import RemoteSettings
 
 DATA = b"some bytes of an engine" * 1000
 NAME = hashlib.sha256(DATA).hexdigest()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
-from trtbuild.store.remote.objects import ObjectTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.objects import ObjectTransport
+from trtbuild.store.transports.settings import RemoteSettings
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 LIMIT = 1 << 20
@@ -312,8 +312,8 @@ def test_without_obstore_the_command_is_said() -> None:
 import sys
 sys.modules["obstore"] = sys.modules["obstore.store"] = None
 from trtbuild.errors import ConfigurationError
-from trtbuild.store.remote.objects import ObjectTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.objects import ObjectTransport
+from trtbuild.store.transports.settings import RemoteSettings
 try:
     ObjectTransport(RemoteSettings("team", "s3://cache"))
 except ConfigurationError as error:

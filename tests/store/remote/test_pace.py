@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.store.remote.pace import QUEUED, Flow, Pace, Silence
-from trtbuild.store.remote.transport import SLOWEST
+from trtbuild.store.transports.pace import QUEUED, Flow, Pace, Silence
+from trtbuild.store.transports.transport import SLOWEST
 
 
 class Clock:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.store.remote.hostile import Server, Talk
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
-from trtbuild.store.layout import Kind
-from trtbuild.store.remote.http import HttpTransport
+from trtbuild.store.local.layout import Kind
 from trtbuild.store.remote.memory import MemoryTransport
-from trtbuild.store.remote.patience import Patient
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.patience import Patient
+from trtbuild.store.transports.settings import RemoteSettings
 
 NAME = "ab" * 32
 LIMIT = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trtbuild.errors import ConfigurationError
-from trtbuild.store.remote.proxies import proxy_for
-from trtbuild.store.remote.route import Proxy
+from trtbuild.store.transports.proxies import proxy_for
+from trtbuild.store.transports.route import Proxy
 
 PROXY = "http://proxy.example:3128"
 

@@ -18,10 +18,10 @@ from tests.store.remote.test_objects import Server as ObjectServer
 from tests.store.remote.test_objects import answer, server  # noqa: F401 - a fixture
 from tests.store.remote.test_patience import NAME, Scripted
 from trtbuild.errors import RemoteDown
-from trtbuild.store.remote.http import HttpTransport
-from trtbuild.store.remote.objects import ObjectTransport
-from trtbuild.store.remote.patience import Patient
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.objects import ObjectTransport
+from trtbuild.store.transports.patience import Patient
+from trtbuild.store.transports.settings import RemoteSettings
 
 SIZE = 15_000_000
 LIMIT = 16 << 20
@@ -118,8 +118,8 @@ def test_an_object_that_drips(server: Callable[..., ObjectServer]) -> None:  # n
 _READING = """
 import sys
 from trtbuild.errors import RemoteDown
-from trtbuild.store.remote.directory import DirectoryTransport
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
 
 share = DirectoryTransport(RemoteSettings("team", sys.argv[1], patience_s=0.4))
 try:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.core.record import Output, Record
-from trtbuild.core.trust import Everyone, Trust, domain_key
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Everyone, Trust, domain_key
 from trtbuild.errors import RecordUntrusted
-from trtbuild.store.action_result import record_entry
-from trtbuild.store.keyring import Keyring, MachineKey
-from trtbuild.store.layered import LayeredStore
-from trtbuild.store.layout import Kind
-from trtbuild.store.local import LocalStore
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
-from trtbuild.store.signing import Signer
+from trtbuild.store.trust.action_result import record_entry
+from trtbuild.store.trust.keyring import Keyring, MachineKey
+from trtbuild.store.trust.signing import Signer
 
 CI, PULL, STRANGER = (Signer(name, bytes([n] * 32)) for n, name in enumerate(("ci", "pr", "stranger"), 1))
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtbuild.core.nearest import suggestion
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.configuration.file import ConfigFile, Place
 from trtbuild.driver.configuration.sources import FIELDS, Sources
 from trtbuild.errors import ConfigurationError
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.settings import RemoteSettings
 
 MODES = ("r", "w", "rw")
 SCHEMES = ("http", "https", "file", "s3", "gs", "az")

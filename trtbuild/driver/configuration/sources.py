@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from trtbuild.core.nearest import suggestion
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.configuration.file import ConfigFile, Place
 from trtbuild.errors import ConfigurationError, ConfigurationErrors, UsageError
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.core.nearest import suggestion
-from trtbuild.driver.configuration import TrustSettings, expanded
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.configuration.file import Place
+from trtbuild.driver.configuration.settings import TrustSettings, expanded
 from trtbuild.driver.configuration.sources import Sources
 from trtbuild.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from trtbuild.store.signing import TrustedKey
+    from trtbuild.store.trust.signing import TrustedKey
 
 #: A trusted key that is written as a table.
 KEY_FIELDS = ("name", "key", "expires", "domains")
@@ -38,10 +38,10 @@ def configured(sources: Sources) -> TrustSettings:
 
 
 def _parsed(sources: Sources, how: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
-    """What a function of `store.signing` makes of texts; it is imported only if there are any."""
+    """What a function of `store.trust.signing` makes of texts; it is imported only if there are any."""
     found = []
     for text, place in texts:
-        from trtbuild.store import signing
+        from trtbuild.store.trust import signing
 
         parsed = sources.tried(place, lambda: getattr(signing, how)(text))  # noqa: B023
         if parsed is not None:

@@ -1,4 +1,11 @@
-"""All checks, in order, and what they come to."""
+"""All checks, in order, and what they come to.
+
+Rules
+1. A check returns findings and never raises: what it meets is what it finds.
+2. Nothing is changed but files of its own, which it removes.
+3. A problem keeps something from working, a warning may; each has the command that mends it (`fix`).
+4. Where nothing of torch is installed that is no fault: such a machine plans, and takes what others have built.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ from typing import Any
 
 from trtbuild.driver.doctor import interpreter, libraries, machine, project, remotes, storage
 from trtbuild.driver.doctor.finding import Finding, problem
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 
 Document = dict[str, Any]

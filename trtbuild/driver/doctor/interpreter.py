@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import trtbuild
+from trtbuild import errors
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 
 #: `requires-python` of pyproject.toml.
@@ -29,7 +29,7 @@ def python() -> Finding:
 
 def installations() -> list[Finding]:
     """The trtbuild that is imported, and others that it hides or that hide it."""
-    folder = Path(trtbuild.__file__).resolve().parent
+    folder = Path(errors.__file__).resolve().parent
     versions = _installed()
     others = [path for path in _packages() if path != folder]
     version = versions[0][1] if versions else None

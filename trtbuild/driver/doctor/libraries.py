@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
-from trtbuild.driver.environment import TORCH_SIDE
-from trtbuild.toolchain import table
+from trtbuild.driver.project.environment import TORCH_SIDE
+from trtbuild.toolchain.libraries import table
 
 #: How long an import may take, in seconds.
 LIMIT_S = 120.0

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from trtbuild.driver.doctor.finding import Finding, ok, warning
-from trtbuild.toolchain import table
+from trtbuild.toolchain.libraries import table
 
 LIMIT_S = 30.0
 
@@ -22,7 +22,7 @@ SKEW_S = 2.0
 def gpu() -> Finding:
     """The GPUs here, and what that means for the toolchains that are installed. Asked in a child process: a driver that
     is broken may end it."""
-    code = "from trtbuild.toolchain import devices; print('sms', *devices.device_sms())"
+    code = "from trtbuild.toolchain.libraries import devices; print('sms', *devices.device_sms())"
     try:
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -9,8 +9,8 @@ from pathlib import Path
 from trtbuild import manifest
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.errors import ManifestErrors, TrtbuildError
-from trtbuild.toolchain import table
-from trtbuild.toolchain.devices import device_sms
+from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.devices import device_sms
 
 
 def declared(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:

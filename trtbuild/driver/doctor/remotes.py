@@ -14,16 +14,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import trtbuild
-from trtbuild.core.nearest import nearest
-from trtbuild.core.trust import Everyone
-from trtbuild.driver import configuration, wiring
+from trtbuild import errors
+from trtbuild.core.recipes.trust import Everyone
+from trtbuild.core.values.nearest import nearest
+from trtbuild.driver import configuration
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.configuration.remotes import variable_part
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import ConfigurationError, ConfigurationErrors, RemoteFault, RemoteRefused
-from trtbuild.store.remote.settings import RemoteSettings
+from trtbuild.store.transports.settings import RemoteSettings
 
 #: A trusted key that ends within this many days is told of.
 SOON_DAYS = 30
@@ -125,7 +126,7 @@ def _who(settings: RemoteSettings) -> str:
     """Where the credentials come from."""
     if not settings.url.lower().startswith("http"):
         return ""
-    from trtbuild.store.remote import credentials
+    from trtbuild.store.transports import credentials
 
     found = credentials.find(settings.name, settings.url)
     return ", without credentials" if found is None else f", with credentials from {found.source}"
@@ -182,7 +183,7 @@ def _trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
 
 def _clock() -> Iterator[Finding]:
     """Expiry goes by this machine's clock. It cannot be earlier than what it runs was written."""
-    written_s = Path(trtbuild.__file__).stat().st_mtime
+    written_s = Path(errors.__file__).stat().st_mtime
     if time.time() < written_s - 86400:
         yield warning(
             "trust",

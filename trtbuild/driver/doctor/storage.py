@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from trtbuild.driver import wiring
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
+from trtbuild.driver.project import wiring
 from trtbuild.errors import StoreUnavailable
-from trtbuild.store.index import Index
-from trtbuild.store.layout import Layout, listed
-from trtbuild.store.leftovers import UNFINISHED_AGE_S
+from trtbuild.store.digests.index import Index
+from trtbuild.store.local.layout import Layout, listed
+from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
 #: Free space below which a build of ordinary engines may fail, and below which it will, in bytes.
 LITTLE = 10 << 30

@@ -17,21 +17,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.core import keys
-from trtbuild.core.binding import weights_to_json
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.record import Output
-from trtbuild.core.shapes import ShapePlan, derive
-from trtbuild.core.spec import Model, Origin, Source
-from trtbuild.driver import report
+from trtbuild.core.engines.binding import weights_to_json
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.spec import Model, Origin, Source
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.record import Output
+from trtbuild.driver.answers import report
 from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.described import Described
 from trtbuild.driver.in_program.exported import describe_program
-from trtbuild.driver.in_program.inputs import Described, Input, describe
+from trtbuild.driver.in_program.inputs import Input, describe
+from trtbuild.driver.in_program.messages import in_arguments
 from trtbuild.driver.in_program.options import Options, options_of
-from trtbuild.driver.in_program.said import in_arguments
 from trtbuild.driver.in_program.targets import ensure_gpu
 from trtbuild.errors import InternalError, UsageError
-from trtbuild.runtime.callers import user_frame
+from trtbuild.runtime.calls.callers import user_frame
 
 if TYPE_CHECKING:
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
@@ -80,8 +81,8 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     that asks."""
     from trtbuild.driver.in_program.saving import save
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
-    from trtbuild.driver.loading import load_package
-    from trtbuild.runtime.torch_part import made_on_the_cpu
+    from trtbuild.driver.packages.loading import load_package
+    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
 
     started = time.monotonic()
     shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
@@ -186,7 +187,7 @@ def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
 
 def _put(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:
     """Keep what a trace left; the outputs of its record."""
-    from trtbuild.driver.handlers import tensor_bytes
+    from trtbuild.driver.workers.handlers import tensor_bytes
 
     outputs = {
         "program": put(traced.program),
@@ -206,8 +207,8 @@ def _put(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, 
 
 def _build(space: ProgramWorkspace) -> report.Document:
     """Build; raises what went wrong."""
-    from trtbuild.driver.build import build
-    from trtbuild.driver.watcher import Watcher
+    from trtbuild.driver.building.build import build
+    from trtbuild.driver.building.events import Watcher
 
     frozen, collects = gc.get_freeze_count(), gc.isenabled()
     try:

@@ -21,15 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trtbuild.core import spec
-from trtbuild.core.spec import NamedDim, Origin, Profile, ShapeRange
+from trtbuild.core.model import spec
+from trtbuild.core.model.spec import NamedDim, Origin, Profile, ShapeRange
 from trtbuild.driver.in_program.compiling import build_module, caller
-from trtbuild.driver.in_program.inputs import Described, dtype_name
+from trtbuild.driver.in_program.described import Described
+from trtbuild.driver.in_program.inputs import dtype_name
 from trtbuild.driver.in_program.kept_weights import KeptWeights
+from trtbuild.driver.in_program.messages import in_arguments
 from trtbuild.driver.in_program.options import Options, options_of
-from trtbuild.driver.in_program.said import in_arguments
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
-from trtbuild.runtime.callers import warn
+from trtbuild.runtime.calls.callers import warn
 
 #: How often weights may change, where each time fewer than so many calls came before.
 CHANGES, SETTLED = 2, 100

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trtbuild.core.spec import NamedDim, Profile, ShapeRange
+from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
 from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.described import Described
 from trtbuild.errors import UsageError
-
-if TYPE_CHECKING:
-    from trtbuild.driver.in_program.inputs import Described
-
 
 _EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=32)}}'
 

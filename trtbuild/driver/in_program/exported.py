@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trtbuild.core.spec import Input as SpecInput
-from trtbuild.core.spec import NamedDim, Profile, ShapeRange
-from trtbuild.driver.in_program.inputs import Described, describe
+from trtbuild.core.model.spec import Input as SpecInput
+from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
+from trtbuild.driver.in_program.described import Described
+from trtbuild.driver.in_program.inputs import describe
 from trtbuild.errors import UsageError
 
 

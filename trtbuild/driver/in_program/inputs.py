@@ -13,14 +13,14 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
-from trtbuild.core import spec
-from trtbuild.core.spec import NamedDim, Profile, ShapeRange
-from trtbuild.core.value_ranges import Misfit, ValueRange, value_range
+from trtbuild.core.model import spec
+from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
+from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.described import Described
 from trtbuild.driver.in_program.export_dims import with_dims
 from trtbuild.errors import UsageError
 
@@ -87,15 +87,6 @@ class Input:
             shape = f"min_shape={sizes.min}, opt_shape={sizes.opt}, max_shape={sizes.max}"
         values = f", range={self.range}" if self.range is not None else ""
         return f"Input({shape}, dtype={self.dtype!r}{values}" + (f", name={self.name!r})" if self.name else ")")
-
-
-@dataclass(frozen=True)
-class Described:
-    """A module's inputs, in the order of its arguments, positional ones first; the profiles and named dims over them."""
-
-    inputs: tuple[spec.Input, ...]
-    profiles: tuple[Profile, ...]
-    dims: tuple[NamedDim, ...] = ()
 
 
 def describe(

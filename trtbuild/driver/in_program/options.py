@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.core.spec import BuilderSettings, PartitionSettings, Precision, Target
+from trtbuild.core.model.spec import BuilderSettings, PartitionSettings, Precision, Target
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
 from trtbuild.driver.in_program.targets import target_of
-from trtbuild.driver.loading import gpu_number
+from trtbuild.driver.packages.loading import gpu_number
 from trtbuild.errors import UsageError
 
 

@@ -10,7 +10,7 @@ from trtbuild.driver.in_program import checked
 from trtbuild.driver.outputs.files import remove
 from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError
-from trtbuild.runtime.package import INDEX, Package
+from trtbuild.runtime.packages.package import INDEX, Package
 
 #: Endings of files that this does not write. A directory with such a name would deceive whoever opens it.
 _FILES = frozenset({".ep", ".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
@@ -62,8 +62,8 @@ def save(
 
 def pt2_bytes(package: Package, target: str) -> bytes:
     """The bytes of the ``.pt2`` file for one target of a package."""
-    from trtbuild.driver.engine_operator import register
-    from trtbuild.runtime.torch_part import made_on_the_cpu
+    from trtbuild.driver.packages.engine_operator import register
+    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
     from trtbuild.stages.pt2.writing import about, write_pt2
 
     register()
@@ -96,7 +96,7 @@ def _write_package(package: Package, root: Path) -> None:
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:
-    from trtbuild.store.publication import copy_atomically
+    from trtbuild.store.local.publication import copy_atomically
 
     path.parent.mkdir(parents=True, exist_ok=True)
     copy_atomically([memoryview(data)], str(path))

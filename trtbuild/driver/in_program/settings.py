@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from trtbuild.core.nearest import suggestion
-from trtbuild.core.spec import BuilderSettings, PartitionSettings, Precision
+from trtbuild.core.model.spec import BuilderSettings, PartitionSettings, Precision
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.inputs import SHORT, dtype_name
 from trtbuild.errors import UsageError
@@ -73,7 +73,7 @@ def partition_of(
     granularity: Any,
 ) -> PartitionSettings:
     """How the graph is cut. Raises UsageError."""
-    from trtbuild.manifest.fields import PartitionFields
+    from trtbuild.manifest.format.fields import PartitionFields
 
     operators = checked.listed("torch_executed_ops", torch_executed_ops, '["aten.relu"]')
     given: dict[str, Any] = {
@@ -91,7 +91,7 @@ def partition_of(
 def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderSettings:
     """TensorRT's builder settings, by the manifest's names or Torch-TensorRT's. `others` are what else might be meant by a
     name that is none of these. Raises UsageError."""
-    from trtbuild.manifest.fields import BuilderFields
+    from trtbuild.manifest.format.fields import BuilderFields
 
     named: dict[str, Any] = {}
     called: dict[str, str] = {}
@@ -128,7 +128,7 @@ def _settings(defaults: Any, model: Any, given: Mapping[str, Any], called: Mappi
 
 def _refused(details: Any, model: Any, given: Mapping[str, Any], called: Mapping[str, str]) -> UsageError:
     """What pydantic says of one of `given`, in a manifest's words."""
-    from trtbuild.manifest.wording import Expected, allowed
+    from trtbuild.manifest.format.wording import Expected, allowed
 
     place: Expected | None = Expected(model)
     name, entry = "a setting", False

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trtbuild.core.spec import Compatibility, Target, ToolchainName
-from trtbuild.driver.loading import gpu_number
+from trtbuild.core.model.spec import Compatibility, Target, ToolchainName
+from trtbuild.driver.packages.loading import gpu_number
 from trtbuild.errors import EnvironmentFault, NoFittingTarget, UsageError
-from trtbuild.toolchain import table
-from trtbuild.toolchain.devices import device_sms
+from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.devices import device_sms
 
 _SM = re.compile(r"^(?:sm_?)?(\d{2,3})$|^(\d{1,2})\.(\d)$", re.IGNORECASE)
 
@@ -58,7 +58,7 @@ def _sm(target: Any) -> int:
 def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
     from pydantic import ValidationError
 
-    from trtbuild.manifest.fields import TargetFields
+    from trtbuild.manifest.format.fields import TargetFields
 
     said = {name: value for name, value in given.items() if name != "name"}
     try:
@@ -76,7 +76,7 @@ def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
 
 
 def _refused(given: Mapping[str, Any], details: Any, model: Any) -> UsageError:
-    from trtbuild.manifest.wording import Expected, allowed
+    from trtbuild.manifest.format.wording import Expected, allowed
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'
     name = str(details["loc"][0]) if details["loc"] else ""

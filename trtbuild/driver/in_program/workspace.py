@@ -17,22 +17,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtbuild.core.graph import ModelPlan, step_id
-from trtbuild.core.package_reading import read_index
-from trtbuild.core.planning import plan_model
-from trtbuild.core.ports import Store
-from trtbuild.core.record import Output, Record
-from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.spec import Model
-from trtbuild.driver import environment, wiring
-from trtbuild.driver.history import History
-from trtbuild.driver.outcome import Written
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Model
+from trtbuild.core.packages.package_reading import read_index
+from trtbuild.core.planning.graph import ModelPlan, step_id
+from trtbuild.core.planning.model_plan import plan_model
+from trtbuild.core.recipes.ports import Store
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.outputs import OutputFile
 from trtbuild.driver.outputs.packages import INDEX
-from trtbuild.driver.workspace import Request, Workspace
+from trtbuild.driver.project import environment, wiring
+from trtbuild.driver.project.history import History
+from trtbuild.driver.project.outcome import Written
+from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import PackageDamaged, StoreError
-from trtbuild.runtime.inside import Inside
-from trtbuild.runtime.package import Package
+from trtbuild.runtime.packages.inside import Inside
+from trtbuild.runtime.packages.package import Package
 
 
 class ProgramWorkspace(Workspace):

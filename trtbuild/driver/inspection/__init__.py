@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core import provenance
-from trtbuild.core.engine_layers import layers
+from trtbuild.core.engines.engine_layers import layers
+from trtbuild.core.packages import provenance
+from trtbuild.driver.answers.subjects import Subject, of_package
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
 from trtbuild.driver.inspection.source_form import source_form
 from trtbuild.driver.inspection.trtexec import Command, command
-from trtbuild.driver.packages_here import package_of
-from trtbuild.driver.subjects import Subject, of_package
-from trtbuild.driver.workspace import Request
+from trtbuild.driver.packages.lookup import package_of
+from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import PackageError
-from trtbuild.runtime.package import Package, open_package
+from trtbuild.runtime.packages.package import Package, open_package
 
 Document = dict[str, Any]
 

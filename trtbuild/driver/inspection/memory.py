@@ -15,11 +15,11 @@ def device_memory(path: Path) -> Document:
 
     `because` says why nothing is known: there is no GPU, or none that the package is for.
     """
-    from trtbuild.driver.loading import here
-    from trtbuild.runtime.choice import choose_target
-    from trtbuild.runtime.package import open_package
-    from trtbuild.toolchain import devices
-    from trtbuild.toolchain.execution import load_library
+    from trtbuild.driver.packages.loading import here
+    from trtbuild.runtime.packages.choice import choose_target
+    from trtbuild.runtime.packages.package import open_package
+    from trtbuild.toolchain.libraries import devices
+    from trtbuild.toolchain.running.execution import load_library
 
     nothing: Document = {"target": None, "contexts": {}, "because": None}
     sms = devices.device_sms()

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.network_document import is_document
-from trtbuild.driver import wiring
-from trtbuild.driver.subjects import Subject
-from trtbuild.driver.workspace import Request
+from trtbuild.core.partition.network_document import is_document
+from trtbuild.driver.answers.subjects import Subject
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, TrtbuildError, UsageError
 
 
@@ -23,13 +23,13 @@ def write_onnx(request: Request, index: Mapping[str, Any], subject: Subject, fol
     """
     try:
         from trtbuild.stages.convert.weights import materialize
-        from trtbuild.toolchain.preparing import prepared
+        from trtbuild.toolchain.compiling.preparing import prepared
     except ImportError as error:
         raise EnvironmentFault(
             f"ONNX models are put together by {error.name}, which is not installed", hint="pip install onnx numpy"
         ) from None
-    from trtbuild.store.publication import copy_atomically
-    from trtbuild.toolchain.releases import release
+    from trtbuild.store.local.publication import copy_atomically
+    from trtbuild.toolchain.libraries.releases import release
 
     project = Path(request.project).absolute()
     configured = wiring.configuration(project)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.toolchain.releases import numbers_of, release
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.toolchain.libraries.releases import numbers_of, release
 
 #: Setting → flag, where it is on.
 _SWITCHES = {

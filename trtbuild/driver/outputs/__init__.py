@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.ports import Store
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.ports import Store
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.outputs.files import Digests, Learn, OutputFile, differing, remove, write
 from trtbuild.driver.outputs.kinds import KINDS

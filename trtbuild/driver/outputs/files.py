@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trtbuild.core.ports import FileStamp, Store
+from trtbuild.core.recipes.ports import FileStamp, Store
 
 #: SHA-256 of many files at once: by path, None where there is no such file. Raises OSError for what cannot be read.
 Digests = Callable[[Sequence[str]], Mapping[str, "str | None"]]
@@ -48,7 +48,7 @@ def differing(project: Path, files: Sequence[OutputFile], digests: Digests) -> l
 
 def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn) -> None:
     """Write files, several at once. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError."""
-    from trtbuild.store.publication import copy_atomically  # here: a plan looks at files, and writes none
+    from trtbuild.store.local.publication import copy_atomically  # here: a plan looks at files, and writes none
 
     written: dict[str, tuple[str, FileStamp]] = {}
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import packages, plans, pt2, triton
 from trtbuild.driver.outputs.files import OutputFile
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trtbuild.core.package_reading import check_path
-from trtbuild.core.packaging import SCHEMA
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record, is_digest
+from trtbuild.core.packages.package_reading import check_path
+from trtbuild.core.packages.packaging import SCHEMA
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record, is_digest
 from trtbuild.driver.outputs.files import OutputFile
 from trtbuild.regular import read_regular
 

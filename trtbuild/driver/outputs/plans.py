@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs.files import OutputFile
 
 _ENGINES = "engines/"

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core import keys
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs.files import OutputFile
 
 SUFFIX = ".pt2"

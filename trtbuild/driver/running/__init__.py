@@ -1,1 +1,4 @@
-"""Commands that run packages: ``trtbuild run`` (`run`) and ``trtbuild bench`` (`bench`)."""
+"""The `run` and `bench` commands, and the model that Triton serves: packages that compute.
+
+Uses `building`, `workers`, `packages` and `project`.
+"""

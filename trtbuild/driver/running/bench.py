@@ -10,19 +10,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.package_index import PackageIndex
-from trtbuild.driver.packages_here import package_of
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.packages.lookup import package_of
+from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.running.device import OnDevice
 from trtbuild.driver.running.host_tensors import made_up
 from trtbuild.driver.running.inputs import check_name, parse_shape
 from trtbuild.driver.running.originals import Originals
 from trtbuild.driver.running.run import one_target
 from trtbuild.driver.running.shapes import WHICH, described, profile_named, shapes_of
-from trtbuild.driver.running.stopwatch import Budget, Contender, Dropped, Timed, in_turns
-from trtbuild.driver.watcher import Watcher
-from trtbuild.driver.workspace import Request, Workspace
+from trtbuild.driver.workers.stopwatch import Budget, Contender, Dropped, Timed, in_turns
 from trtbuild.errors import UsageError
-from trtbuild.runtime.package import Package, open_package
+from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.trace.job import TraceJob
 
 Document = dict[str, Any]

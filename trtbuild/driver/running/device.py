@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from trtbuild.driver.loading import load_package
+from trtbuild.driver.packages.loading import load_package
 from trtbuild.driver.running.host_tensors import HostTensor, require_numpy
 from trtbuild.errors import NoFittingTarget, UsageError
-from trtbuild.runtime.memory import Memory
-from trtbuild.runtime.package import Package
+from trtbuild.runtime.memory.device_memory import Memory
+from trtbuild.runtime.packages.package import Package
 
 
 class OnDevice:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.core.value_ranges import ValueRange
+from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import EnvironmentFault, UsageError
 from trtbuild.regular import open_regular, read_regular
 

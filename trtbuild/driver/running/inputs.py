@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtbuild.core.nearest import suggestion
-from trtbuild.core.package_index import PackageIndex, PackedProfile
+from trtbuild.core.packages.package_index import PackageIndex, PackedProfile
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.running.host_tensors import HostTensor, made_up, read
 from trtbuild.driver.running.shapes import shapes_of
 from trtbuild.errors import UsageError

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver import wiring
-from trtbuild.driver.running.stopwatch import Dropped, Turn
-from trtbuild.driver.workers import Worker
+from trtbuild.driver.project import wiring
+from trtbuild.driver.workers.pool import Worker
+from trtbuild.driver.workers.stopwatch import Dropped, Turn
 from trtbuild.errors import TrtbuildError
 from trtbuild.stages.trace.job import TraceJob
 
@@ -56,7 +56,7 @@ class Originals:
 
 
 class Original:
-    """One runner at one point: a `trtbuild.driver.running.stopwatch.Contender`."""
+    """One runner at one point: a `trtbuild.driver.workers.stopwatch.Contender`."""
 
     def __init__(self, originals: Originals, runner: str, shapes: Sequence[Sequence[int]]) -> None:
         self._originals = originals

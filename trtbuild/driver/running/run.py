@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.packages_here import package_of
+from trtbuild.driver.packages.lookup import package_of
+from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.device import OnDevice
 from trtbuild.driver.running.host_tensors import HostTensor, require_numpy, write
 from trtbuild.driver.running.inputs import gather
 from trtbuild.driver.running.shapes import described, profile_named
-from trtbuild.driver.workspace import Request
 from trtbuild.errors import UsageError
-from trtbuild.runtime.choice import choose_profile
-from trtbuild.runtime.package import open_package
+from trtbuild.runtime.packages.choice import choose_profile
+from trtbuild.runtime.packages.package import open_package
 
 Document = dict[str, Any]
 

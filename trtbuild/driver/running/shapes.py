@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trtbuild.core.expressions import Expression, evaluate
-from trtbuild.core.nearest import suggestion
-from trtbuild.core.package_index import PackageIndex, PackedProfile
+from trtbuild.core.packages.package_index import PackageIndex, PackedProfile
+from trtbuild.core.values.expressions import Expression, evaluate
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.errors import UsageError
 
 WHICH = ("min", "opt", "max")

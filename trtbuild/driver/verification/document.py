@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.core import verification
+from trtbuild.core.model import verification
 from trtbuild.errors import InternalError
 
 Document = dict[str, Any]

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from trtbuild.core.expand import units
-from trtbuild.core.partitions import Partition
-from trtbuild.core.shapes import ShapePlan
-from trtbuild.core.verification import Point
-from trtbuild.driver.loading import here
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.verification import Point
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.core.planning.expand import units
+from trtbuild.driver.packages.loading import here
 from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError
-from trtbuild.runtime.choice import choose_target
-from trtbuild.runtime.package import Package
-from trtbuild.runtime.stitching import Call, Part
-from trtbuild.toolchain import devices
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.stitching import Part
+from trtbuild.runtime.packages.choice import choose_target
+from trtbuild.runtime.packages.package import Package
+from trtbuild.toolchain.libraries import devices
 
 
 class EngineParts(Protocol):
-    """What is needed of `trtbuild.driver.engines.Engines`."""
+    """What is needed of `trtbuild.driver.packages.engines.Engines`."""
 
     memory: Any
 
@@ -117,7 +118,7 @@ class OpenEngines:
     """The engines of one target, loaded from the package in place; a context manager. Raises TrtbuildError."""
 
     def __init__(self, package: Package, fit: Fit) -> None:
-        from trtbuild.driver.engines import Engines
+        from trtbuild.driver.packages.engines import Engines
 
         target = package.index.targets[fit.target]
         files = package.read(list(target.engines.values()))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trtbuild.core.graph import ModelPlan, Step
-from trtbuild.core.partitions import Partitions
-from trtbuild.core.record import Record
-from trtbuild.core.verification import Point, tolerances
-from trtbuild.driver.workspace import Workspace
+from trtbuild.core.model.verification import Point, tolerances
+from trtbuild.core.partition.partitions import Partitions
+from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.project.workspace import Workspace
 from trtbuild.stages.verify.job import VerifyJob
 
 #: What has to be there, by stage.

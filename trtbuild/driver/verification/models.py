@@ -4,7 +4,8 @@ Rules
 1. A verification that was done for the same programs, conversions, weights, points, tolerance and versions is not done
    again: its record is in the store, under a recipe of its own (docs/keys.md). Only what was found right is recorded.
 2. What went right is written into the package, as far as the package in place is the one that was verified
-   (`core.provenance`). What another machine has found of the same engines stays. What is wrong leaves no provenance there.
+   (`core.packages.provenance`). What another machine has found of the same engines stays. What is wrong leaves no
+   provenance there.
 3. Converted partitions are run by onnxruntime in a worker process; engines are run in this one, where a GPU fits. Of a
    model that comes as ONNX, the engines alone: what onnxruntime computes of it on the CPU is right there.
 """
@@ -20,21 +21,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core import keys, verification
-from trtbuild.core.graph import ModelPlan
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.verification import Point
-from trtbuild.driver import provenance_file, report, wiring
+from trtbuild.core.model import verification
+from trtbuild.core.model.verification import Point
+from trtbuild.core.planning.graph import ModelPlan
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.driver.answers import report
+from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.packages import provenance_file
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
 from trtbuild.driver.verification.jobs import CutJob, cut_jobs, missing, once
 from trtbuild.driver.verification.replay import point_of
-from trtbuild.driver.watcher import Watcher
-from trtbuild.driver.workers import WorkerPool
-from trtbuild.driver.workspace import Request, Workspace
+from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
-from trtbuild.runtime.package import Package
+from trtbuild.runtime.packages.package import Package
 
 Document = dict[str, Any]
 

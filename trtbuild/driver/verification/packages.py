@@ -16,24 +16,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core import verification
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.package_index import PackedTarget
-from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
-from trtbuild.core.spec import Input, Model, Origin, Profile, Source
-from trtbuild.core.verification import Point
-from trtbuild.driver import provenance_file, report
-from trtbuild.driver.builder import builder
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model import verification
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.model.spec import Input, Model, Origin, Profile, Source
+from trtbuild.core.model.verification import Point
+from trtbuild.core.packages.package_index import PackedTarget
+from trtbuild.driver.answers import report
+from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
 from trtbuild.driver.verification.replay import point_of
-from trtbuild.driver.watcher import Watcher
 from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
-from trtbuild.runtime.choice import ADD_REFERENCE
-from trtbuild.runtime.package import Package, open_package
+from trtbuild.runtime.packages.choice import ADD_REFERENCE
+from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
-from trtbuild.toolchain import table
+from trtbuild.toolchain.libraries import table
 
 Document = dict[str, Any]
 

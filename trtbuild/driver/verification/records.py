@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core import verification
-from trtbuild.core.ports import Store
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
-from trtbuild.driver.builder import builder
+from trtbuild.core.model import verification
+from trtbuild.core.recipes.ports import Store
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.configuration.builder import builder
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 
 Document = dict[str, Any]

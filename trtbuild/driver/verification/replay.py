@@ -7,9 +7,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trtbuild.core.shapes import Axis, ShapePlan, symbol_values
-from trtbuild.core.spec import Model
-from trtbuild.core.verification import Point
+from trtbuild.core.model.shapes import Axis, ShapePlan, symbol_values
+from trtbuild.core.model.spec import Model
+from trtbuild.core.model.verification import Point
 from trtbuild.errors import UsageError
 from trtbuild.regular import open_regular
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.core.spec import Precision
+from trtbuild.core.model.spec import Precision
 
 
 @dataclass(frozen=True)

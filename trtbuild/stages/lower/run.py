@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trtbuild.core.spec import Precision
+from trtbuild.core.model.spec import Precision
 from trtbuild.stages.lower.passes import PASSES, Pass
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.fixed_symbols import fixed_symbols

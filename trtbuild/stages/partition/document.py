@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trtbuild.core.partitions import Partition, Partitions, TensorType
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.errors import SourceError
 from trtbuild.stages.partition.naming import partition_names
 from trtbuild.stages.partition.pieces import Piece

@@ -1,4 +1,4 @@
-"""Who takes a unit: Torch, or TensorRT (and then in which region). `core.partitioning.cut` keeps labels apart.
+"""Who takes a unit: Torch, or TensorRT (and then in which region). `core.partition.partitioning.cut` keeps labels apart.
 
 Rules
 1. Torch takes what the user says (`torch_executed_ops`), what the ONNX exporter cannot translate, what the toolchain's
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from trtbuild.core.nearest import nearest
-from trtbuild.core.spec import PartitionSettings
+from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 
 import torch
 
-from trtbuild.core.nearest import suggestion
+from trtbuild.core.values.nearest import suggestion
 from trtbuild.errors import SourceError
 from trtbuild.stages.partition.units import Unit
 

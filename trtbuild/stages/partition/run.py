@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trtbuild.core.partitioning import cut
-from trtbuild.core.spec import PartitionSettings
+from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.partition.partitioning import cut
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
 from trtbuild.stages.partition.labels import Label, check_listed, label_units

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.expressions import Expression
+from trtbuild.core.values.expressions import Expression
 from trtbuild.stages.partition.units import is_size
 from trtbuild.stages.program.symbols import Symbols
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
-from trtbuild.core.expressions import Expression
+from trtbuild.core.values.expressions import Expression
 from trtbuild.stages.partition.pieces import Piece
 from trtbuild.stages.partition.sizes import ARITHMETIC, Sizes, is_root, key_of
 from trtbuild.stages.partition.units import is_size

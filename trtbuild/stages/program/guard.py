@@ -18,7 +18,7 @@ import sympy
 import torch
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from trtbuild.core.expressions import Expression, depends_on_data, evaluate
+from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate
 from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Point, Type, difference, points_of, said_at, shown

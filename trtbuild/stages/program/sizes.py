@@ -20,7 +20,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from trtbuild.core.shapes import spread
+from trtbuild.core.model.shapes import spread
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import target_name

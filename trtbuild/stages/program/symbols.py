@@ -1,4 +1,4 @@
-"""From torch's symbolic sizes (sympy) to `trtbuild.core.expressions`, with canonical symbol numbers."""
+"""From torch's symbolic sizes (sympy) to `trtbuild.core.values.expressions`, with canonical symbol numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from trtbuild.core.engine_job import Declared
-from trtbuild.core.expressions import UNBOUNDED, Expression, interval
+from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.values.expressions import UNBOUNDED, Expression, interval
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 

@@ -1,8 +1,8 @@
 """A package's target as a ``.pt2`` file: a program of torch.export that calls engines.
 
 Rules
-1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.operators`, which has to be registered); its plan is a
-   uint8 buffer of the program. Torch partitions are in the program as the ATen operators that they are.
+1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.calls.operators`, which has to be registered); its
+   plan is a uint8 buffer of the program. Torch partitions are in the program as the ATen operators that they are.
 2. The program takes what the model takes: positional and keyword inputs under their names, dims with their names and the
    ranges of the package, and returns the model's output structure. Named tuples are tuples and dataclasses are dicts
    there: the file must open where the model's code is not.
@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from trtbuild.core.encoding import from_json
-from trtbuild.core.engine_text import EngineText
-from trtbuild.core.expand import input_range
-from trtbuild.core.package_index import PackageIndex, PackedTarget
-from trtbuild.core.partitions import Partition
-from trtbuild.core.shapes import ShapePlan, Symbol, SymbolAxis
-from trtbuild.core.spec import Profile
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.model.spec import Profile
+from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
+from trtbuild.core.partition.engine_text import EngineText
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.core.planning.expand import input_range
+from trtbuild.core.values.encoding import from_json
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.program.functional import Program
 

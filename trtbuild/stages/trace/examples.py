@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.spec import Input
+from trtbuild.core.model.spec import Input
 from trtbuild.stages.values import in_range
 
 SEED = 0

@@ -21,12 +21,12 @@ import torch
 from torch.export import ExportedProgram
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace import checks
 from trtbuild.stages.trace.examples import dtype_name
-from trtbuild.stages.trace.frames import Frames
+from trtbuild.stages.trace.export import checks
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.places import Places
 from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 
 def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> Traced:

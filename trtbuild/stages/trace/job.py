@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtbuild.core.encoding import from_json, to_json
-from trtbuild.core.shapes import Axis, ShapePlan, Symbol, SymbolAxis
-from trtbuild.core.spec import Input, Source
+from trtbuild.core.model.shapes import Axis, ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.model.spec import Input, Source
+from trtbuild.core.values.encoding import from_json, to_json
 
 #: Name, dtype (without ``torch.``) and shape of each tensor of a weights file.
 WeightHeads = tuple[tuple[str, str, tuple[int, ...]], ...]

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.core.dependency import Observation
+from trtbuild.core.recipes.dependency import Observation
 from trtbuild.stages.trace.job import TraceJob
 
 if TYPE_CHECKING:
     import torch
 
     from trtbuild.stages.program.functional import Program
-    from trtbuild.stages.trace.arranging import Arranged
-    from trtbuild.stages.trace.frames import Frames
-    from trtbuild.stages.trace.graph_forms import Makers
+    from trtbuild.stages.trace.export.arranging import Arranged
+    from trtbuild.stages.trace.sources.graph_forms import Makers
+    from trtbuild.stages.trace.user_code.frames import Frames
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Traced:
     """What a trace leaves.
 
     `program` are the bytes of a functional `Program`, `graph` is its canonical text, `modules` the module path and
-    operator of each of its calls; of a model that comes as another graph, they are what `trtbuild.stages.given` makes.
+    operator of each of its calls; of a model that comes as another graph, they are what `trtbuild.stages.graphs` makes.
     `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors: all of them, or with a ``weights:``
     file those that no file can hold; `kept` is what the caller's `Keep` answered for them, None where it did not.
     `observations` are in the order of first use. `uncacheable` says why the result must
@@ -69,16 +69,16 @@ def prepare() -> Started:
     started = Started(frozenset(sys.modules), dict(os.environ))  # torch sets variables, some while it is loaded
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded: a trace is the same with and without a GPU
     for name in (
-        "arranging",
-        "checks",
-        "discovery",
+        "discovery.discovery",
         "examples",
-        "exporting",
-        "guards",
-        "interface",
-        "proof",
-        "ranks",
-        "sources",
+        "export.arranging",
+        "export.checks",
+        "export.exporting",
+        "export.guards",
+        "export.interface",
+        "export.ranks",
+        "proof.proving",
+        "sources.loading",
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
     importlib.import_module("torch.export.pt2_archive")  # what writes programs: torch loads it when it is first used
@@ -94,10 +94,10 @@ def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers
     started = prepare()
     import torch
 
-    from trtbuild.stages.trace.discovery import Discovery
+    from trtbuild.stages.trace.discovery.discovery import Discovery
     from trtbuild.stages.trace.examples import seed_everything
-    from trtbuild.stages.trace.frames import Frames
-    from trtbuild.stages.trace.sources import load
+    from trtbuild.stages.trace.sources.loading import load
+    from trtbuild.stages.trace.user_code.frames import Frames
 
     project = project.resolve()
     discovery = Discovery(project, job.source, started.environment, started.loaded)
@@ -121,11 +121,11 @@ def _given(job: TraceJob, project: Path, frames: Frames, makers: Makers | None) 
     if makers is None:
         raise AssertionError("whoever traces such a model hands in what makes it")
     if job.source.form == "onnx":
-        from trtbuild.stages.trace.onnx_source import read_onnx
+        from trtbuild.stages.trace.sources.onnx_source import read_onnx
 
         given = read_onnx(job, project, makers.onnx)
     else:
-        from trtbuild.stages.trace.network_source import define_network
+        from trtbuild.stages.trace.sources.network_source import define_network
 
         given = define_network(job, project, frames, makers)
     form = job.source.form
@@ -152,15 +152,16 @@ def trace_module(
     """Trace a module that is loaded already. `implementation` gives the digests of custom operators; `seen` tells what user
     code was seen to depend on. Raises SourceError."""
     from trtbuild.stages.program.text import module_paths, program_text
-    from trtbuild.stages.trace import checks, hooks
-    from trtbuild.stages.trace.arranging import arrange
-    from trtbuild.stages.trace.aside import Aside
-    from trtbuild.stages.trace.exporting import export
-    from trtbuild.stages.trace.guards import arguments_by_number, guesses
-    from trtbuild.stages.trace.interface import interface
-    from trtbuild.stages.trace.proof import Proof
-    from trtbuild.stages.trace.ranks import changing_rank
-    from trtbuild.stages.trace.weights import ModuleWeights, fill_unset, refuse_misfit, refuse_unset
+    from trtbuild.stages.trace.discovery import hooks
+    from trtbuild.stages.trace.export import checks
+    from trtbuild.stages.trace.export.arranging import arrange
+    from trtbuild.stages.trace.export.exporting import export
+    from trtbuild.stages.trace.export.guards import arguments_by_number, guesses
+    from trtbuild.stages.trace.export.interface import interface
+    from trtbuild.stages.trace.export.ranks import changing_rank
+    from trtbuild.stages.trace.export.weights import ModuleWeights, fill_unset, refuse_misfit, refuse_unset
+    from trtbuild.stages.trace.proof.background import Aside
+    from trtbuild.stages.trace.proof.proving import Proof
 
     refuse_unset(module, job)
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
@@ -205,7 +206,7 @@ def trace_module(
 def _written(program: Program, job: TraceJob) -> bytes:
     """The bytes of a program. Raises SourceError where torch has no form for something that it calls."""
     from trtbuild.errors import SourceError
-    from trtbuild.stages.trace.frames import first_lines
+    from trtbuild.stages.trace.user_code.frames import first_lines
 
     try:
         return program.to_bytes()
@@ -219,7 +220,7 @@ def _written(program: Program, job: TraceJob) -> bytes:
 
 
 def _values(arranged: Arranged, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
-    from trtbuild.stages.trace.weights import plain
+    from trtbuild.stages.trace.export.weights import plain
 
     return [
         (slot, plain(weight.value))

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.value_ranges import ValueRange
+from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify.running import arguments
 

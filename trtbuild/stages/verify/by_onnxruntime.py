@@ -19,8 +19,8 @@ import onnx
 import onnxruntime
 import torch
 
-from trtbuild.core.partitions import Partition
-from trtbuild.core.verification import Point
+from trtbuild.core.model.verification import Point
+from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.verify.narrow import Untyped, in_float32, is_narrow
 from trtbuild.stages.verify.running import Fails, Unchecked, Weights
 

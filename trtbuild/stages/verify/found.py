@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtbuild.core.spec import Precision
-from trtbuild.core.verification import Point, coarsest, share
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import Point, coarsest, share
 from trtbuild.stages.verify.comparing import Gap
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.value_ranges import ValueRange
-from trtbuild.core.verification import Point
+from trtbuild.core.model.verification import Point
+from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import UsageError
 from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program

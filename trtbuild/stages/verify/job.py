@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.spec import Precision
-from trtbuild.core.value_ranges import ValueRange
-from trtbuild.core.verification import Point
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import Point
+from trtbuild.core.values.value_ranges import ValueRange
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import onnx
 import torch
 
-from trtbuild.core.partitions import Partition
-from trtbuild.core.spec import Precision
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.by_onnxruntime import NARROW, OnnxRuntime

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.spec import Precision
-from trtbuild.core.verification import coarsest, tolerances
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import coarsest, tolerances
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import At, Point, shown

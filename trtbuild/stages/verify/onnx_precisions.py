@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import onnx
 from onnx import AttributeProto, GraphProto, TensorProto
 
-from trtbuild.core.spec import Precision
-from trtbuild.core.verification import coarsest
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import coarsest
 from trtbuild.stages.verify.precisions import of_dtype
 
 _TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.spec import Precision
-from trtbuild.core.verification import coarsest
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import coarsest
+from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 

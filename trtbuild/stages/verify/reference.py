@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from trtbuild.core.partitions import Partition, Partitions, TensorType
-from trtbuild.core.spec import Precision
-from trtbuild.core.value_ranges import is_beyond
-from trtbuild.core.verification import Point, coarsest
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import Point, coarsest
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
+from trtbuild.core.values.value_ranges import is_beyond
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify import blame, precisions

@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.spec import Precision
-from trtbuild.core.verification import Point, coarsest
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import Point, coarsest
+from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.verify import inputs as inputs_of
 from trtbuild.stages.verify.comparing import Gap, gap
 from trtbuild.stages.verify.found import Found

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import torch
 
-from trtbuild.core.engine_job import Weight
-from trtbuild.core.partitions import Partition, Partitions
-from trtbuild.core.verification import Point
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.verification import Point
+from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
 
 Read = Callable[[str], bytes]

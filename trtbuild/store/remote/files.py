@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from trtbuild.core.record import Output
+from trtbuild.core.recipes.record import Output
 from trtbuild.errors import BlobMissing, RemoteLied
-from trtbuild.store.remote.transport import Transport
+from trtbuild.store.transports.transport import Transport
 
 #: A CAS file has at most this many bytes.
 MAX_FILE = 4 << 20

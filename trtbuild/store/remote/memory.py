@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from trtbuild.errors import RemoteLied
-from trtbuild.store.layout import Kind
+from trtbuild.store.local.layout import Kind
 
 
 class MemoryTransport:

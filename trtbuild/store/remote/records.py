@@ -9,7 +9,7 @@ Rules
    before the entry is written (files.py, rule 3).
 4. Small files are in the entry itself too (action_result.py, rule 6), so a link of a trace's chain is one request.
 5. Entries are write-once. One that nobody can use is replaced, where the place allows it. One that others may trust and
-   this machine does not stays: its own goes under its domain's key (core/trust.py, rule 4).
+   this machine does not stays: its own goes under its domain's key (core/recipes/trust.py, rule 4).
 6. Where first writers at the same moment are not told apart (`Transport.decides`), the last one's entry stays, and a little
    later all of them find it (`now_there`). A request is one packet mostly, so `SETTLE_S` is long.
 7. A package is replaced, where the place allows it, by one that was put together later from other engines. Of two builds
@@ -23,13 +23,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
-from trtbuild.core.trust import Signature, Trust, domain_key
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Signature, Trust, domain_key
 from trtbuild.errors import RecordUntrusted, RemoteLied, RemoteRefused
-from trtbuild.store import action_result
-from trtbuild.store.action_result import ActionResult
 from trtbuild.store.remote.files import MAX_FILE, TRUSTED_S, Read, RemoteFiles
+from trtbuild.store.trust import action_result
+from trtbuild.store.trust.action_result import ActionResult
 
 #: Bytes of an entry. Its list of chunks is the large part: this is one of 20 GB.
 MAX_ENTRY = 16 << 20

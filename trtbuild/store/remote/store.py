@@ -1,4 +1,4 @@
-"""A store over a transport: the contract of core/ports.py, somewhere else.
+"""A store over a transport: the contract of core/recipes/ports.py, somewhere else.
 
 It is made of `files` (CAS files over a transport) and `records` (entries and their documents); their rules hold here. What
 is added is the form of large blobs, which is that of the local store: chunks, and a list of them.
@@ -12,26 +12,26 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from trtbuild.core.ports import FileStamp
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Output, Record
-from trtbuild.core.trust import Everyone, Trust
+from trtbuild.core.recipes.ports import FileStamp
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Everyone, Trust
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteLied
-from trtbuild.store import action_result
-from trtbuild.store.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
-from trtbuild.store.local import LocalStore
-from trtbuild.store.publication import copy_atomically
+from trtbuild.store.local.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.local.publication import copy_atomically
 from trtbuild.store.remote.files import MAX_FILE, Read, RemoteFiles, is_file
 from trtbuild.store.remote.records import MAX_ENTRY, SETTLE_S, Found, RemoteRecords, document_of
-from trtbuild.store.remote.transport import Transport
+from trtbuild.store.transports.transport import Transport
+from trtbuild.store.trust import action_result
 
 __all__ = ["Found", "RemoteStore"]
 
 
 class RemoteStore:
-    """The `Store` of core/ports.py over a transport. `name` is what people call it.
+    """The `Store` of core/recipes/ports.py over a transport. `name` is what people call it.
 
-    Every method raises RemoteFault too: what to make of it is for `store.layered` to decide.
+    Every method raises RemoteFault too: what to make of it is for `store.layers.layered` to decide.
     """
 
     def __init__(self, transport: Transport, name: str, trust: Trust | None = None, *, connections: int = 16) -> None:
@@ -207,7 +207,7 @@ class RemoteStore:
         return {key for key, is_there in zip(asked, there, strict=True) if is_there}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine's making, after its blobs; as core/ports.py says. Raises BlobMissing."""
+        """Publish a record of this machine's making, after its blobs; as core/recipes/ports.py says. Raises BlobMissing."""
         parts = {}
         for output in record.outputs.values():
             with _lies_are_corrupt():

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from trtbuild.core.recipe import Recipe
-from trtbuild.core.record import Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver import outputs
 from trtbuild.store.memory import MemoryStore
 

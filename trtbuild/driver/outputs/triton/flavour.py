@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trtbuild.core.expressions import depends_on_data
-from trtbuild.toolchain.releases import release
+from trtbuild.core.values.expressions import depends_on_data
+from trtbuild.toolchain.libraries.releases import release
 
 Index = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trtbuild.core.expressions import symbols_of
+from trtbuild.core.values.expressions import symbols_of
 from trtbuild.driver.outputs.triton.text_format import Message, Word
 from trtbuild.errors import UsageError
 

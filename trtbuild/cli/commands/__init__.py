@@ -1,0 +1,4 @@
+"""Groups of commands, common flags, help sections, completion.
+
+Uses `screens` and `terminal`.
+"""

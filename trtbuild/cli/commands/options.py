@@ -1,0 +1,201 @@
+"""The common flags. They are accepted before and after every command; what is said later wins.
+
+The help of a command shows those that do something there, that of `trtbuild` all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trtbuild.cli.commands import completing
+from trtbuild.core.planning.graph import STAGES
+from trtbuild.driver.project.workspace import Request
+from trtbuild.driver.up_to_date.depfile import Depfile
+from trtbuild.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: Commands of ``cache`` that are about models.
+_MOVES = ("push", "pull", "export", "verify")
+#: Commands that read manifests, that look steps up, and that run steps.
+_READS = ("build", "plan", "why", "status", "graph", "inspect", "run", "bench", "diff", "lock", "verify", *_MOVES)
+_LOOKS_UP = ("build", "plan", "why", "status", "graph", "diff", "verify")
+_RUNS = ("build",)
+#: Those that plan with the versions of a lock file.
+_VERSIONED = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
+
+
+class _Flag(click.Option):
+    """A common flag; where it does nothing, the help is silent about it."""
+
+    def __init__(self, *args: Any, commands: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._commands = commands
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if self._commands and ctx.parent is not None and ctx.command.name not in self._commands:
+            return None
+        return super().get_help_record(ctx)
+
+
+_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("-C", "directory"),
+        {"metavar": "DIR", "help": "The project: work in DIR.", "shell_complete": completing.directory},
+    ),
+    (
+        ("-f", "--file", "files"),
+        {
+            "metavar": "FILE",
+            "multiple": True,
+            "commands": _READS,
+            "help": "A manifest. Default: trtbuild.yaml, else manifests/*.yaml.",
+            "shell_complete": completing.file,
+        },
+    ),
+    (
+        ("--target", "targets"),
+        {
+            "metavar": "NAME",
+            "multiple": True,
+            "commands": (*_LOOKS_UP, "run", "bench", *_MOVES),
+            "help": "Only this target.",
+            "shell_complete": completing.targets,
+        },
+    ),
+    (
+        ("-j", "--jobs", "jobs"),
+        {
+            "type": click.IntRange(min=1),
+            "metavar": "N",
+            "commands": _RUNS,
+            "help": "Steps at once. Default: the number of cores.",
+        },
+    ),
+    (
+        ("--keep-going", "keep_going"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _RUNS,
+            "help": "After a failure, build what does not depend on it.",
+        },
+    ),
+    (
+        ("--force", "force"),
+        {"is_flag": True, "default": None, "commands": _LOOKS_UP, "help": "Run every step, whatever the cache holds."},
+    ),
+    (
+        ("--frozen", "frozen"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _RUNS,
+            "help": "Exit with status 3 if anything would have to be built.",
+        },
+    ),
+    (
+        ("--offline", "offline"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": (*_LOOKS_UP, "inspect", "doctor"),
+            "help": "Ask no remote cache: as TRTBUILD_REMOTES= does.",
+        },
+    ),
+    (
+        ("--upgrade", "upgrade"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _VERSIONED,
+            "help": "Go by the installed versions, not by those of trtbuild.lock.",
+        },
+    ),
+    (
+        ("--until", "until"),
+        {
+            "type": click.Choice(STAGES),
+            "commands": (*_RUNS, "plan", "push", "export"),
+            "help": "Only the steps up to this stage, and no outputs: `convert` is all that never needs a GPU.",
+        },
+    ),
+    (
+        ("--depfile", "depfile"),
+        {
+            "metavar": "FILE",
+            "commands": _RUNS,
+            "help": "After a build: write what it depends on to FILE, for make and ninja.",
+            "shell_complete": completing.file,
+        },
+    ),
+    (
+        ("--depfile-target", "depfile_targets"),
+        {
+            "metavar": "NAME",
+            "multiple": True,
+            "commands": _RUNS,
+            "help": "What depends on it there. Default: the outputs.",
+        },
+    ),
+    (
+        ("--trace", "trace_file"),
+        {
+            "metavar": "FILE",
+            "commands": _RUNS,
+            "help": "Write when each step ran to FILE, for ui.perfetto.dev and chrome://tracing.",
+        },
+    ),
+    (("--json", "as_json"), {"is_flag": True, "default": None, "help": "One JSON document on standard output."}),
+    (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Only errors."}),
+)
+
+
+def common(command: Command) -> Command:
+    """Add the common flags to a command or group, and hand the merged ones to it as `flags`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        inherited = (context.parent or context).obj or {}
+        own = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
+        flags = {**inherited, **{name: value for name, value in own.items() if value not in (None, ())}}
+        context.obj = flags
+        return command(*args, flags=flags, **kwargs)
+
+    wrapped: Any = wrapper
+    for names, settings in reversed(_OPTIONS):
+        wrapped = click.option(*names, cls=_Flag, **settings)(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
+    """What the flags ask for."""
+    return Request(
+        project=Path(flags.get("directory") or "."),
+        files=tuple(flags.get("files", ())),
+        models=models,
+        targets=tuple(flags.get("targets", ())),
+        jobs=flags.get("jobs"),
+        keep_going=bool(flags.get("keep_going")),
+        force=bool(flags.get("force")),
+        frozen=bool(flags.get("frozen")),
+        upgrade=bool(flags.get("upgrade")),
+        offline=bool(flags.get("offline")),
+        until=flags.get("until"),
+    )
+
+
+def depfile(flags: dict[str, Any]) -> Depfile | None:
+    """The depfile that is asked for. Raises UsageError for one that cannot be written."""
+    targets = tuple(flags.get("depfile_targets", ()))
+    if "depfile" not in flags:
+        if targets:
+            raise UsageError("--depfile-target stands alone", hint="say --depfile FILE too")
+        return None
+    return Depfile(Path(flags["depfile"]), targets)

@@ -1,0 +1,146 @@
+"""``trtbuild run`` and ``trtbuild bench``: commands that run packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtbuild.cli.commands import completing, show
+from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.sections import examples
+from trtbuild.errors import UsageError
+
+Flags = dict[str, Any]
+
+_DEVICE = click.option(
+    "--device", metavar="DEVICE", help="cuda, cuda:1, …, or cpu: there PyTorch computes the reference program."
+)
+_PROFILE = click.option("--profile", metavar="NAME", help="Take shapes from this profile.")
+
+
+@click.command(
+    epilog=examples(
+        "trtbuild run vit --device cpu",
+        "trtbuild run dist/vit --input image=photo.npy --output scores.npz",
+        "trtbuild run vit --input image=random:4x3x224x224 --json",
+    )
+)
+@click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="INPUT",
+    help="NAME=FILE (.npy, .npz, .safetensors), NAME=random:2x3x64, or a FILE that names inputs. Default: random.",
+    shell_complete=completing.file,
+)
+@_PROFILE
+@click.option(
+    "--at", "which", type=click.Choice(["min", "opt", "max"]), default="opt", help="… at its min, opt (default) or max."
+)
+@_DEVICE
+@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="What random inputs follow from.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the outputs: .npz, .safetensors, or .npy for one.",
+    shell_complete=completing.file,
+)
+@common
+def run(
+    package: str,
+    inputs: tuple[str, ...],
+    profile: str | None,
+    which: str,
+    device: str | None,
+    seed: int,
+    output: str | None,
+    flags: Flags,
+) -> int:
+    """Run a package once.
+
+    It says what comes out: dtypes, shapes, and the values in short.
+    """
+    from trtbuild.cli.screens import runs
+    from trtbuild.driver.running.run import run as run_package
+
+    document = run_package(
+        request(flags), package, inputs=inputs, profile=profile, which=which, device=device, output=output, seed=seed
+    )
+    show.document(flags, document, runs.ran)
+    return 0
+
+
+@click.command(
+    epilog=examples(
+        "trtbuild bench vit --eager --torch-compile",
+        "trtbuild bench dist/vit --profile photo --shape image=4x3x224x224",
+        "trtbuild bench vit --eager --plot vit.svg",
+    )
+)
+@click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
+@_PROFILE
+@click.option("--shape", "shapes", multiple=True, metavar="SHAPES", help="Also at NAME=2x64[,NAME=2].")
+@click.option("--eager", is_flag=True, help="Beside it: the original module. Its code is run, in another process.")
+@click.option("--torch-compile", "compiled", is_flag=True, help="Beside it: the original module by torch.compile.")
+@_DEVICE
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    metavar="S",
+    help="Seconds of timing per shape.",
+)
+@click.option(
+    "--warmup", "warmup_s", type=click.FloatRange(min=0), default=0.5, metavar="S", help="Seconds before that, untimed."
+)
+@click.option("--plot", metavar="FILE", help="Draw it, as SVG.", shell_complete=completing.file)
+@common
+def bench(
+    package: str,
+    profile: str | None,
+    shapes: tuple[str, ...],
+    eager: bool,
+    compiled: bool,
+    device: str | None,
+    duration_s: float,
+    warmup_s: float,
+    plot: str | None,
+    flags: Flags,
+) -> int:
+    """Time a package by shape.
+
+    Latencies of single calls, warmed up and waited for: at min, opt and max of each profile, and at shapes that are given.
+    """
+    from trtbuild.cli.screens import latency_plot, runs
+    from trtbuild.driver.running import bench as driver
+    from trtbuild.driver.workers.stopwatch import Budget
+
+    originals = [name for name, wanted in zip(driver.ORIGINALS, (eager, compiled), strict=True) if wanted]
+    with show.watching(flags) as watcher:
+        document = driver.bench(
+            request(flags),
+            package,
+            shapes=shapes,
+            profile=profile,
+            originals=originals,
+            device=device,
+            budget=Budget(warmup_s, duration_s),
+            watcher=watcher,
+        )
+    if plot is not None:
+        _write(Path(flags.get("directory") or ".") / plot, latency_plot.drawn(document))
+    show.document(flags, {**document, "plot": plot}, runs.benched)
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--plot {path}: {(error.strerror or str(error)).lower()}") from None

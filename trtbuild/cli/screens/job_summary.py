@@ -1,0 +1,183 @@
+"""The job summary of GitHub Actions: what a build came to, as Markdown in the file that ``$GITHUB_STEP_SUMMARY`` names.
+
+Rules
+1. It never fails or delays a build: a file that cannot be written is left alone.
+2. It is appended in one write, because other commands of the step write there too.
+3. GitHub drops a summary of more than 1 MiB for the whole step. So texts are cut, long tables end with how much is left
+   out, and where other commands have left no room there is only the first line, or nothing.
+4. Names and messages come from manifests, models and servers. Whatever Markdown or HTML could read in them is written as
+   an entity, so that they stay text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trtbuild.cli.terminal.quantities import count, duration, size
+
+Document = dict[str, Any]
+
+#: GitHub's limit, with some room for what others append at the same time.
+LARGEST_BYTES = (1 << 20) - (16 << 10)
+
+MOST_MODELS = 200
+MOST_FAILURES = 50
+MOST_WARNINGS = 30
+LONGEST_TEXT = 400
+MOST_LINES = 25
+
+_VERDICTS = ("hit", "run", "failed", "skipped")
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#+!|&~@:$]|(?<=www)\.")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+def write(environ: Mapping[str, str], document: Document) -> bool:
+    """Append the summary of a build's document, if there is a file for it. Returns whether something was written."""
+    path = environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return False
+    text = job_summary(document).encode("utf-8", "replace")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                return False
+            if found.st_size + len(text) > LARGEST_BYTES:
+                text = b"\n" + text.strip().partition(b"\n")[0] + b"\n"
+            if found.st_size + len(text) > LARGEST_BYTES:
+                return False
+            return os.write(descriptor, text) == len(text)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
+
+
+def job_summary(document: Document) -> str:
+    """A build's document as Markdown: per model what was found and what ran, what remotes did, failures, warnings."""
+    parts = [
+        [f"### {_headline(document)}"],
+        _models(document["steps"]),
+        _remotes(document.get("remotes", ())),
+        _failures(document),
+        _warnings(document["warnings"]),
+    ]
+    return "".join("\n" + "".join(f"{line}\n" for line in lines) for lines in parts if lines)
+
+
+def _headline(document: Document) -> str:
+    verdicts = Counter(step["verdict"] for step in document["steps"])
+    told = ", ".join(f"{verdicts[word]:,} {word}" for word in _VERDICTS if verdicts[word])
+    outcome = "done" if document["ok"] else "failed"
+    if not told:
+        return f"trtbuild build {outcome}: nothing ran"
+    saved_s = _saved_s(document["steps"])
+    saved = f", {duration(saved_s)} saved" if saved_s >= 0.05 else ""
+    return f"trtbuild build {outcome}: {told} in {duration(document['duration_s'])}{saved}"
+
+
+def _models(steps: Sequence[Document]) -> list[str]:
+    by_model: dict[str, list[Document]] = {}
+    for step in steps:
+        by_model.setdefault(step["model"], []).append(step)
+    if not by_model:
+        return []
+    header = ("model", "hits", "runs", "failed", "skipped", "hits from", "time saved")
+    rows = [_model_row(code(name), found) for name, found in list(by_model.items())[:MOST_MODELS]]
+    if len(by_model) > MOST_MODELS:
+        rows.append((f"… and {len(by_model) - MOST_MODELS:,} more", "", "", "", "", "", ""))
+    if len(by_model) > 1:
+        rows.append(_model_row("**all**", steps))
+    return _table(header, rows, right=(1, 2, 3, 4, 6))
+
+
+def _model_row(name: str, steps: Sequence[Document]) -> tuple[str, ...]:
+    verdicts = Counter(step["verdict"] for step in steps)
+    sources = Counter(str(step["source"]) for step in steps if step["verdict"] == "hit")
+    where = ", ".join(f"{plain(source)} {number:,}" for source, number in sources.most_common())
+    return (name, *(f"{verdicts[word]:,}" for word in _VERDICTS), where, duration(_saved_s(steps)))
+
+
+def _saved_s(steps: Iterable[Document]) -> float:
+    """What the steps that were found took where they ran: each key once, and none that ran in this build."""
+    found = {step["key"]: float(step.get("saved_s", 0.0)) for step in steps if step["verdict"] == "hit"}
+    for step in steps:
+        if step["verdict"] == "run":
+            found.pop(step["key"], None)
+    return sum(found.values())
+
+
+def _remotes(reports: Iterable[Document]) -> list[str]:
+    rows = [
+        (
+            code(report["name"]),
+            f"{report.get('hits', 0):,}",
+            size(report.get("bytes_down", 0)),
+            f"{report.get('records_sent', 0):,}",
+            size(report.get("bytes_up", 0)),
+            plain(report.get("given_up") or _lacking(report)),
+        )
+        for report in reports
+    ]
+    header = ("remote", "records found", "down", "records sent", "up", "trouble")
+    return _table(header, rows, right=(1, 2, 3, 4)) if rows else []
+
+
+def _lacking(report: Document) -> str:
+    told = ("untrusted", "untrusted"), ("blobs_gone", "gone"), ("records_not_sent", "not sent")
+    return ", ".join(f"{report[field]:,} {words}" for field, words in told if report.get(field))
+
+
+def _failures(document: Document) -> list[str]:
+    reasons = {step["id"]: step["reason"]["text"] for step in document["steps"] if step["verdict"] == "failed"}
+    errors = document["errors"]
+    if not errors:
+        return []
+    rows = []
+    for error in errors[:MOST_FAILURES]:
+        step = error.get("step") or ""
+        place = ":".join(str(error[part]) for part in ("file", "line") if error.get(part) is not None)
+        text = f"{place}: {error['text']}" if place else error["text"]
+        hint = f"\n→ {error['hint']}" if error.get("hint") else ""
+        rows.append((code(step) if step else "", plain(reasons.get(step, "")), lined(f"{text}{hint}")))
+    if len(errors) > MOST_FAILURES:
+        rows.append((f"… and {count(len(errors) - MOST_FAILURES, 'more error')}", "", ""))
+    return _table(("failed step", "why it ran", "error"), rows)
+
+
+def _warnings(warnings: Iterable[str]) -> list[str]:
+    texts = list(dict.fromkeys(warnings))
+    lines = [f"- warning&#58; {plain(text)}" for text in texts[:MOST_WARNINGS]]
+    return lines + ([f"- … and {len(texts) - MOST_WARNINGS:,} more"] if len(texts) > MOST_WARNINGS else [])
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    rule = ["--:" if column in right else "---" for column in range(len(header))]
+    return [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
+
+
+def plain(text: str) -> str:
+    """Text that stays text in a cell of a table (rule 4), on one line and not too long."""
+    line = _CONTROL.sub(" ", _ESCAPES.sub("", str(text))).strip()
+    if len(line) > LONGEST_TEXT:
+        line = f"{line[: LONGEST_TEXT - 1]}…"
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+
+
+def lined(text: str) -> str:
+    """As `plain`, for a message of several lines: each is one in the cell, too."""
+    lines = text.splitlines()
+    shown = [plain(line) for line in (lines if len(lines) <= MOST_LINES + 2 else [*lines[:MOST_LINES], "…", lines[-1]])]
+    return "<br>".join(line for line in shown if line)
+
+
+def code(name: str) -> str:
+    """A name, in the font of code. No backticks: entities mean nothing between them."""
+    return f"<code>{plain(name)}</code>"

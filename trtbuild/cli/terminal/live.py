@@ -1,0 +1,226 @@
+"""Progress on a terminal: finished steps scroll by, and below them an area shows what runs now.
+
+Rules
+1. Rich is imported when the first step starts, or when planning takes `PATIENCE_S`, never before: a build with nothing to
+   do does not pay for it.
+2. A line that stays (a finished step) is never cut but for its reason; a line of the area is exactly one row.
+3. The area leaves at least half of the screen to what has scrolled by.
+4. Whatever ends the build, `close` takes the area away. The cursor is never hidden (Rich would): after a kill -9 the
+   terminal works as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from trtbuild.cli.terminal import terminal
+from trtbuild.cli.terminal.progress import Progress, cropped, headline, on_its_way
+from trtbuild.cli.terminal.quantities import duration
+from trtbuild.cli.terminal.reasons import brief
+from trtbuild.core.planning.graph import Step
+from trtbuild.driver.building.events import LastDuration
+from trtbuild.errors import TrtbuildError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from trtbuild.driver.project.outcome import Ran
+
+#: How often the area is drawn anew, per second.
+REFRESH = 8
+
+#: Work that is no step (planning, writing outputs) is shown when it takes longer than this, in s.
+PATIENCE_S = 1.0
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+ASCII_SPINNER = "|/-\\"
+
+
+class LiveProgress(Progress):
+    """Lines that stay, and an area that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = time.monotonic()
+        #: Step id → when it started, and how long it took last time, in s.
+        self._running: dict[str, tuple[float, float | None]] = {}
+        #: What the area shows: Rich's thread reads it without our lock, which a thread that waits for Rich's may hold.
+        self._shown: tuple[tuple[str, tuple[float, float | None]], ...] = ()
+        self._last_duration_s: LastDuration = lambda _: None
+        self._phases: dict[str, float] = {}
+        self._impatient: threading.Timer | None = None
+        self._live: Live | None = None
+        self._spinner = SPINNER if terminal.is_unicode(sys.stderr) else ASCII_SPINNER
+
+    def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
+        self._last_duration_s = last_duration_s
+
+    def started(self, step: Step) -> None:
+        with self._lock:
+            self._since[step.id] = time.monotonic()
+            self._running[step.id] = (self._since[step.id], self._last_duration_s(step.id))
+            self._shown = tuple(self._running.items())
+            self._begin()
+
+    def finished(self, step: Step, ran: Ran) -> None:
+        with self._lock:
+            self._ended(step)
+            self.tally.finished(step, ran)
+            if ran.source == "built":
+                about = ", ".join(filter(None, (brief(step.reason), on_its_way(ran))))
+                self._scroll(terminal.green("done"), step.id, about)
+            else:
+                self._scroll(terminal.cyan("got "), step.id, "another build has made it")
+
+    def failed(self, step: Step, error: TrtbuildError) -> None:
+        with self._lock:
+            self._ended(step)
+            self.tally.failed += 1
+            self._scroll(terminal.red("FAIL"), step.id, headline(error))
+
+    def work_started(self, name: str) -> None:
+        with self._lock:
+            self._since[name] = time.monotonic()
+            self.phase_started(name)
+
+    def work_finished(self, name: str, *, well: bool) -> None:
+        with self._lock:
+            self.phase_finished(name)
+            self._scroll(terminal.green("done") if well else terminal.red("FAIL"), name)
+
+    def phase_started(self, name: str) -> None:
+        with self._lock:
+            self._phases = {**self._phases, name: time.monotonic()}
+            if self._live is None and self._impatient is None:
+                self._impatient = threading.Timer(PATIENCE_S, self._begin_late)
+                self._impatient.daemon = True
+                self._impatient.start()
+
+    def phase_finished(self, name: str) -> None:
+        with self._lock:
+            self._phases = {other: since for other, since in self._phases.items() if other != name}
+            if not self._phases:
+                self._be_patient()
+
+    def close(self) -> None:
+        with self._lock:
+            self._be_patient()
+            live, self._live = self._live, None
+            self._shown, self._phases = (), {}
+        if live is not None:
+            with contextlib.suppress(OSError):
+                live.stop()
+
+    def _begin(self) -> None:
+        if self._live is None:
+            self._live = self._area()
+            self._live.start(refresh=True)
+
+    def _begin_late(self) -> None:
+        with self._lock:
+            if self._phases:  # else it has ended just now
+                self._begin()
+
+    def _be_patient(self) -> None:
+        if self._impatient is not None:
+            self._impatient.cancel()
+            self._impatient = None
+
+    def _ended(self, step: Step) -> None:
+        self._running.pop(step.id, None)
+        self._shown = tuple(self._running.items())
+
+    def _scroll(self, word: str, name: str, about: str = "") -> None:
+        width = self._live.console.width if self._live is not None else 80
+        self._say(self._row(word, self._taken(name), name, about, width))
+
+    def _say(self, text: str) -> None:
+        if self._live is None:
+            super()._say(text)
+        else:
+            with contextlib.suppress(OSError):
+                self._live.console.print(_rich(text), soft_wrap=True)
+
+    def _area(self) -> Live:
+        from rich.live import Live
+
+        return Live(
+            console=_console(),
+            get_renderable=self._drawn,
+            refresh_per_second=REFRESH,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def _drawn(self) -> Text:
+        """The area. Called by Rich's thread too."""
+        live = self._live
+        width, height = live.console.size if live is not None else (80, 24)
+        return _rich("\n".join(self.area(width, height)))
+
+    def area(self, width: int, height: int) -> list[str]:
+        """The area's rows on a screen of `width` columns and `height` rows."""
+        now = time.monotonic()
+        frame = self._spinner[int(now * REFRESH) % len(self._spinner)]
+        phases = [(name, (since, None)) for name, since in self._phases.items() if now - since > PATIENCE_S]
+        running = [*phases, *self._shown]
+        most = max(1, height // 2 - 1)
+        shown = running if len(running) <= most else running[: most - 1]
+        rows = [self._running_row(step, now - since, last_s, frame, width) for step, (since, last_s) in shown]
+        if len(shown) < len(running):
+            rows.append(terminal.dim(cropped(f"     … and {len(running) - len(shown)} more", width - 1)))
+        total = f"     {self.tally.line(now - self._begun)}"
+        return [*rows, total if len(click.unstyle(total)) < width else cropped(total.lstrip(), width - 1)]
+
+    def _running_row(self, step: str, taken_s: float, last_s: float | None, frame: str, width: int) -> str:
+        head = f"{frame:>4} {duration(taken_s):>8}  "
+        room = width - len(head) - 1  # one column stays free: a full row makes some terminals wrap
+        if room < 8:
+            return cropped(f"{frame} {step}", width - 1)
+        note = f"  last time {duration(last_s)}" if last_s else ""
+        name = f"{step:{self.tally.id_width}}"
+        if note and len(name) + len(note) <= room:
+            return f"{terminal.cyan(head)}{name}{terminal.dim(note)}"
+        return f"{terminal.cyan(head)}{_middle(step, room)}"
+
+
+def _middle(text: str, width: int) -> str:
+    """No wider than `width`: its middle is left out, because a step's two ends tell it apart."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[head + len(text) - width + 1 :]}"
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    class CursorStays(Console):
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    coloured = terminal.shows_colour(sys.stderr)
+    return CursorStays(
+        file=sys.stderr,
+        force_terminal=True,
+        color_system="standard" if coloured else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+
+
+def _rich(text: str) -> Text:
+    from rich.text import Text
+
+    return Text.from_ansi(text, no_wrap=True, end="\n")

@@ -1,0 +1,325 @@
+"""From profiles to dimensions: which axes are dynamic, which share a symbol, and what each may be.
+
+Rules
+1. A dim's range is the union of all profiles' ranges. An axis whose union is one number is static. A dynamic axis has
+   a min of at least 1.
+2. A named dim may stand at several axes; their min, opt and max must agree in every profile.
+3. A dynamic axis without a name gets one of its own: ``<input>_<axis>``, with ``_`` behind it where a dim is named so.
+4. ``multiple_of: k`` means sizes are k times a unit; every min, opt and max must be a multiple of k.
+5. The example of a dim is the first profile's opt. Where that is 0 or 1, it is the smallest legal size that is at
+   least 2, because torch.export specializes sizes 0 and 1. With ``multiple_of: k`` it is the unit that must be ≥ 2.
+6. Symbols are numbered in the order in which they first appear in the inputs' axes, so names do not matter to keys.
+7. All problems are found at once: what is wrong with one input or dim keeps no other from being looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One dynamic dimension. `min`, `max` and `example` are sizes (not units); each is a multiple of `multiple_of`."""
+
+    name: str
+    min: int
+    max: int
+    example: int
+    multiple_of: int = 1
+
+
+@dataclass(frozen=True)
+class SymbolAxis:
+    """An axis that is as long as symbol number `symbol` says."""
+
+    symbol: int
+
+
+Axis = int | SymbolAxis
+
+
+@dataclass(frozen=True)
+class ShapePlan:
+    """The symbols of a model, and each input's shape in them (in the order of the model's inputs)."""
+
+    symbols: tuple[Symbol, ...]
+    shapes: tuple[tuple[Axis, ...], ...]
+
+    def sizes(self, values: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Each input's shape where symbol i is `values[i]` long."""
+        return tuple(
+            tuple(axis if isinstance(axis, int) else values[axis.symbol] for axis in shape) for shape in self.shapes
+        )
+
+    @property
+    def example(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes that the model is traced with."""
+        return self.sizes([symbol.example for symbol in self.symbols])
+
+
+#: How far from its min a symbol without a max is looked at.
+_FAR = 64
+
+Which = Literal["min", "opt", "max"]
+_WHICH: tuple[Which, ...] = ("min", "opt", "max")
+
+
+@dataclass(frozen=True)
+class ShapeProblem:
+    """Something wrong with the declared shapes: with a dim (and one of its places), or with an input in a profile
+    (and its list `which`, and its axis there), as far as it is about a single one."""
+
+    text: str
+    hint: str | None = None
+    dim: str | None = None
+    place: str | None = None
+    profile: str | None = None
+    input: str | None = None
+    which: Which | None = None
+    axis: int | None = None
+
+    @property
+    def path(self) -> str:
+        """Dotted inside the model: ``dims.<dim>`` or ``profiles.<profile>.<input>``, a key of `Model.places`."""
+        return f"dims.{self.dim}" if self.dim is not None else f"profiles.{self.profile}.{self.input}"
+
+
+def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, ...]:
+    """The size of each symbol at a profile's ``min``, ``opt`` or ``max``."""
+    found: dict[int, int] = {}
+    for (_, shape_range), axes in zip(profile.shapes, plan.shapes, strict=True):
+        for axis, size in zip(axes, getattr(shape_range, which), strict=True):
+            if isinstance(axis, SymbolAxis):
+                found.setdefault(axis.symbol, size)
+    return tuple(found[index] for index in range(len(plan.symbols)))
+
+
+def spread(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
+    """Numbers for symbols of these ranges (max is None where there is none): all at their min, all at their max, and two
+    points between, where no two symbols are equal if that can be."""
+    ends = [(low, low + _FAR if high is None else high) for low, high in ranges]
+    points = [tuple(low for low, _ in ends), tuple(high for _, high in ends)]
+    for shift in (0, 1):
+        numbers: list[int] = []
+        for position, (low, high) in enumerate(ends):
+            middle = low + (high - low) * (position + 1 + shift) // (len(ends) + 2)
+            free = (n for n in (*range(middle, high + 1), *range(low, middle)) if n not in numbers and n not in (0, 1))
+            numbers.append(next(free, middle))
+        points.append(tuple(numbers))
+    return list(dict.fromkeys(points))
+
+
+def derive(
+    inputs: Sequence[Input], dims: Sequence[NamedDim], profiles: Sequence[Profile]
+) -> tuple[ShapePlan | None, tuple[ShapeProblem, ...]]:
+    """The shape plan of a model, or None and everything that is wrong. Never both problems and a plan.
+
+    Every profile covers exactly `inputs`, in their order, and there is at least one profile.
+    """
+    ranks, problems = _ranks(profiles)
+    wrong = {problem.input for problem in problems}
+    named = _named_axes(inputs, dims, ranks, problems)
+    sound = {name: rank for name, rank in ranks.items() if name not in wrong}
+    plan = _symbols(inputs, named, profiles, sound, problems)
+    return (None, tuple(problems)) if problems else (plan, ())
+
+
+def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProblem]]:
+    """The rank of each input that has one, and what is wrong inside of single profiles."""
+    problems: list[ShapeProblem] = []
+    ranks: dict[str, tuple[int, str]] = {}
+    rankless: set[str] = set()
+    for profile in profiles:
+        for name, shape in profile.shapes:
+            if not len(shape.min) == len(shape.opt) == len(shape.max):
+                counts = [len(getattr(shape, which)) for which in _WHICH]
+                # The list that differs from both others is the one to look at.
+                odd = next((w for w, count in zip(_WHICH, counts, strict=True) if counts.count(count) == 1), None)
+                problems.append(
+                    ShapeProblem(
+                        f"min, opt and max of {name!r} have {counts[0]}, {counts[1]} and {counts[2]} axes",
+                        "write the same number of axes",
+                        profile=profile.name,
+                        input=name,
+                        which=odd if len(set(counts)) == 2 else None,
+                    )
+                )
+                rankless.add(name)
+                continue
+            problems += _range_problems(profile.name, name, shape)
+            rank, first = ranks.setdefault(name, (len(shape.min), profile.name))
+            if rank != len(shape.min):
+                rankless.add(name)
+                problems.append(
+                    ShapeProblem(
+                        f"{name!r} has rank {len(shape.min)} here and {rank} in profile {first!r}",
+                        "an input has one rank in all profiles",
+                        profile=profile.name,
+                        input=name,
+                    )
+                )
+    return {name: rank for name, (rank, _) in ranks.items() if name not in rankless}, problems
+
+
+def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapeProblem]:
+    problems: list[ShapeProblem] = []
+    for axis, (low, mid, high) in enumerate(zip(shape.min, shape.opt, shape.max, strict=True)):
+        text, hint, which = "", "", _WHICH[0]
+        if not low <= mid <= high:
+            text = f"{name}.{axis}: min {low}, opt {mid}, max {high} are not in order"
+            hint, which = "min ≤ opt ≤ max", "min" if mid <= high else "opt" if low <= high else "max"
+        elif low < 0:
+            text, hint = f"{name}.{axis}: a size cannot be {low}", "sizes are at least 0, dynamic ones at least 1"
+        elif low == 0 and high > 0:
+            text, hint = f"{name}.{axis}: a dynamic dim cannot have min 0", "the smallest min is 1"
+        if text:
+            problems.append(ShapeProblem(text, hint, profile=profile, input=name, which=which, axis=axis))
+    return problems
+
+
+def _named_axes(
+    inputs: Sequence[Input], dims: Sequence[NamedDim], ranks: dict[str, int], problems: list[ShapeProblem]
+) -> dict[tuple[str, int], NamedDim]:
+    """The named dim of each axis that has one; what is wrong with the dims' places is added to `problems`."""
+    known = [entry.name for entry in inputs]
+    named: dict[tuple[str, int], NamedDim] = {}
+    for dim in dims:
+        for name, axis in dim.at:
+            text, hint = "", ""
+            if name not in known:
+                text = f"dim {dim.name!r} stands at {name}.{axis}, but there is no input {name!r}"
+                hint = f"the inputs are: {', '.join(known)}"
+            elif name in ranks and not 0 <= axis < ranks[name]:
+                text = f"dim {dim.name!r} stands at {name}.{axis}, but {name!r} has {ranks[name]} axes"
+                hint = f"axes are 0 to {ranks[name] - 1}" if ranks[name] else f"{name!r} is a scalar"
+            elif (name, axis) in named:
+                text = f"{name}.{axis} is in dim {named[name, axis].name!r} and in dim {dim.name!r}"
+                hint = "name one dim for each axis"
+            if text:
+                problems.append(ShapeProblem(text, hint, dim=dim.name, place=f"{name}.{axis}"))
+            else:
+                named[name, axis] = dim
+    return named
+
+
+Sizes = tuple[int, int, int]
+
+
+def _sizes(profile: Profile, name: str, axis: int) -> Sizes:
+    """min, opt and max of an axis in a profile."""
+    shape = dict(profile.shapes)[name]
+    return shape.min[axis], shape.opt[axis], shape.max[axis]
+
+
+def _symbols(
+    inputs: Sequence[Input],
+    named: dict[tuple[str, int], NamedDim],
+    profiles: Sequence[Profile],
+    ranks: dict[str, int],
+    problems: list[ShapeProblem],
+) -> ShapePlan:
+    """The plan; what is wrong is added to `problems`, and then the plan means nothing."""
+    taken = {dim.name for dim in named.values()}
+    symbols: list[Symbol] = []
+    numbers: dict[str, int] = {}
+    first_place: dict[str, tuple[str, int]] = {}
+    shapes: list[tuple[Axis, ...]] = []
+    for entry in inputs:
+        axes: list[Axis] = []
+        for axis in range(ranks.get(entry.name, 0)):
+            ranges = [_sizes(profile, entry.name, axis) for profile in profiles]
+            low, high = min(r[0] for r in ranges), max(r[2] for r in ranges)
+            dim = named.get((entry.name, axis))
+            if dim is not None:
+                _check_multiples(dim, (entry.name, axis), profiles, problems)
+                earlier = first_place.setdefault(dim.name, (entry.name, axis))
+                _check_equal(dim, earlier, (entry.name, axis), profiles, problems)
+            if low == high:
+                axes.append(low)
+                continue
+            if low == 0:  # no profile is wrong by itself: one has a static 0 and another has more
+                profile = next(p for p, sizes in zip(profiles, ranges, strict=True) if sizes[0] == 0)
+                problems.append(
+                    ShapeProblem(
+                        f"{entry.name}.{axis}: a dynamic dim cannot have min 0",
+                        "the smallest min is 1",
+                        profile=profile.name,
+                        input=entry.name,
+                        which="min",
+                        axis=axis,
+                    )
+                )
+            name = dim.name if dim else f"{entry.name}_{axis}"
+            while dim is None and name in taken:
+                name += "_"
+            if name not in numbers:
+                numbers[name] = len(symbols)
+                unit = dim.multiple_of if dim else 1
+                symbols.append(Symbol(name, low, high, _example(ranges[0][1], low, high, unit), unit))
+            axes.append(SymbolAxis(numbers[name]))
+        shapes.append(tuple(axes))
+    return ShapePlan(tuple(symbols), tuple(shapes))
+
+
+def _check_multiples(
+    dim: NamedDim, at: tuple[str, int], profiles: Sequence[Profile], problems: list[ShapeProblem]
+) -> None:
+    name, axis = at
+    for profile in profiles:
+        sizes = _sizes(profile, name, axis)
+        wrong = [which for which, size in zip(_WHICH, sizes, strict=True) if size % dim.multiple_of]
+        if wrong:
+            values = ", ".join(f"{which} {size}" for which, size in zip(_WHICH, sizes, strict=True))
+            fixes = [_nearest_multiples(sizes[_WHICH.index(which)], dim.multiple_of) for which in wrong]
+            problems.append(
+                ShapeProblem(
+                    f"{name}.{axis} is dim {dim.name!r}, a multiple of {dim.multiple_of}, but has {values}",
+                    "write " + ", ".join(fixes),
+                    profile=profile.name,
+                    input=name,
+                    which=wrong[0],
+                    axis=axis,
+                )
+            )
+
+
+def _nearest_multiples(size: int, unit: int) -> str:
+    below = size - size % unit
+    return f"{below} or {below + unit} instead of {size}" if below else f"{unit} instead of {size}"
+
+
+def _check_equal(
+    dim: NamedDim,
+    one: tuple[str, int],
+    other: tuple[str, int],
+    profiles: Sequence[Profile],
+    problems: list[ShapeProblem],
+) -> None:
+    for profile in profiles:
+        ranges = [_sizes(profile, *place) for place in (one, other)]
+        if ranges[0] != ranges[1]:
+            said = [
+                f"{name}.{axis} is {'..'.join(map(str, sizes))}"
+                for (name, axis), sizes in zip((one, other), ranges, strict=True)
+            ]
+            wrong = next(which for which, a, b in zip(_WHICH, *ranges, strict=True) if a != b)
+            problems.append(
+                ShapeProblem(
+                    f"dim {dim.name!r} has different ranges: {said[0]}, {said[1]} (min..opt..max)",
+                    "all places of a dim have the same min, opt and max",
+                    profile=profile.name,
+                    input=other[0],
+                    which=wrong,
+                    axis=other[1],
+                )
+            )
+
+
+def _example(opt: int, low: int, high: int, unit: int) -> int:
+    if opt // unit >= 2:
+        return opt
+    return min(max(2 * unit, low), high)

@@ -1,0 +1,293 @@
+"""Reading a package's index: the values of `core.packages.package_index` from bytes that anybody may have written.
+
+Rules
+1. Nothing is believed: every value has its type, and every name leads to something that is there. What is not so makes
+   the package damaged, before any other file of it is read.
+2. No path leaves the package: relative, parts separated by ``/``, no ``..``, no drive, no backslash.
+3. A newer format (``trtbuild.package/2``) is refused as such. Fields that are not known are left alone: formats grow.
+4. Fields that came later are optional, with the meaning that their absence had.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.packages.package_index import (
+    PackageIndex,
+    PackedDim,
+    PackedProfile,
+    PackedTarget,
+    PackedTensor,
+    PackedWeight,
+)
+from trtbuild.core.packages.packaging import ELEMENT_BYTES, SCHEMA, program_path, weight_path
+from trtbuild.core.partition.partitions import Partitions, TensorType
+from trtbuild.core.recipes.record import Output, is_digest
+from trtbuild.core.values.expressions import Expression, evaluate, symbols_of
+from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
+from trtbuild.errors import PackageDamaged, PackageTooNew
+
+_AGAIN = "build the package again, or copy it again from where it is whole"
+_FORMAT = re.compile(r"trtbuild\.package/[0-9]+")
+_T = TypeVar("_T")
+
+
+def read_index(data: bytes, where: str = "index.json") -> PackageIndex:
+    """The index that `data` is. `where` names it in errors. Raises PackageDamaged and PackageTooNew."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise PackageDamaged(f"{where} is not JSON: the package is truncated or altered", hint=_AGAIN) from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if isinstance(schema, str) and schema != SCHEMA and _FORMAT.fullmatch(schema):
+        raise PackageTooNew(
+            f"{where} is of the format {schema}, and this trtbuild reads {SCHEMA}",
+            hint="upgrade trtbuild (pip install --upgrade trtbuild), or build the package with this one",
+        )
+    if schema != SCHEMA:
+        raise PackageDamaged(f"{where} is no index of a package", hint=_AGAIN)
+    try:
+        return _index(document)
+    except (_Wrong, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        said = error.args[0] if isinstance(error, _Wrong) else f"{type(error).__name__}: {error}"
+        raise PackageDamaged(f"{where} cannot be used: {said}", hint=_AGAIN) from None
+
+
+def check_path(path: object) -> str:
+    """`path`, if it is one inside of a package. Raises ValueError."""
+    if isinstance(path, str) and path and not any(mark in path for mark in ("\0", "\\", ":")):
+        parts = path.split("/")
+        if all(part not in ("", ".", "..") for part in parts):
+            return path
+    raise ValueError(f"{path!r:.80} is no path inside of a package")
+
+
+class _Wrong(Exception):
+    """Something about the document is wrong; its text says what."""
+
+
+def _index(document: Mapping[str, Any]) -> PackageIndex:
+    files = {check_path(path): _file(entry) for path, entry in _mapping(document, "files").items()}
+    dims = tuple(_dim(entry) for entry in _list(document, "dims"))
+    inputs = tuple(_tensor(entry, len(dims)) for entry in _list(document, "inputs"))
+    outputs = tuple(_tensor(entry, len(dims)) for entry in _list(document, "outputs"))
+    for what, names in (("inputs", [i.name for i in inputs]), ("dims", [d.name for d in dims])):
+        _expect(len(set(names)) == len(names), f"two {what} have one name")
+    profiles = tuple(_profile(entry, inputs) for entry in _list(document, "profiles"))
+    _expect(bool(profiles), "it has no profile")
+    reference = document.get("reference", False)
+    _expect(isinstance(reference, bool), "reference is neither true nor false")
+    weights = {int(slot): _weight(entry, files) for slot, entry in _mapping(document, "weights").items()}
+    targets = {}
+    for name, entry in _mapping(document, "targets").items():
+        targets[name] = target = _target(name, entry, files)
+        _check_flow(target, len(inputs), len(outputs), len(dims), weights, reference)
+    _expect(bool(targets), "it has no target")
+    tree = document["output_tree"]
+    leaves = sorted(set(_leaves(tree)))
+    _expect(leaves == list(range(len(outputs))), "its output structure does not fit its outputs")
+    model, precision = _text(document, "model"), _text(document, "precision")
+    return PackageIndex(model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
+
+
+# -- parts
+
+
+def _file(entry: Mapping[str, Any]) -> Output:
+    sha256, size = entry["sha256"], entry["size"]
+    _expect(is_digest(sha256) and type(size) is int and size >= 0, "a file has no digest or size")
+    return Output(sha256, size)
+
+
+def _dim(entry: Mapping[str, Any]) -> PackedDim:
+    low, high, unit = (_size(entry[name]) for name in ("min", "max", "multiple_of"))
+    _expect(low <= high and unit >= 1, f"the dim {entry['name']!r} has no range")
+    return PackedDim(_text(entry, "name"), low, high, unit)
+
+
+def _tensor(entry: Mapping[str, Any], dims: int) -> PackedTensor:
+    shape = tuple(_expression(size, dims) for size in _list(entry, "shape"))
+    keyword = entry.get("keyword", False)
+    _expect(isinstance(keyword, bool), "keyword is neither true nor false")
+    dtype = _dtype(entry["dtype"])
+    return PackedTensor(_text(entry, "name"), dtype, shape, keyword, _values(entry, dtype))
+
+
+def _values(entry: Mapping[str, Any], dtype: str) -> ValueRange | None:
+    if "range" not in entry:
+        return None
+    ends = _list(entry, "range")
+    found = value_range(dtype, *ends) if len(ends) == 2 else None
+    if found is None or isinstance(found, Misfit):
+        raise _Wrong(f"the range of {entry['name']!r} is none")
+    return found
+
+
+def _profile(entry: Mapping[str, Any], inputs: Sequence[PackedTensor]) -> PackedProfile:
+    shapes = _mapping(entry, "shapes")
+    _expect(set(shapes) == {tensor.name for tensor in inputs}, "a profile has shapes for other inputs")
+    ranges = []
+    for tensor in inputs:
+        found = ShapeRange(
+            *(tuple(_size(size) for size in _list(shapes[tensor.name], which)) for which in ("min", "opt", "max"))
+        )
+        ranks = {len(found.min), len(found.opt), len(found.max), len(tensor.shape)}
+        _expect(len(ranks) == 1, f"a profile's shapes of {tensor.name!r} have another rank than the input")
+        ranges.append(found)
+    return PackedProfile(_text(entry, "name"), tuple(ranges))
+
+
+def _weight(entry: Mapping[str, Any], files: Mapping[str, Output]) -> PackedWeight:
+    dtype, shape, sha256 = _dtype(entry["dtype"]), tuple(_size(size) for size in _list(entry, "shape")), entry["sha256"]
+    _expect(is_digest(sha256), "a weight has no digest")
+    path = weight_path(sha256)
+    size = ELEMENT_BYTES[dtype]
+    for length in shape:
+        size *= length
+    _expect(files.get(path) == Output(sha256, size), f"the weight {entry['name']!r} is no file of the package")
+    return PackedWeight(_text(entry, "name"), dtype, shape, path)
+
+
+def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) -> PackedTarget:
+    cut = entry["partitions"]
+    partitions = Partitions.from_json(cut)
+    programs = {}
+    for graph, sha256 in _mapping(cut, "programs").items():
+        as_onnx = program_path(sha256, "onnx")
+        programs[graph] = as_onnx if as_onnx in files else program_path(sha256)
+        found = files.get(programs[graph])
+        _expect(found is not None and found.sha256 == sha256, "a program is no file of the package")
+    engines = _mapping(entry, "engines")
+    layers = _mapping(entry, "layers") if "layers" in entry else {}
+    for path in (*engines.values(), *layers.values()):
+        _expect(path in files, f"{path!r} is no file of the package")
+    compatible = entry.get("version_compatible", False)
+    _expect(isinstance(compatible, bool), "version_compatible is neither true nor false")
+    excluded = entry.get("exclude_lean_runtime", False)
+    _expect(isinstance(excluded, bool), "exclude_lean_runtime is neither true nor false")
+    sm = _size(entry["sm"])
+    sms = tuple(_size(one) for one in entry["sms"]) if "sms" in entry else (sm,)
+    return PackedTarget(
+        name=name,
+        sm=sm,
+        sms=sms,
+        toolchain=_text(entry, "toolchain"),
+        version=_text(entry, "version"),
+        version_compatible=compatible,
+        compatibility=_text(entry, "compatibility"),
+        platform=_text(entry, "platform"),
+        partitions=partitions,
+        programs=programs,
+        engines=engines,
+        layers=layers,
+        exclude_lean_runtime=excluded,
+    )
+
+
+def _check_flow(
+    target: PackedTarget, inputs: int, outputs: int, dims: int, weights: Mapping[int, PackedWeight], reference: bool
+) -> None:
+    """Every partition has what it is run from, and every value that one takes is there before it."""
+    there = {f"input:{number}" for number in range(inputs)} | {f"weight:{slot}" for slot in weights}
+    for part in target.partitions.partitions:
+        _expect(f"{part.name}:0" not in there, f"two partitions are called {part.name!r}")
+        _expect(part.kind in ("tensorrt", "torch"), f"the partition {part.name!r} is of no known kind")
+        if part.kind == "tensorrt":
+            _expect(part.name in target.engines, f"the partition {part.name!r} has no engine")
+        if part.kind == "torch" or reference:
+            _expect(part.graph in target.programs, f"the partition {part.name!r} has no program")
+            _expect(weights.keys() >= set(part.weights), f"the partition {part.name!r} lacks weights")
+        _expect(all(type(call) is int for call in part.calls), f"the calls of {part.name!r} are not numbers")
+        _expect(all(isinstance(why, str) for why in part.reasons.values()), f"a reason of {part.name!r} is no text")
+        for source, kind in part.inputs:
+            _expect(source in there, f"the partition {part.name!r} takes {source!r}, which nothing gives")
+            _check_type(kind, dims)
+        for number, kind in enumerate(part.outputs):
+            there.add(f"{part.name}:{number}")
+            _check_type(kind, dims)
+    _expect(len(target.partitions.outputs) == outputs, "it gives another number of outputs than the model")
+    for source in target.partitions.outputs:
+        _expect(source in there, f"an output is {source!r}, which nothing gives")
+
+
+def _check_type(kind: TensorType, dims: int) -> None:
+    _dtype(kind.dtype)
+    for size in kind.shape:
+        _expression(size, dims)
+
+
+def _leaves(tree: Any) -> Iterator[int]:
+    """The numbers of the outputs that a structure holds."""
+    kind = tree["kind"]
+    if kind == "tensor":
+        _expect(type(tree["index"]) is int, "its output structure has no numbers")
+        yield tree["index"]
+    elif kind not in ("none", "constant"):
+        _expect(kind in ("list", "tuple", "dict", "namedtuple", "dataclass"), f"an output structure of kind {kind!r}")
+        if kind not in ("list", "tuple"):
+            _expect(len(tree["keys"]) == len(tree["items"]), "an output structure has items without keys")
+        for item in _list(tree, "items"):
+            yield from _leaves(item)
+
+
+# -- kinds of values
+
+
+def _expression(value: Any, dims: int) -> Expression:
+    """A size expression over `dims` symbols."""
+    if type(value) is int:
+        return value
+    _expect(isinstance(value, list) and bool(value) and isinstance(value[0], str), f"{value!r:.80} is no size")
+    _expect(all(0 <= symbol < dims for symbol in symbols_of(value)), f"{value!r:.80} has a symbol without a dim")
+    if not _on_data(value):
+        try:
+            evaluate(value, [1] * dims)
+        except ValueError as error:
+            _expect("by zero" in str(error) or "is no size" in str(error), f"{value!r:.80} is no size: {error}")
+    frozen: Expression = _frozen(value)
+    return frozen
+
+
+def _on_data(value: Any) -> bool:
+    return isinstance(value, list) and (value[0] == "data" or any(_on_data(part) for part in value[1:]))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _mapping(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    return _typed(entry, field, lambda value: isinstance(value, dict), "a mapping")  # type: ignore[no-any-return]
+
+
+def _list(entry: Mapping[str, Any], field: str) -> list[Any]:
+    return _typed(entry, field, lambda value: isinstance(value, list), "a list")  # type: ignore[no-any-return]
+
+
+def _text(entry: Mapping[str, Any], field: str) -> str:
+    return _typed(entry, field, lambda value: isinstance(value, str) and bool(value), "text")  # type: ignore[no-any-return]
+
+
+def _typed(entry: Mapping[str, Any], field: str, is_right: Callable[[Any], bool], what: str) -> Any:
+    _expect(isinstance(entry, dict) and field in entry, f"the field `{field}` is missing")
+    _expect(is_right(entry[field]), f"the field `{field}` is not {what}")
+    return entry[field]
+
+
+def _size(value: Any) -> int:
+    _expect(type(value) is int and value >= 0, f"{value!r:.40} is no size")
+    return int(value)
+
+
+def _dtype(value: Any) -> str:
+    _expect(isinstance(value, str) and value in ELEMENT_BYTES, f"{value!r:.40} is no element type")
+    return str(value)
+
+
+def _expect(holds: bool, text: str) -> None:
+    if not holds:
+        raise _Wrong(text)

@@ -1,0 +1,99 @@
+"""What the partition step leaves for the rest of the build: its document, as values.
+
+The document is JSON (`to_bytes`). Values that flow between partitions are named by `Reference`s: ``input:k`` (input k of
+the model), ``weight:k`` (weight slot k) or ``<partition>:k`` (output k of a partition). Partitions stand in an order in
+which they can run, so the list of them is the stitching.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trtbuild.core.values.expressions import Expression
+
+SCHEMA = "trtbuild.partitions/1"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A dtype (torch's name without the prefix) and a shape of size expressions."""
+
+    dtype: str
+    shape: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition. `graph` is the SHA-256 of its canonical text, which equal structures share."""
+
+    name: str
+    kind: Literal["tensorrt", "torch"]
+    graph: str
+    weights: tuple[int, ...]
+    inputs: tuple[tuple[str, TensorType], ...]
+    outputs: tuple[TensorType, ...]
+    #: For each call node of the partition's program, the number of the lowered program's call node that it copies,
+    #: or -1 for a size that is computed anew.
+    calls: tuple[int, ...]
+    #: Operator → why Torch has it (Torch partitions).
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """All partitions of a model, and where each of its outputs comes from."""
+
+    partitions: tuple[Partition, ...]
+    outputs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        partitions = [
+            {
+                **vars(partition),
+                "inputs": [[source, vars(type_)] for source, type_ in partition.inputs],
+                "outputs": [vars(type_) for type_ in partition.outputs],
+                "reasons": dict(partition.reasons),
+            }
+            for partition in self.partitions
+        ]
+        return {"schema": SCHEMA, "partitions": partitions, "outputs": self.outputs}
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Partitions:
+        """Raises ValueError, KeyError or TypeError when `data` is no such document."""
+        return cls.from_json(json.loads(data))
+
+    @classmethod
+    def from_json(cls, document: Any) -> Partitions:
+        """The inverse of `to_json` (after a trip through JSON). Raises as `from_bytes` does."""
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError(f"not a {SCHEMA} document")
+        if not all(isinstance(source, str) for source in document["outputs"]):
+            raise ValueError("outputs are names")
+        return cls(
+            tuple(
+                Partition(
+                    name=entry["name"],
+                    kind=entry["kind"],
+                    graph=entry["graph"],
+                    weights=tuple(entry["weights"]),
+                    inputs=tuple((source, _type(type_)) for source, type_ in entry["inputs"]),
+                    outputs=tuple(_type(type_) for type_ in entry["outputs"]),
+                    calls=tuple(entry["calls"]),
+                    reasons=dict(entry["reasons"]),
+                )
+                for entry in document["partitions"]
+            ),
+            tuple(document["outputs"]),
+        )
+
+
+def _type(entry: Mapping[str, object]) -> TensorType:
+    return TensorType(str(entry["dtype"]), tuple(entry["shape"]))  # type: ignore[arg-type]

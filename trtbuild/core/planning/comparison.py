@@ -1,0 +1,56 @@
+"""What a lowered program is compared with the traced one by: small sizes, and the model's own weights.
+
+It is no part of a key: lowering is a function of the graph, and the comparison says whether it was done right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Model
+from trtbuild.core.planning.expand import units
+from trtbuild.core.recipes import keys
+
+#: With more weights than this a forward pass is no small thing any more (2 GiB of float32), and nothing is compared.
+_LARGEST = 1 << 29
+
+
+def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> dict[str, object] | None:
+    """JSON, or None for a model that is not compared.
+
+    `inputs` (name, dtype) and the `ranges` of values that some take; `weights` by slot; and `points`, each with its name,
+    the inputs' `shapes` and the `numbers` of the symbols.
+    """
+    if model.source.form != "program" or sum(math.prod(weight.shape) for weight in weights) > _LARGEST:
+        return None
+    return {
+        "inputs": [[entry.name, entry.dtype] for entry in model.inputs],
+        "ranges": {entry.name: list(entry.range) for entry in model.inputs if entry.range is not None},
+        "points": [
+            {
+                "name": name,
+                "shapes": [list(shape) for shape in shapes.sizes(sizes)],
+                "numbers": list(units(shapes, sizes)),
+            }
+            for name, sizes in _points(model, shapes).items()
+        ],
+        "weights": [asdict(weight) for weight in weights],
+    }
+
+
+def _points(model: Model, shapes: ShapePlan) -> dict[str, tuple[int, ...]]:
+    """The smallest sizes that the trace was proven at, and those a step above: what was decided by a size of 1, by a
+    remainder or by equal sizes comes out differently there."""
+    smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
+    above = tuple(
+        min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)
+    )
+    return {"its smallest sizes": smallest} | ({} if above == smallest else {"sizes a step above its smallest": above})
+
+
+def _elements(shapes: ShapePlan, sizes: Sequence[int]) -> int:
+    return sum(math.prod(shape) for shape in shapes.sizes(sizes))

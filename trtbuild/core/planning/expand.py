@@ -1,0 +1,66 @@
+"""From partitions to engine jobs: a pure function, so a plan is whole as soon as the partitions are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtbuild.core.engines.engine_job import Declared, EngineJob, Weight
+from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.spec import BuilderSettings, Model, Profile, ShapeRange, Target
+from trtbuild.core.partition.partitions import Partition, TensorType
+from trtbuild.core.values.expressions import Expression, Interval, evaluate, interval
+
+
+def units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of symbols as the graph counts them: a dim with ``multiple_of: k`` is k times its symbol."""
+    return tuple(value // symbol.multiple_of for value, symbol in zip(values, shapes.symbols, strict=True))
+
+
+def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile) -> ShapeRange:
+    """The min, opt and max of a tensor inside the model under one profile.
+
+    min and max are interval bounds of each size's expression, not its value at the profile's min and max: ``10 - s``
+    falls where s grows. Opt is the value at opt. No size is negative, whatever the bounds say.
+    """
+    low, mid, high = (units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max"))
+    bounds: list[Interval] = list(zip(low, high, strict=True))
+    ends = [interval(size, bounds) for size in shape]
+    return ShapeRange(
+        min=tuple(max(0, end[0]) for end in ends),
+        opt=tuple(max(0, evaluate(size, mid)) for size in shape),
+        max=tuple(max(0, end[1]) for end in ends),
+    )
+
+
+def engine_job(
+    model: Model,
+    shapes: ShapePlan,
+    partition: Partition,
+    onnx: str,
+    weights: Sequence[Weight],
+    settings: BuilderSettings,
+    target: Target,
+    toolchain_version: str,
+) -> EngineJob:
+    """The job that compiles `partition` for `target`. `weights` are the model's, by slot; `settings` have all defaults
+    written out."""
+    return EngineJob(
+        onnx=onnx,
+        weights=tuple(weights[slot] for slot in partition.weights),
+        profiles=tuple(
+            tuple(input_range(type_.shape, shapes, profile) for _, type_ in partition.inputs)
+            for profile in model.profiles
+        ),
+        settings=settings,
+        target=target,
+        toolchain_version=toolchain_version,
+        inputs=tuple(_declared(type_, shapes) for _, type_ in partition.inputs),
+        outputs=tuple(_declared(type_, shapes) for type_ in partition.outputs),
+    )
+
+
+def _declared(type_: TensorType, shapes: ShapePlan) -> Declared:
+    """A size that is one number over all ranges is that number."""
+    ranges = [(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of) for symbol in shapes.symbols]
+    ends = [interval(size, ranges) for size in type_.shape]
+    return type_.dtype, tuple(low if low == high else None for low, high in ends)

@@ -1,0 +1,248 @@
+"""The text of ``trtbuild.lock`` (what it says is `core.planning.locks`).
+
+Rules
+1. JSON with one entry a line, names sorted, and nothing that depends on time or place: in review, one rebuilt engine is
+   one changed line. (Not TOML: Python 3.10 has no parser of it, a plan has to read this in milliseconds, and what reads
+   our other documents reads this one.)
+2. It is read strictly: who merges two of them by hand is told what is wrong with the result, and where.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from trtbuild.core.planning.graph import STAGES
+from trtbuild.core.planning.locks import LOCKED_OUTPUTS, NAME, Lock, LockedModel, LockedStep, LockedTarget, stage_of
+from trtbuild.core.recipes.record import Output, is_digest
+from trtbuild.errors import LockFileError
+
+SCHEMA = "trtbuild.lock/1"
+
+#: Objects that are nested less deeply than this have a line for each entry.
+_DEPTH = 4
+
+_SCHEMA_VERSION = re.compile(r"trtbuild\.lock/([0-9]+)")
+_CONFLICT = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)")
+_ENTRY = re.compile(r'("(?:[^"\\]|\\.)*")\s*:\s*(.*)')
+
+_AGAIN = "take one side whole (git checkout --theirs trtbuild.lock), then write it again: trtbuild lock"
+
+
+def to_text(lock: Lock) -> str:
+    """The file's text (rule 1)."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "platform": lock.platform,
+        "step_versions": _sorted(lock.step_versions),
+        "manifests": _sorted(lock.manifests),
+        "models": {name: _model_document(lock.models[name]) for name in sorted(lock.models)},
+    }
+    return "\n".join(_lines(document, 1)) + "\n"
+
+
+def _model_document(model: LockedModel) -> dict[str, Any]:
+    targets = {name: {"toolchain": entry.toolchain, "version": entry.version} for name, entry in model.targets.items()}
+    steps = {
+        name: {"key": step.key, **{what: output.to_json() for what, output in sorted(step.outputs.items())}}
+        for name, step in model.steps.items()
+    }
+    return {"versions": _sorted(model.versions), "targets": _sorted(targets), "steps": _sorted(steps)}
+
+
+def _sorted(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sorted(entries.items()))
+
+
+def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """`value` with an entry a line; the last line has no end yet."""
+    if not value:
+        yield "{}"
+        return
+    yield "{"
+    for number, (name, entry) in enumerate(value.items(), 1):
+        whole = list(_lines(entry, depth + 1)) if isinstance(entry, Mapping) and depth < _DEPTH else [_dumps(entry)]
+        whole[0] = f"{_dumps(name)}: {whole[0]}"
+        whole[-1] += "," if number < len(value) else ""
+        yield from (" " * depth + line if at == 0 else line for at, line in enumerate(whole))
+    yield " " * (depth - 1) + "}"
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# -- reading
+
+
+def from_text(text: str) -> Lock:
+    """The lock that a file's text is. Raises LockFileError with the line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _CONFLICT.match(line):
+            raise LockFileError("a merge conflict that was not resolved", file=NAME, line=number, hint=_AGAIN)
+    return _Reader(text).lock()
+
+
+def line_of(text: str, *path: str) -> int:
+    """The line on which an entry begins, or what it is in."""
+    places = _places(text)
+    while path:
+        if path in places:
+            return places[path][0]
+        path = path[:-1]
+    return 1
+
+
+def _places(text: str) -> dict[tuple[str, ...], list[int]]:
+    """The lines on which the entry with each path begins, as far as the text has the form of rule 1."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    stack: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        entry = _ENTRY.match(stripped)
+        if entry is not None:
+            name = str(json.loads(entry[1]))
+            found.setdefault((*stack, name), []).append(number)
+            if entry[2] == "{":
+                stack.append(name)
+        elif stripped.startswith("}") and stack:
+            stack.pop()
+    return found
+
+
+class _Reader:
+    """Reads strictly (rule 2): every error has the line of what it is about."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._twice: list[str] = []
+
+    def lock(self) -> Lock:
+        try:
+            document = json.loads(self._text, object_pairs_hook=self._object)
+        except json.JSONDecodeError as error:
+            what = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
+            raise LockFileError(f"not JSON: {what}", file=NAME, line=error.lineno, hint=_AGAIN) from None
+        except RecursionError:
+            raise LockFileError("not a lock file: it is nested too deeply", file=NAME, line=1, hint=_AGAIN) from None
+        if not isinstance(document, dict):
+            self._wrong((), "not a lock file")
+        self._check_schema(document.get("schema"))
+        if self._twice:
+            places = [
+                where for path, where in _places(self._text).items() if path[-1] in self._twice and len(where) > 1
+            ]
+            line = places[0][1] if places else 1
+            raise LockFileError(f"{self._twice[0]!r} stands there twice", file=NAME, line=line, hint=_AGAIN)
+        self._fields((), document, ("schema", "platform", "step_versions", "manifests", "models"))
+        step_versions = self._table(("step_versions",), document)
+        for name, number in step_versions.items():
+            if type(number) is not int:
+                self._wrong(("step_versions", name), f"the version of {name!r} is no whole number")
+        manifests = self._texts(("manifests",), document)
+        for name, digest in manifests.items():
+            self._digest(("manifests", name), digest)
+        models = self._table(("models",), document)
+        found = Lock(
+            platform=self._word(("platform",), document["platform"]),
+            step_versions=step_versions,
+            manifests=manifests,
+            models={name: self._model(("models", name), entry) for name, entry in models.items()},
+            text=self._text,
+        )
+        self._one_result_for_each_key(found)
+        return found
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            self._twice += [name for name in found if names.count(name) > 1]
+        return found
+
+    def _check_schema(self, schema: object) -> None:
+        if schema == SCHEMA:
+            return
+        version = _SCHEMA_VERSION.fullmatch(schema) if isinstance(schema, str) else None
+        if version is None:
+            self._wrong(("schema",), f"not a lock file: its schema is {schema!r}, not {SCHEMA!r}")
+        raise LockFileError(
+            f"a newer trtbuild has written it ({version[0]}); this one reads {SCHEMA}",
+            file=NAME,
+            line=line_of(self._text, "schema"),
+            hint="upgrade trtbuild",
+        )
+
+    def _model(self, path: tuple[str, ...], entry: object) -> LockedModel:
+        fields = self._fields(path, entry, ("versions", "targets", "steps"))
+        targets = {}
+        for name, target in self._table((*path, "targets"), fields).items():
+            place = (*path, "targets", name)
+            told = self._fields(place, target, ("toolchain", "version"))
+            if told["toolchain"] not in ("tensorrt-rtx", "tensorrt"):
+                self._wrong(place, f"there is no toolchain {told['toolchain']!r}")
+            targets[name] = LockedTarget(told["toolchain"], self._word(place, told["version"]))
+        steps = {
+            name: self._step((*path, "steps", name), step)
+            for name, step in self._table((*path, "steps"), fields).items()
+        }
+        return LockedModel(self._texts((*path, "versions"), fields), targets, steps)
+
+    def _step(self, path: tuple[str, ...], entry: object) -> LockedStep:
+        model, name = path[1], path[-1]
+        stage = stage_of(name)
+        if not name.startswith(f"{model}/") or stage not in STAGES:
+            self._wrong(path, f"{name!r} is no step of model {model!r}")
+        locked = LOCKED_OUTPUTS.get(stage, ())
+        fields = self._fields(path, entry, ("key", *locked))
+        outputs = {}
+        for what in locked:
+            told = self._fields(path, fields[what], ("sha256", "size"))
+            if type(told["size"]) is not int or told["size"] < 0:
+                self._wrong(path, f"the size of its {what} is no number of bytes")
+            outputs[what] = Output(self._digest(path, told["sha256"]), told["size"])
+        return LockedStep(self._digest(path, fields["key"]), outputs)
+
+    def _one_result_for_each_key(self, lock: Lock) -> None:
+        for name, step in lock.steps.items():
+            if lock.by_key[step.key].outputs != step.outputs:
+                path = ("models", name.partition("/")[0], "steps", name)
+                self._wrong(path, f"{name!r} shares its key with another step, and they name different digests")
+
+    # -- pieces
+
+    def _fields(self, path: tuple[str, ...], value: object, names: Sequence[str]) -> dict[str, Any]:
+        """An object with exactly the fields `names`."""
+        if not isinstance(value, dict):
+            self._wrong(path, f"{path[-1] if path else NAME!r} is no object")
+        for name in value:
+            if name not in names:
+                self._wrong((*path, name), f"there is no field {name!r} here; allowed: {', '.join(names)}")
+        for name in names:
+            if name not in value:
+                self._wrong(path, f"the field {name!r} is missing")
+        return value
+
+    def _table(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, Any]:
+        value = parent[path[-1]]
+        if not isinstance(value, dict):
+            self._wrong(path, f"{path[-1]!r} is no object")
+        return value
+
+    def _texts(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, str]:
+        return {name: self._word((*path, name), text) for name, text in self._table(path, parent).items()}
+
+    def _word(self, path: tuple[str, ...], value: object) -> str:
+        if not isinstance(value, str) or not value or not value.isprintable():
+            self._wrong(path, f"the value of {path[-1]!r} is no text")
+        return value
+
+    def _digest(self, path: tuple[str, ...], value: object) -> str:
+        if not isinstance(value, str) or not is_digest(value):
+            self._wrong(path, f"in {path[-1]!r}: {value!r} is no SHA-256 in 64 hex digits")
+        return value
+
+    def _wrong(self, path: tuple[str, ...], text: str) -> NoReturn:
+        raise LockFileError(text, file=NAME, line=line_of(self._text, *path), hint=_AGAIN)

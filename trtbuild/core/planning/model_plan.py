@@ -1,0 +1,314 @@
+"""What has to be done for one model, and why: verdicts and reasons, from records alone.
+
+Rules
+1. Steps are looked at in the order of the graph. As long as a record is there, the next step's recipe is known; after
+   the first one that has to run, the steps below are ``unknown`` (early cut-off may still make hits of them).
+2. A verdict gets its reason where it is made: in `core.planning.verdicts`, or in `core.planning.demand`, which goes from
+   the outputs down when all verdicts are there.
+3. Neither torch nor TensorRT is needed: versions come as facts, and a machine without torch accepts a trace record
+   whose dependencies match, with the versions that it was made with (`Facts.versions` is None; `core.planning.acceptance`).
+4. A package holds the bytes of engines, its recipe their keys. Where engines were built again its index is made again.
+5. Documents that do not fit one another (a partition takes a weight that the trace's interface has not) are damaged, though
+   their bytes are whole and believed: the trace runs again, then the partition. What was run by this command is right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from trtbuild.core.engines.binding import Interface, bind, names_of, weights_from_json
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.spec import Model, Target
+from trtbuild.core.packages.packaging import Cut
+from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.core.planning import acceptance
+from trtbuild.core.planning.comparison import comparison
+from trtbuild.core.planning.demand import demand
+from trtbuild.core.planning.expand import engine_job, units
+from trtbuild.core.planning.graph import Deferred, ModelPlan, Reason, Step, step_id
+from trtbuild.core.planning.lookups import Facts, Lookups, ToolchainFacts
+from trtbuild.core.planning.planned_package import Bound, Cuts, plan_package
+from trtbuild.core.planning.verdicts import RECORDED, Verdicts
+from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.record import Record
+
+__all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
+
+
+def plan_model(
+    model: Model, shapes: ShapePlan, facts: Facts, look: Lookups, in_place: Callable[[Model, Record], bool]
+) -> ModelPlan:
+    """The plan for one model. `in_place` says whether all files of a package are where they belong already."""
+    forward = _Forward(model, shapes, facts, look)
+    forward.all()
+    demand(forward.plan, look, in_place)
+    return forward.plan
+
+
+class _Forward:
+    """Recipes and records, in the order of the graph."""
+
+    def __init__(self, model: Model, shapes: ShapePlan, facts: Facts, look: Lookups) -> None:
+        self.plan = ModelPlan(model, shapes)
+        self._model = model
+        self._facts = facts
+        self._versions: Mapping[str, str] = facts.versions or {}
+        self._look = look
+        self._verdicts = Verdicts(self.plan, look)
+        self._jobs: dict[int, EngineJob] = {}
+
+    def all(self) -> None:
+        """Every step whose recipe is known, and one unknown step for each stage below that."""
+        table = self._look.weights_table(self._model)
+        self.plan.file_weights = frozenset(weight.sha256 for weight in (table or {}).values())
+        trace = self._trace(table)
+        bound = self._bind(trace, table)
+        if trace.record is None or bound is None:
+            self._verdicts.unknown("lower", after=(trace.id,))
+            self._unknown_below_lower()
+            return
+        lower = self._lower(trace, trace.record, bound)
+        if lower.record is None:
+            self._unknown_below_lower()
+            return
+        try:
+            self._below(lower.record, bound)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+            if not self._blamed(trace):
+                raise
+
+    def _below(self, lower: Record, bound: Bound) -> None:
+        """All below a lowered program. Raises what comes of documents that do not fit one another (rule 5)."""
+        cuts: Cuts = {}
+        engines: dict[tuple[str, str], Step] = {}
+        for target in self._model.targets:
+            facts = self._facts.toolchains[target]
+            group = (target.toolchain, facts)
+            if group not in cuts:
+                cuts[group] = self._partition(lower, target.toolchain, facts, first=not cuts)
+            step, cut = cuts[group]
+            if cut is None:
+                self._verdicts.unknown("convert", suffix=_suffix(step), after=(step.id,))
+                self._verdicts.unknown("engine", target=target.name, after=(step.id,))
+                continue
+            engines |= self._engines(step, cut, target, facts, bound)
+        plan_package(self.plan, self._verdicts, self._facts, lower, bound, cuts, engines)
+
+    def _blamed(self, trace: Step) -> bool:
+        """Have the first step run again whose documents may be wrong, and that was not run just now; False: there is none
+        (rule 5)."""
+        reason = Reason("corrupt", "what it left does not fit what was made of it")
+        cuts = [step for step in self.plan.steps.values() if step.stage == "partition" and step.verdict == "hit"]
+        lower = self.plan.steps[step_id(self._model.name, "lower")]
+        self.plan.contents = None
+        if trace.verdict == "hit" and not self._look.was_run(trace.id):
+            self.plan.steps = {trace.id: trace}
+            self._verdicts.cannot_use(trace, reason)
+            self._verdicts.unknown("lower", after=(trace.id,))
+            self._unknown_below_lower()
+            return True
+        for cut in cuts:
+            if not self._look.was_run(cut.id):
+                self.plan.steps = {trace.id: trace, lower.id: lower, cut.id: cut}
+                self._verdicts.cannot_use(cut, reason)
+                self._unknown_below(cut.id)
+                return True
+        return False
+
+    # -- the stages
+
+    def _trace(self, table: Mapping[str, Weight] | None) -> Step:
+        plan, names, facts, look = self.plan, names_of(table), self._facts, self._look
+        declared = partial(keys.trace_declared, self._model, plan.shapes, names, facts.platform)
+        plan.declared, elsewhere = declared(facts.versions), facts.versions is None
+        accepted = acceptance.by_lock(look, plan.declared, facts.locked) if elsewhere else None
+        if accepted is None:
+            plan.observations = chain.follow(plan.declared, look.read_link, look.observe, look.ahead, look.expect)
+            if elsewhere:
+                accepted = acceptance.by_files(look, plan.declared, plan.observations, facts.locked)
+        if accepted is not None:
+            recipe, hit, self._versions = accepted.recipe, accepted.reason, accepted.versions
+            plan.observations = accepted.observations
+        else:
+            wanted = declared(facts.locked.versions) if elsewhere and facts.locked else plan.declared
+            recipe, hit = keys.trace(wanted, plan.observations), RECORDED
+        job = {"weights": None if names is None else [[name, dtype, list(shape)] for name, dtype, shape in names]}
+        return self._verdicts.look_up("trace", recipe, job, hit=hit)
+
+    def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> Bound | None:
+        """What a trace tells about its program, and the weight of each slot."""
+        interface = self._verdicts.read(trace, "interface", self._interface)
+        if interface is None:
+            return None
+        weights = self._verdicts.read(
+            trace, "weights", lambda data: bind(interface, weights_from_json(json.loads(data)), table)
+        )
+        return None if weights is None else (interface, weights)
+
+    def _interface(self, data: bytes) -> Interface:
+        found = Interface.from_bytes(data)
+        if len(found.inputs) != len(self._model.inputs):
+            raise ValueError("it has other inputs than the model")
+        return found
+
+    def _lower(self, trace: Step, record: Record, bound: Bound) -> Step:
+        graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
+        recipe = keys.lower(graph, modules, self._model.precision, self._versions)
+        job = {
+            "program": record.outputs["program"].sha256,
+            "form": self._model.source.form,
+            "precision": self._model.precision,
+            "operators": list(bound[0].operators),
+            "points": self._points(),
+            "compare": comparison(self._model, self.plan.shapes, bound[1]),
+        }
+        return self._verdicts.look_up("lower", recipe, job, after=(trace.id,))
+
+    def _points(self) -> list[list[int]]:
+        """Numbers of the symbols at min, opt and max of every profile: where the steps compare sizes."""
+        shapes = self.plan.shapes
+        ends = (symbol_values(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
+        return [list(units(shapes, sizes)) for sizes in dict.fromkeys(ends)]
+
+    def _partition(
+        self, record: Record, toolchain: str, facts: ToolchainFacts, *, first: bool
+    ) -> tuple[Step, Cut | None]:
+        """The partition step for a toolchain; `record` is that of the lowered program."""
+        graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
+        settings = self._model.partition
+        recipe = keys.partition(
+            graph,
+            modules,
+            settings,
+            toolchain,
+            facts.version,
+            facts.opset,
+            self._versions,
+            facts.stand_in,
+            lowers=self._model.source.form == "onnx",
+            narrows=facts.narrows_int64,
+        )
+        hit = RECORDED
+        if facts.parsers_differ:
+            here = facts.can_ask and self._facts.versions is not None
+            accepted = acceptance.partition(self._look, recipe, self._facts.locked, cuts_here=here)
+            recipe, hit = accepted or (recipe, hit)
+        job = {
+            "program": record.outputs["program"].sha256,
+            "form": self._model.source.form,
+            "points": self._points(),
+            "settings": keys.settings_of(settings),
+            "toolchain": toolchain,
+            "toolchain_version": facts.version,
+            "opset": facts.opset,
+            "versions": dict(self._versions),
+            "stand_in": keys.stand_in_of(recipe),  # what the recipe says is asked
+        }
+        suffix = "" if first else f"{toolchain}-{facts.version}"
+        lower = step_id(self._model.name, "lower")
+        step = self._verdicts.look_up("partition", recipe, job, suffix=suffix, after=(lower,), hit=hit)
+        partitions = self._verdicts.read(step, "partitions", Partitions.from_bytes)
+        if step.record is None or partitions is None:
+            return self.plan.steps[step.id], None
+        outputs = step.record.outputs
+        if any(f"program:{part.graph}" not in outputs for part in partitions.partitions):
+            return self._verdicts.cannot_use(
+                step, Reason("corrupt", "its record lacks the program of a partition")
+            ), None
+        programs = {
+            part.graph: outputs[f"program:{part.graph}"]
+            for part in partitions.partitions
+            if part.kind == "torch" or self._model.reference
+        }
+        return step, Cut(partitions, programs)
+
+    def _convert(self, cut: Step, part: Partition, facts: ToolchainFacts) -> Step:
+        suffix = _suffix(cut)
+        known = self.plan.steps.get(step_id(self._model.name, "convert", part.name, suffix))
+        if known is not None:
+            return known
+        if cut.record is None:
+            raise AssertionError("convert is planned after partition")
+        program = cut.record.outputs[f"program:{part.graph}"].sha256
+        job = {"program": program, "form": self._model.source.form, "opset": facts.opset}
+        recipe = keys.convert(part.graph, facts.opset, self._versions)
+        return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
+
+    def _engines(
+        self, step: Step, cut: Cut, target: Target, facts: ToolchainFacts, bound: Bound
+    ) -> dict[tuple[str, str], Step]:
+        """The engine steps for one target, by partition and target; and the convert steps before them."""
+        parts = [part for part in cut.partitions.partitions if part.kind == "tensorrt"]
+        self._look.expect(lambda: [keys.convert(part.graph, facts.opset, self._versions) for part in parts])
+        converted = [(part, self._convert(step, part, facts)) for part in parts]
+        environment = self._facts.environment
+        self._look.expect(
+            lambda: [
+                keys.engine(self._job(part, target, facts, made.record, bound), environment)
+                for part, made in converted
+                if made.record is not None
+            ]
+        )
+        return {(part.name, target.name): self._engine(part, target, facts, made, bound) for part, made in converted}
+
+    def _engine(
+        self,
+        part: Partition,
+        target: Target,
+        facts: ToolchainFacts,
+        converted: Step,
+        bound: Bound,
+    ) -> Step:
+        interface, _ = bound
+        after = (converted.id, step_id(self._model.name, "trace"))
+        if converted.record is None:
+            return self._verdicts.unknown("engine", part.name, target=target.name, after=after)
+        job = self._job(part, target, facts, converted.record, bound)
+        recipe = keys.engine(job, self._facts.environment)
+        return self._verdicts.look_up(
+            "engine",
+            recipe,
+            Deferred(job.to_json),
+            part=part.name,
+            target=target.name,
+            after=after,
+            names=lambda: {f"weights.w{k}": interface.slots[slot].name for k, slot in enumerate(part.weights)},
+        )
+
+    def _job(
+        self,
+        part: Partition,
+        target: Target,
+        facts: ToolchainFacts,
+        converted: Record,
+        bound: Bound,
+    ) -> EngineJob:
+        onnx = converted.outputs["onnx"].sha256
+        settings = self._model.builder
+        if settings.workspace is None:
+            settings = replace(settings, workspace=facts.workspace)
+        known = self._jobs.get(id(part))  # weights and profiles are the same for every target
+        if known is not None:
+            return replace(known, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
+        job = engine_job(self._model, self.plan.shapes, part, onnx, bound[1], settings, target, facts.version)
+        self._jobs[id(part)] = job
+        return job
+
+    def _unknown_below_lower(self) -> None:
+        partition = self._verdicts.unknown("partition", after=(step_id(self._model.name, "lower"),)).id
+        self._unknown_below(partition)
+
+    def _unknown_below(self, partition: str) -> None:
+        self._verdicts.unknown("convert", after=(partition,))
+        for target in self._model.targets:
+            self._verdicts.unknown("engine", target=target.name, after=(partition,))
+        self._verdicts.unknown("package", after=(partition,))
+
+
+def _suffix(cut: Step) -> str:
+    """What tells the partition and convert steps of a second toolchain from the first one's."""
+    return cut.id.partition("/partition")[2].removeprefix("@")

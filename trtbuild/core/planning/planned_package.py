@@ -1,0 +1,105 @@
+"""The package step of a plan: what it holds is known when all engines have keys, and it is made again where engines were.
+
+A package holds the bytes of engines, its recipe their keys. So its record says which bytes it was put together from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trtbuild.core.engines.binding import Interface
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.packages.packaging import Contents, Cut, Engine
+from trtbuild.core.planning.graph import ModelPlan, Reason, Step
+from trtbuild.core.planning.lookups import Facts, ToolchainFacts
+from trtbuild.core.planning.verdicts import Verdicts
+from trtbuild.core.recipes.recipe import Change
+from trtbuild.core.recipes.record import Output, Record
+
+#: The partitions of each toolchain that the model's targets name: the step, and its result once that is known.
+Cuts = dict[tuple[str, ToolchainFacts], tuple[Step, Cut | None]]
+#: What a trace tells about its program, and the weight of each slot.
+Bound = tuple[Interface, tuple[Weight, ...]]
+
+
+def plan_package(
+    plan: ModelPlan,
+    verdicts: Verdicts,
+    facts: Facts,
+    lower: Record,
+    bound: Bound,
+    cuts: Cuts,
+    engines: Mapping[tuple[str, str], Step],
+) -> None:
+    """Add the package step to `plan`, behind all others. `lower` is the record of the lowered program, `engines` are the
+    engine steps by partition and target."""
+    converted = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]  # for its names
+    cut = [step.id for step, _ in cuts.values()]
+    after = tuple(dict.fromkeys([*(step.id for step in engines.values()), *cut, *converted]))
+    by_target: dict[str, Cut] = {}
+    for target in plan.model.targets:
+        found = cuts[target.toolchain, facts.toolchains[target]][1]
+        if found is not None:
+            by_target[target.name] = found
+    if len(by_target) < len(plan.model.targets) or any(step.recipe is None for step in engines.values()):
+        verdicts.unknown("package", after=after)
+        return
+    plan.contents = contents = _contents(plan, facts, lower, bound, by_target, engines)
+    step = verdicts.look_up("package", contents.recipe(), {}, after=after)
+    waiting = [engine.id for engine in engines.values() if engine.record is None]
+    if step.record is not None and waiting:
+        verdicts.unknown("package", after=(*waiting, *(name for name in after if name not in waiting)))
+    elif step.record is not None:
+        rebuilt = _rebuilt(step.record, contents)
+        if rebuilt:
+            plan.run_again(step, Reason("changed", "its engines were built again", rebuilt))
+
+
+def _contents(
+    plan: ModelPlan,
+    facts: Facts,
+    lower: Record,
+    bound: Bound,
+    cuts: Mapping[str, Cut],
+    engines: Mapping[tuple[str, str], Step],
+) -> Contents:
+    interface, weights = bound
+    origins = {}
+    for step in plan.steps.values():
+        if step.stage == "convert" and step.record is not None and step.recipe is not None:
+            origins[str(dict(step.recipe.parts)["graph"])] = step.record.outputs["origins"].sha256
+    return Contents(
+        model=plan.model,
+        shapes=plan.shapes,
+        interface=interface,
+        weights=weights,
+        modules=lower.outputs["modules"],
+        cuts=cuts,
+        engines=_engines(engines),
+        toolchains={target.name: facts.toolchains[target].version for target in plan.model.targets},
+        origins=origins,
+        sms={target.name: facts.sms.get(target, (target.sm,)) for target in plan.model.targets},
+    )
+
+
+def _engines(steps: Mapping[tuple[str, str], Step]) -> Sequence[Engine]:
+    return [
+        Engine(part, target, step.key or "", *(_left(step, name) for name in ("plan", "layers")))
+        for (part, target), step in steps.items()
+    ]
+
+
+def _left(step: Step, name: str) -> Output | None:
+    return step.record.outputs[name] if step.record is not None else None
+
+
+def _rebuilt(package: Record, contents: Contents) -> tuple[Change, ...]:
+    """The engines whose bytes are not those that a package was put together from."""
+    plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
+    packed = package.provenance.get("plans")
+    was: Mapping[str, object] = packed if isinstance(packed, Mapping) else {}
+    return tuple(
+        Change(f"plan:{name}", str(was.get(name, "(absent)")), sha256)
+        for name, sha256 in plans.items()
+        if was.get(name) != sha256
+    )

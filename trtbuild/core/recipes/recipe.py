@@ -1,0 +1,176 @@
+"""Recipes: the ordered, named, printable parts that a step's key is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trtbuild.core.values.encoding import Value, encode, encode_list, from_json, json_text, to_json
+
+#: Version of the form of recipes themselves. It is in every key.
+SCHEMA = "trtbuild.recipe/1"
+
+_DOMAIN = encode(SCHEMA)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a step is made from. Two steps with equal recipes have equal results.
+
+    `stage` and `version` say which transformation, in which edition (bumped when the output of that step's own
+    code changes); `parts` are its inputs, by name, in a fixed order.
+    """
+
+    stage: str
+    version: int
+    parts: tuple[tuple[str, Value], ...]
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 (64 hex digits) of the canonical encoding."""
+        if len(dict(self.parts)) != len(self.parts):
+            names = Counter(name for name, _ in self.parts)
+            raise ValueError(f"a recipe names a part twice: {sorted(n for n, count in names.items() if count > 1)}")
+        return hashlib.sha256(_DOMAIN + self._encoded()).hexdigest()
+
+    def _encoded(self) -> bytes:
+        """The canonical bytes of [stage, version, [[name, value], …]]."""
+        parts = encode_list(len(self.parts), self._encoded_parts)
+        return encode_list(3, encode(self.stage) + encode(self.version) + parts)
+
+    @cached_property
+    def _encoded_parts(self) -> bytes:
+        return b"".join(map(encode, self.parts))
+
+    def followed_by(self, parts: Sequence[tuple[str, Value]]) -> Recipe:
+        """This recipe with more parts behind its own, which are not encoded again."""
+        longer = Recipe(self.stage, self.version, (*self.parts, *parts))
+        longer.__dict__["_encoded_parts"] = self._encoded_parts + b"".join(map(encode, parts))
+        return longer
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "stage": self.stage,
+            "version": self.version,
+            "parts": [[name, to_json(value)] for name, value in self.parts],
+        }
+
+    @cached_property
+    def text(self) -> str:
+        """`to_json` as text, keys sorted and without spaces: as it stands in a record's document."""
+        parts = ",".join([f"[{json_text(name)},{json_text(value)}]" for name, value in self.parts])
+        return f'{{"parts":[{parts}],"stage":{json_text(self.stage)},"version":{self.version}}}'
+
+    @classmethod
+    def from_json(cls, data: object) -> Recipe:
+        """Raises ValueError when `data` is not a recipe's JSON form."""
+        if not isinstance(data, dict):
+            raise ValueError("a recipe is an object")
+        stage, version, parts = data.get("stage"), data.get("version"), data.get("parts")
+        if not isinstance(stage, str) or type(version) is not int or not isinstance(parts, list):
+            raise ValueError("a recipe has a stage, a version and parts")
+        pairs = []
+        for part in parts:
+            if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], str):
+                raise ValueError("a part is a name and a value")
+            pairs.append((part[0], from_json(part[1])))
+        return cls(stage, version, tuple(pairs))
+
+    def same_as(self, other: Recipe) -> bool:
+        """Equal in full, by canonical bytes (a hit compares recipes, not only keys)."""
+        return self is other or self._encoded() == other._encoded()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One part that differs between two recipes of one step, printable.
+
+    `name` is what people call it, where that is known and another than `part`: ``layers.2.weight`` for
+    ``weights.w0.sha256``.
+    """
+
+    part: str
+    was: str
+    now: str
+    name: str | None = None
+
+    def to_json(self) -> dict[str, str]:
+        found = {"part": self.part, "was": self.was, "now": self.now}
+        return {**found, "name": self.name} if self.name is not None else found
+
+
+ABSENT = "(absent)"
+
+
+def printable(value: Value) -> str:
+    """One line for a person. Never part of a key."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {printable(item)}" for key, item in value.items()) + "}"
+    return "[" + ", ".join(printable(item) for item in value) + "]"
+
+
+def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
+    """The parts that differ, in the order of `now`, then those that `was` alone has; none for equal recipes only.
+
+    A mapping on both sides is compared entry by entry (``settings.optimization_level``), and so are lists of one length,
+    so that the smallest thing that changed is what is named.
+    """
+    found: list[Change] = []
+    if was.version != now.version:
+        found.append(Change("step version", str(was.version), str(now.version)))
+    before, after = dict(was.parts), dict(now.parts)
+    for name in [*after, *(name for name in before if name not in after)]:
+        _compare(name, before.get(name, _MISSING), after.get(name, _MISSING), found)
+    if not found and not was.same_as(now):
+        found.append(Change("order of parts", ", ".join(before), ", ".join(after)))
+    return tuple(found)
+
+
+class _Missing:
+    pass
+
+
+_MISSING = _Missing()
+
+
+def _compare(name: str, was: Value | _Missing, now: Value | _Missing, found: list[Change]) -> None:
+    if isinstance(was, _Missing) or isinstance(now, _Missing):
+        shown = [ABSENT if isinstance(side, _Missing) else printable(side) for side in (was, now)]
+        found.append(Change(name, *shown))
+        return
+    if encode(was) == encode(now):
+        return
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for key in [*now, *(key for key in was if key not in now)]:
+            _compare(f"{name}.{key}", was.get(key, _MISSING), now.get(key, _MISSING), found)
+        return
+    if (
+        isinstance(was, Sequence)
+        and isinstance(now, Sequence)
+        and not isinstance(was, str | bytes)
+        and not isinstance(now, str | bytes)
+        and len(was) == len(now)
+    ):
+        for position, (old, new) in enumerate(zip(was, now, strict=True)):
+            _compare(f"{name}[{position}]", old, new, found)
+        return
+    shown = [printable(was), printable(now)]
+    if shown[0] == shown[1]:  # 1 and True, or "1" and 1: say the types too
+        shown = [f"{text} ({type(side).__name__})" for text, side in zip(shown, (was, now), strict=True)]
+    if shown[0] == shown[1]:  # two NaNs, or ["a, b"] and ["a", "b"]
+        shown = [json.dumps(to_json(side)) for side in (was, now)]
+    found.append(Change(name, *shown))

@@ -1,0 +1,261 @@
+"""``trtbuild init``: a manifest to begin with, and a small model unless one is named.
+
+Rules
+1. Nothing is overwritten: files are created, or not touched; to .gitignore lines are added, and only to one that is there.
+2. What is written builds as it stands when no model is named; with one, what has to be filled in is marked.
+3. Targets are proposed for what is here: the installed toolchain, and the GPU if it builds for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.model.spec import ToolchainName
+from trtbuild.driver.project import wiring
+from trtbuild.errors import UsageError
+from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.devices import device_sms
+
+Document = dict[str, Any]
+
+MANIFEST = "trtbuild.yaml"
+FOLDER = "manifests"
+EXAMPLE = "models/example.py"
+
+#: SM → a name for the target, and what has it (NVIDIA, "CUDA GPU Compute Capability").
+ARCHITECTURES = {
+    75: ("turing", "GeForce RTX 20, T4; float16 only: no float32 matrix products"),
+    80: ("ampere_a100", "A100, A30"),
+    86: ("ampere", "GeForce RTX 30, A10, A40"),
+    89: ("ada", "GeForce RTX 40, L4, L40"),
+    90: ("hopper", "H100, H200"),
+    100: ("blackwell_b200", "B200"),
+    120: ("blackwell", "GeForce RTX 50, RTX PRO"),
+    121: ("spark", "DGX Spark"),
+}
+DEFAULT_SM = 89
+
+#: What a build leaves in the project, as .gitignore says it.
+IGNORED = (f"{wiring.STATE}/", "dist/", "cache/")
+
+MODEL = '''\
+"""A model to begin with. `trtbuild build` calls the function that the manifest names, and traces what it returns."""
+
+import torch
+from torch import nn
+
+
+def build(channels: int = 16) -> nn.Module:
+    """`kwargs` of the manifest are the arguments."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, 10),
+    ).eval()  # a model in training mode is an error
+'''
+
+_SOURCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The toolchain that a manifest is written for, and the SMs of this machine's GPUs."""
+
+    name: ToolchainName
+    version: str | None
+    devices: tuple[int, ...]
+
+    @property
+    def sms(self) -> tuple[int, ...]:
+        """The SMs that it builds for here; the likeliest first is not their order, which ascends."""
+        return table.FLAVOURS[self.name].sms or self.devices
+
+    @property
+    def proposed(self) -> tuple[int, ...]:
+        """This machine's, or one that many have."""
+        return tuple(sm for sm in dict.fromkeys(self.devices) if sm in self.sms) or (DEFAULT_SM,)
+
+
+def here() -> Toolchain:
+    """What is installed: TensorRT-RTX where nothing, or both, are."""
+    names: tuple[ToolchainName, ...] = ("tensorrt-rtx", "tensorrt")
+    found = {name: table.installed_version(name) for name in names}
+    name = next((name for name in names if found[name]), names[0])
+    return Toolchain(name, found[name], device_sms())
+
+
+def create(project: Path, source: str | None, toolchain: Toolchain) -> Document:
+    """``trtbuild.init/1``. Raises UsageError, with nothing written, where a manifest is there or `source` is none."""
+    module, model = _split(source) if source else ("models.example", "example")
+    _refuse_existing(project, example=source is None)
+    files = []
+    if source is None:
+        files.append(_write(project, EXAMPLE, MODEL, "a small model to begin with"))
+    text = manifest(source or f"{module}:build", model, toolchain, example=source is None)
+    files.append(_write(project, MANIFEST, text, f"model {model!r} for SM {_listed(toolchain.proposed)}"))
+    ignore = _ignore(project)
+    if ignore is not None:
+        files.append(ignore)
+    return {
+        "schema": "trtbuild.init/1",
+        "ok": True,
+        "files": files,
+        "model": model,
+        "source": source or f"{module}:build",
+        "toolchain": {"name": toolchain.name, "version": toolchain.version},
+        "targets": [ARCHITECTURES[sm][0] if sm in ARCHITECTURES else f"sm{sm}" for sm in toolchain.proposed],
+        "warnings": _warnings(project, source, module, toolchain),
+        "next": _next_steps(source, toolchain),
+    }
+
+
+def manifest(source: str, model: str, toolchain: Toolchain, *, example: bool) -> str:
+    """The text of the manifest."""
+    proposed = toolchain.proposed
+    names = [ARCHITECTURES.get(sm, (f"sm{sm}", ""))[0] for sm in proposed]
+    lines = [
+        "# What trtbuild builds. Every field: docs/manifest.md of trtbuild; `trtbuild schema` is for editors.",
+        "version: 1",
+        "",
+        *_targets(toolchain),
+        "",
+        "# min, opt and max shape of each input: a TensorRT optimization profile. An axis whose sizes differ is dynamic.",
+        "profiles:",
+    ]
+    if example:
+        lines += [
+            "  photo:",
+            "    image: {min: [1, 3, 64, 64], opt: [8, 3, 64, 64], max: [32, 3, 64, 64]}",
+        ]
+    else:
+        lines += [
+            "  default:",
+            "    # CHANGE ME: each input of the model, by the name below, and the shapes that it is called with.",
+            "    x: {min: [1, 8], opt: [8, 8], max: [32, 8]}",
+        ]
+    kwargs = ", kwargs: {channels: 16}" if example else ""
+    lines += [
+        "",
+        "models:",
+        f"  {model}:",
+        "    # A callable that returns a torch.nn.Module: module.path:name, imported from this directory.",
+        f'    source: {{python: "{source}"{kwargs}}}',
+    ]
+    if not example:
+        lines.append("    # CHANGE ME: what forward() takes, in this order. `keyword: true` passes one by its name.")
+    lines += [
+        f"    inputs: {{{'image' if example else 'x'}: {{dtype: float32}}}}",
+        f"    profiles: [{'photo' if example else 'default'}]",
+        f"    targets: [{', '.join(names)}]",
+        f"    {'' if 75 in proposed else '# '}precision: float16          # float32 (default), float16 or bfloat16",
+        f"    # weights: weights/{model}.safetensors    # replaced without another trace",
+        f"    # outputs: {{package: dist/{model}}}    # this is the default",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _targets(toolchain: Toolchain) -> list[str]:
+    version = f"{toolchain.name} {toolchain.version}" if toolchain.version else f"{toolchain.name} (not installed)"
+    if table.FLAVOURS[toolchain.name].needs_gpu:
+        builds = "builds for the GPUs of the machine that it runs on"
+    else:
+        builds = f"builds for SM {_listed(toolchain.sms)}, with no GPU in the machine"
+    lines = [f"# GPU architectures. {version} {builds}."]
+    if toolchain.name != "tensorrt-rtx":
+        lines += [f"defaults: {{toolchain: {toolchain.name}}}", ""]
+    lines.append("targets:")
+    for sm in dict.fromkeys([*toolchain.proposed, *toolchain.sms]):
+        name, what = ARCHITECTURES.get(sm, (f"sm{sm}", ""))
+        entry = f"{name}: {{sm: {sm}}}"
+        mark = "  " if sm in toolchain.proposed else "  # "
+        lines.append(f"{mark}{entry:24}# {what}".rstrip("# "))
+    return lines
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _split(source: str) -> tuple[str, str]:
+    """The module of a source, and a name for its model."""
+    match = _SOURCE.fullmatch(source)
+    if match is None:
+        raise UsageError(
+            f"{source!r} is no source: it is module.path:callable", hint="for example: trtbuild init models.vit:build"
+        )
+    name = match[1].rpartition(".")[2]
+    return match[1], name
+
+
+def _refuse_existing(project: Path, *, example: bool) -> None:
+    if not project.is_dir():
+        raise UsageError(f"{project} is no directory", hint="-C names the project's directory")
+    there = [MANIFEST] if (project / MANIFEST).exists() or (project / MANIFEST).is_symlink() else []
+    there += sorted(str(path.relative_to(project)) for path in (project / FOLDER).glob("*.yaml"))
+    if there:
+        raise UsageError(
+            f"there is a manifest already: {', '.join(there[:5])}{', …' if len(there) > 5 else ''}; nothing was written",
+            hint="`trtbuild plan` says what it builds",
+        )
+    if example and ((project / EXAMPLE).exists() or (project / EXAMPLE).is_symlink()):
+        raise UsageError(
+            f"{EXAMPLE} is there already; nothing was written",
+            hint="name the model: trtbuild init models.example:build",
+        )
+
+
+def _write(project: Path, name: str, text: str, what: str) -> Document:
+    path = project / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be written: {error.strerror}", hint="nothing was overwritten") from None
+    return {"path": name, "action": "written", "text": what}
+
+
+def _ignore(project: Path) -> Document | None:
+    """Add to .gitignore what it does not have yet."""
+    path = project / ".gitignore"
+    try:
+        old = path.read_text("utf-8")
+        has = {line.strip().strip("/") for line in old.splitlines()}
+        missing = [name for name in IGNORED if name.strip("/") not in has]
+        if not missing:
+            return {"path": ".gitignore", "action": "unchanged", "text": f"it has {', '.join(IGNORED)}"}
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(("" if not old or old.endswith("\n") else "\n") + "".join(f"/{name}\n" for name in missing))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        return {"path": ".gitignore", "action": "unchanged", "text": f"it cannot be changed: {error}"}
+    return {"path": ".gitignore", "action": "extended", "text": f"added {', '.join(missing)}"}
+
+
+def _warnings(project: Path, source: str | None, module: str, toolchain: Toolchain) -> list[str]:
+    found = []
+    file = Path(*module.split("."))
+    if source is not None and not any((project / path).exists() for path in (file.with_suffix(".py"), file)):
+        found.append(f"{file.with_suffix('.py')} is not there yet, and no installed module was looked for")
+    missed = [sm for sm in dict.fromkeys(toolchain.devices) if sm not in toolchain.sms]
+    if missed:
+        found.append(f"this machine's GPU is SM {_listed(missed)}, which {toolchain.name} does not build for")
+    if table.FLAVOURS[toolchain.name].needs_gpu and not toolchain.devices:
+        found.append(f"{toolchain.name} builds on a GPU of the target's SM, and there is none here")
+    return found
+
+
+def _next_steps(source: str | None, toolchain: Toolchain) -> list[str]:
+    install = [] if toolchain.version else ["pip install 'trtbuild[torch,rtx]'"]
+    edit = [] if source is None else [f"edit {MANIFEST} where it says CHANGE ME"]
+    return [*install, *edit, "trtbuild plan", "trtbuild build"]

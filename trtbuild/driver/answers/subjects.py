@@ -1,0 +1,263 @@
+"""The two sides of ``trtbuild diff``: packages as they lie there, and models as they would be built now.
+
+Rules
+1. A package is known by its index. Where the record of the package step that made it is in the cache, so are the keys
+   of its engines, and their recipes as far as their records are there too.
+2. A model is planned; nothing is run. Where a step has to run first, only what stands in the manifest is known of it, and
+   the recipes of the steps before.
+3. Names of weights stand in the trace that a package came from: the project's last one, if the project's last package is
+   this one. Else the other side's names are used, where the graphs are the same (`driver.answers.differences`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from trtbuild.core.engines.binding import Interface
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Input, Model
+from trtbuild.core.planning.graph import ModelPlan
+from trtbuild.core.recipes.keys import fields_of
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.core.values.nearest import suggestion
+from trtbuild.driver.packages.lookup import directory_of
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.history import History
+from trtbuild.driver.project.workspace import Request, Workspace
+from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, StoreUnavailable, UsageError
+from trtbuild.runtime.packages.package import Package, open_package
+from trtbuild.store.collection.search import records_of
+from trtbuild.store.layers.layered import LayeredStore
+
+Part = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One side. What is not known of it is None."""
+
+    said: str
+    kind: Literal["package", "model"]
+    model: str
+    #: What its description rests on: ``recipes`` (of its engines), ``index`` alone, or the ``manifest``.
+    known_from: Literal["recipes", "index", "manifest"]
+    inputs: Mapping[str, Part]
+    dims: Mapping[str, Part]
+    profiles: Mapping[str, Part]
+    targets: Mapping[str, Part]
+    precision: str
+    #: Whether its package runs without engines.
+    reference: bool = False
+    outputs: Mapping[str, Part] | None = None
+    #: Target → partition → kind, graph, weights (slots), inputs.
+    partitions: Mapping[str, Mapping[str, Part]] | None = None
+    #: ``partition@target`` → key, and → SHA-256 of the plan.
+    engines: Mapping[str, str] | None = None
+    plans: Mapping[str, str] | None = None
+    #: Step without its model (``engine/model@ada``) → recipe.
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    #: Of a model: the first step that has to run before its graph is known, and why.
+    unknown_below: tuple[str, str] | None = None
+    #: Slot → name of the weight, and slot → dtype, shape, SHA-256.
+    names: Mapping[int, str] = field(default_factory=dict)
+    weights: Mapping[int, Part] = field(default_factory=dict)
+    #: Of a package: the SHA-256 of its index.
+    index: str | None = None
+
+
+def find(request: Request, said: str) -> Subject:
+    """The side that `said` names: a package's directory, else a model. Raises UsageError."""
+    folder = directory_of(request.project, said)
+    if folder is not None:
+        try:
+            package = open_package(folder)
+        except PackageError as error:  # its exit status would say that something differs
+            raise UsageError(error.text, hint=error.hint) from error
+        return of_package(request.project.absolute(), package, said)
+    models = Workspace(replace(request, models=(), targets=())).models
+    if said not in models:
+        raise UsageError(
+            f"{said!r} is neither a package directory nor a model", hint=suggestion(said, models, "models")
+        )
+    workspace = Workspace(replace(request, models=(said,), force=False))
+    return _model(workspace, workspace.plan(said))
+
+
+# -- a model
+
+
+def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
+    model, shapes = plan.model, plan.shapes
+    prefix = f"{model.name}/"
+    recipes = {step.id.removeprefix(prefix): step.recipe for step in plan.steps.values() if step.recipe is not None}
+    declared = Subject(
+        said=model.name,
+        kind="model",
+        model=model.name,
+        known_from="manifest",
+        inputs={entry.name: _input(entry) for entry in model.inputs},
+        dims=_dims(shapes),
+        profiles=_profiles(model),
+        targets={
+            target.name: {**fields_of(target), "version": workspace.facts[model.name].toolchains[target].version}
+            for target in model.targets
+        },
+        precision=model.precision,
+        reference=model.reference,
+        recipes=recipes,
+    )
+    if plan.contents is None:
+        first = next(step for step in plan.steps.values() if step.verdict != "hit")
+        return replace(declared, unknown_below=(first.id.removeprefix(prefix), first.reason.text))
+    contents = plan.contents
+    described = Subject(**{**_shallow(declared), **_described(_plain(contents.recipe()))})
+    return replace(
+        described,
+        plans={
+            f"{engine.partition}@{engine.target}": engine.plan.sha256
+            for engine in contents.engines
+            if engine.plan is not None
+        },
+        names={number: slot.name for number, slot in enumerate(contents.interface.slots)},
+        weights={number: asdict(weight) for number, weight in enumerate(contents.weights)},
+    )
+
+
+def _shallow(subject: Subject) -> dict[str, Any]:
+    return {name: getattr(subject, name) for name in subject.__dataclass_fields__}
+
+
+def _input(entry: Input) -> dict[str, Any]:
+    said = {} if entry.range is None else {"range": list(entry.range)}
+    return {"dtype": entry.dtype, "keyword": entry.keyword, **said}
+
+
+def _dims(shapes: ShapePlan) -> dict[str, Part]:
+    return {
+        symbol.name: {"min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
+        for symbol in shapes.symbols
+    }
+
+
+def _profiles(model: Model) -> dict[str, Part]:
+    return {
+        profile.name: {name: json.loads(json.dumps(asdict(shape))) for name, shape in profile.shapes}
+        for profile in model.profiles
+    }
+
+
+def _plain(recipe: Recipe) -> dict[str, Any]:
+    """The parts of a package's recipe as JSON values."""
+    return json.loads(json.dumps({name: _jsonable(value) for name, value in recipe.parts}))  # type: ignore[no-any-return]
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _jsonable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return value
+
+
+def _described(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a subject by the parts of its package's recipe."""
+    return {
+        "known_from": "recipes",
+        "inputs": {entry["name"]: _without(entry, "name") for entry in parts["inputs"]},
+        "outputs": {entry["name"]: _without(entry, "name") for entry in parts["outputs"]},
+        "dims": {entry["name"]: _without(entry, "name") for entry in parts["dims"]},
+        "profiles": {entry["name"]: entry["shapes"] for entry in parts["profiles"]},
+        "targets": parts["targets"],
+        "precision": parts["precision"],
+        "reference": parts.get("reference", False),
+        "partitions": {target: _partitions(cut) for target, cut in parts["partitions"].items()},
+        "engines": parts["engines"],
+    }
+
+
+def _partitions(cut: Mapping[str, Any]) -> dict[str, Part]:
+    return {
+        entry["name"]: {name: entry[name] for name in ("kind", "graph", "weights", "inputs")}
+        for entry in cut["partitions"]
+    }
+
+
+def _without(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in names}
+
+
+# -- a package
+
+
+def of_package(project: Path, package: Package, said: str, *, offline: bool = False) -> Subject:
+    """A package, which is called `said`; `offline` asks no remote."""
+    index, sha256 = json.loads(package.raw), package.digest
+    targets = {name: _without(entry, "partitions", "engines") for name, entry in index["targets"].items()}
+    cuts = {name: entry["partitions"] for name, entry in index["targets"].items()}
+    plans = {
+        f"{partition}@{target}": index["files"][path]["sha256"]
+        for target, entry in index["targets"].items()
+        for partition, path in entry["engines"].items()
+    }
+    subject = Subject(
+        said=said,
+        kind="package",
+        model=index["model"],
+        index=sha256,
+        **{
+            **_described({**index, "targets": targets, "partitions": cuts, "engines": None}),
+            "known_from": "index",
+            "plans": plans,
+            "names": {int(slot): entry["name"] for slot, entry in index["weights"].items()},
+            "weights": {int(slot): _without(entry, "name") for slot, entry in index["weights"].items()},
+        },
+    )
+    try:
+        configured = wiring.configuration(project)
+        store = wiring.open_store(project, replace(configured, remotes=()) if offline else configured)
+        history = History(project / wiring.STATE)
+        record = _record(store, history, subject.model, sha256)
+        return subject if record is None else _with_records(subject, record, store, history)
+    except (StoreUnavailable, BlobMissing, EntryCorrupt):
+        return subject
+
+
+def _record(store: LayeredStore, history: History, model: str, index: str) -> Record | None:
+    """The record of the package step that left this index: the project's last one, else any in the cache."""
+    last = history.recipe(f"{model}/package")
+    record = store.get_record(last.key) if last is not None else None
+    if record is not None and record.outputs["index"].sha256 == index:
+        return record
+    return next((found for found in records_of(store.local, index) if found.recipe.stage == "package"), None)
+
+
+def _with_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
+    engines = _plain(package.recipe)["engines"]
+    recipes = {}
+    for name, key in engines.items():
+        record = store.get_record(key)
+        if record is not None:
+            recipes[f"engine/{name}"] = record.recipe
+    names, weights = dict(subject.names), dict(subject.weights)
+    for name, partition, target in ((name, *name.rsplit("@", 1)) for name in engines):
+        recipe = recipes.get(f"engine/{name}")
+        slots = (subject.partitions or {})[target][partition]["weights"]
+        if recipe is not None:
+            given = _plain(recipe)["weights"]
+            weights.update({slot: given[f"w{number}"] for number, slot in enumerate(slots)})
+    last = history.recipe(f"{subject.model}/package")
+    if last is not None and last.key == package.recipe.key:
+        for stage in ("trace", "lower", "partition"):
+            recipe = history.recipe(f"{subject.model}/{stage}")
+            if recipe is not None:
+                recipes[stage] = recipe
+        trace = store.get_record(recipes["trace"].key) if "trace" in recipes else None
+        if trace is not None:
+            interface = Interface.from_bytes(store.get_bytes(trace.outputs["interface"].sha256))
+            names = {number: slot.name for number, slot in enumerate(interface.slots)}
+    return replace(subject, known_from="recipes", engines=engines, recipes=recipes, names=names, weights=weights)

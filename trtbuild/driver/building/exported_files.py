@@ -1,0 +1,48 @@
+"""Having a package's ``.pt2`` files made, once: by a torch worker, kept in the store under a recipe of their own."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.outputs import pt2
+from trtbuild.driver.project.environment import check_torch_side
+from trtbuild.driver.project.workspace import Workspace
+from trtbuild.driver.workers.pool import WorkerPool
+
+
+def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
+    """Make the ``.pt2`` files of a finished model, where its outputs have them and the store has not. Raises
+    ToolchainMissing (no torch here), ConversionRefused, BlobMissing."""
+    package = plan.package
+    if package is None or package.record is None:
+        raise AssertionError("outputs are written when the package is there")
+    if "pt2" not in dict(plan.model.outputs) or workspace.request.frozen:
+        return
+    if workspace.exported_record(plan.model, package.record) is not None:
+        return
+    facts = workspace.facts[plan.model.name]
+    check_torch_side(plan.model.name, facts)
+    wanted = pt2.recipe(package.record, facts.versions)
+    with workspace.store.building(wanted.key):
+        workspace.look.forget(wanted.key)
+        if workspace.exported_record(plan.model, package.record) is not None:
+            return  # another build was faster
+        index = package.record.outputs["index"].sha256
+        needed = [entry["sha256"] for entry in json.loads(workspace.look.blob(index))["files"].values()]
+        workspace.look.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
+        workspace.store.bring([index, *needed])
+        reply = pool.call("torch", {"kind": "pt2", "index": index})
+        outputs = {name: Output(entry["sha256"], entry["size"]) for name, entry in reply["outputs"].items()}
+        made = {"duration_s": round(reply["duration_s"], 3), "finished": _now(), "builder": builder()}
+        record = Record(wanted, outputs, made)
+        workspace.look.ran(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
+        workspace.store.put_record(Record(keys.any_exported_file(wanted), outputs, made), replace=True)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,193 @@
+"""Running one step: the job, the worker, the record."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtbuild.core.engines.binding import names_of
+from trtbuild.core.packages.packaging import Contents, name_table
+from trtbuild.core.planning.demand import inputs_of, weights_of
+from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.model_plan import Facts, ModelPlan
+from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.values.encoding import Value
+from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.project.lookups import StoreLookups
+from trtbuild.driver.project.outcome import Ran
+from trtbuild.driver.workers.pool import WorkerKind, WorkerPool
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.store.layers.layered import LayeredStore
+
+_WORKERS: Mapping[str, WorkerKind] = {
+    "trace": "trace",
+    "lower": "torch",
+    "partition": "torch",
+    "convert": "torch",
+    "engine": "engine",
+}
+
+
+def run_step(
+    step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool
+) -> Ran:
+    """Run one step whose inputs are in the store. Raises what went wrong, typed."""
+    if step.recipe is None:
+        raise AssertionError("a step runs when its recipe is known")
+    started = time.monotonic()
+    if step.stage == "package":
+        return Ran(pack(step.recipe, plan, store, look), time.monotonic() - started)
+    if step.stage == "trace":
+        return _trace(step, plan, facts, look, store, pool)
+    if step.stage in ("lower", "engine"):
+        wanted = weights_of(step)
+        look.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
+    store.bring(sha256 for _, sha256 in inputs_of(step))
+    policy = {"trust": store.local.trust.to_json()} if step.stage == "partition" else {}
+    reply = pool.call(_WORKERS[step.stage], {"kind": step.stage, **step.job, **policy})
+    record = Record(step.recipe, _outputs(reply), _provenance(reply))
+    replace = step.reason.code in ("forced", "evicted", "corrupt", "untrusted")
+    conversions = _keep_conversions(reply, store)
+    record = store.put_record(record, replace=replace)
+    if step.stage == "partition":
+        _publish_for_any_parser(plan, facts, record, store)
+    return Ran(
+        record, time.monotonic() - started, conversions=conversions, log=reply["log"], peak_rss_bytes=_peak(reply)
+    )
+
+
+def _keep_conversions(reply: Mapping[str, Any], store: LayeredStore) -> dict[str, float]:
+    """Publish the conversions that a partition step made on its way. Key → seconds."""
+    made = {}
+    for key, conversion in reply.get("conversions", {}).items():
+        record = Record.from_bytes(conversion["record"].encode())
+        store.put_record(record, replace=True)  # it was made because what there was could not be used
+        made[str(key)] = float(conversion["duration_s"])
+    return made
+
+
+def _peak(reply: Mapping[str, Any]) -> int:
+    peak = reply.get("peak_rss_bytes")
+    return peak if isinstance(peak, int) else 0
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _outputs(reply: Mapping[str, Any]) -> dict[str, Output]:
+    return {name: Output(entry["sha256"], entry["size"]) for name, entry in reply["outputs"].items()}
+
+
+def _provenance(reply: Mapping[str, Any]) -> dict[str, object]:
+    made: dict[str, object] = {
+        "duration_s": round(reply["duration_s"], 3),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "builder": builder(),
+    }
+    if "statistics" in reply:
+        made["statistics"] = reply["statistics"]
+    return made
+
+
+def trace_job(plan: ModelPlan, weights: object) -> TraceJob:
+    """What the trace worker is told about a model."""
+    model = plan.model
+    places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
+    places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
+    heads = None if weights is None else tuple((n, d, tuple(shape)) for n, d, shape in _list(weights))
+    points = keys.proof_points(model, plan.shapes)
+    return TraceJob(model.source, model.inputs, plan.shapes, points, heads, places)
+
+
+def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool) -> Ran:
+    started = time.monotonic()
+    reply = pool.call("trace", {"kind": "trace", "trace": trace_job(plan, step.job["weights"]).to_json()})
+    found = [Observation(Dependency.from_part(part), seen) for part, seen in reply["observations"]]
+    changed = look.look_again(found)
+    if changed:
+        names = ", ".join(dependency.name for dependency in changed[:5])
+        raise SourceError(
+            f"{names} changed while model {plan.model.name!r} was traced: nothing was kept",
+            code="changed-during-trace",
+            hint="run the build again",
+        )
+    uncacheable = reply["uncacheable"]
+    if not plan.model.source.cacheable:
+        uncacheable = "the manifest says `cacheable: false`"
+    if uncacheable:
+        # the chain stays as it is: this record must not be found by another build
+        record = Record(keys.trace(plan.declared, plan.observations), _outputs(reply), _provenance(reply))
+        return Ran(
+            record,
+            time.monotonic() - started,
+            uncacheable=uncacheable,
+            observations=found,
+            log=reply["log"],
+            peak_rss_bytes=_peak(reply),
+        )
+    look.learned(found)
+    seen = chain.extend(plan.declared, found, look.read_link, look.write_link, look.observe)
+    recipe = keys.trace(plan.declared, seen)
+    record = Record(recipe, _outputs(reply), _provenance(reply))
+    record = store.put_record(record, replace=step.reason.code in ("forced", "evicted", "corrupt", "untrusted"))
+    _publish_for_any_version(plan, facts, found, record, look, store)
+    return Ran(record, time.monotonic() - started, observations=found, log=reply["log"], peak_rss_bytes=_peak(reply))
+
+
+def _publish_for_any_version(
+    plan: ModelPlan, facts: Facts, found: Sequence[Observation], record: Record, look: StoreLookups, store: LayeredStore
+) -> None:
+    """Let machines without torch find this trace by its files alone (keys.any_trace)."""
+    table = look.weights_table(plan.model)
+    declared: Sequence[tuple[str, Value]] = keys.trace_declared(
+        plan.model, plan.shapes, names_of(table), facts.platform, None
+    )
+    files = [seen for seen in found if seen.dependency.kind != "distribution"]
+    seen = chain.extend(declared, files, look.read_link, look.write_link, look.observe)
+    pointer = keys.any_trace(keys.trace(declared, seen))
+    output = store.put_bytes(record.to_bytes())
+    store.put_record(Record(pointer, {"record": output}), replace=True)
+
+
+def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
+    """Let machines that cannot cut this model find what was cut here, where parsers differ (keys.any_partition)."""
+    toolchain = str(dict(keys.any_partition(record.recipe).parts)["parser"][0])  # type: ignore[index]
+    if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
+        output = store.put_bytes(record.to_bytes())
+        store.put_record(Record(keys.any_partition(record.recipe), {"record": output}), replace=True)
+
+
+def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
+    """Put a package together from what is known and in the store, and publish it. Raises BlobMissing."""
+    if plan.contents is not None:  # the record names the engines, which may all be in a remote
+        engines = plan.contents.engines
+        store.bring(left.sha256 for e in engines for left in (e.plan, e.layers) if left is not None)
+    return store.put_record(_package(recipe, plan, store, look), replace=True)
+
+
+def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
+    contents = plan.contents
+    if contents is None:
+        raise AssertionError("a package is put together when its contents are known")
+    names = store.put_bytes(json.dumps(_names(contents, look), indent=1, sort_keys=True).encode())
+    index = json.dumps(contents.index(names), indent=1, sort_keys=True).encode()
+    plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
+    outputs = {"index": store.put_bytes(index), "names": names}
+    for engine in contents.engines:
+        if engine.plan is not None and engine.layers is not None:
+            outputs[f"plan:{engine.partition}@{engine.target}"] = engine.plan
+            outputs[f"layers:{engine.partition}@{engine.target}"] = engine.layers
+    return Record(recipe, outputs, {"plans": plans})
+
+
+def _names(contents: Contents, look: StoreLookups) -> dict[str, object]:
+    modules = json.loads(look.blob(contents.modules.sha256))
+    origins = {graph: json.loads(look.blob(sha256)) for graph, sha256 in contents.origins.items()}
+    return {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}

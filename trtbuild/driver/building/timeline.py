@@ -1,0 +1,174 @@
+"""The timeline of a build (`--trace`): when each step ran and beside what, as Chrome's trace events, which
+ui.perfetto.dev and chrome://tracing open. (Format: "Trace Event Format", the Catapult project; times are in µs.)
+
+Rules
+1. A lane (a "thread" of the format) shows one thing at a time. Steps take the lowest free worker lane when they start,
+   phases the lowest free lane of the build itself, so that nothing overlaps within a lane.
+2. The document is written when the build ends, well or not, and replaces the file in one step. What still ran then is
+   in it, and says so.
+3. A file that cannot be written is said when the command begins, not after an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.driver.building.events import LastDuration, Watcher
+from trtbuild.driver.project.outcome import Ran
+from trtbuild.errors import TrtbuildError, UsageError
+
+Event = dict[str, Any]
+
+#: The format's "processes": the build itself, and its workers.
+BUILD, WORKERS = 1, 2
+
+
+@dataclass
+class _Lanes:
+    """Which lanes are taken, by what."""
+
+    names: str
+    taken: dict[int, str] = field(default_factory=dict)
+    most: int = 0
+
+    def take(self, name: str) -> int:
+        lane = next(lane for lane in range(len(self.taken) + 1) if lane not in self.taken)
+        self.taken[lane] = name
+        self.most = max(self.most, lane + 1)
+        return lane
+
+
+class Timeline(Watcher):
+    """Collects events and writes them to `path`. Raises UsageError when that cannot be written; `complain` is told when
+    it could not be in the end."""
+
+    def __init__(self, path: str | Path, complain: Callable[[str], None]) -> None:
+        self._complain = complain
+        self._path = Path(path).absolute()
+        if self._path.is_dir() or not os.access(self._path if self._path.exists() else self._path.parent, os.W_OK):
+            raise UsageError(
+                f"--trace {path}: no file can be written there", hint="name a file in a writable directory"
+            )
+        self._lock = threading.Lock()
+        self._begun = time.perf_counter()
+        self._epoch_s = time.time()
+        self._lanes = {BUILD: _Lanes("build"), WORKERS: _Lanes("worker")}
+        self._open: dict[tuple[int, str], tuple[int, float, Event]] = {}
+        self._events: list[Event] = []
+
+    def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
+        """Nothing is drawn for it."""
+
+    def planned(self, plan: ModelPlan) -> None:
+        """Nothing is drawn for it."""
+
+    def started(self, step: Step) -> None:
+        reason = {"code": step.reason.code, "text": step.reason.text}
+        changed = [change.to_json() for change in step.reason.changed]
+        args = {"model": step.model, "target": step.target, "key": step.key, "reason": reason, "changed": changed}
+        self._begin(WORKERS, step.id, step.stage, args)
+
+    def finished(self, step: Step, ran: Ran) -> None:
+        # the key again: what a trace found out has made it whole
+        args: Event = {
+            "verdict": "run" if ran.source == "built" else "hit",
+            "source": ran.source,
+            "key": ran.record.recipe.key,
+        }
+        statistics = ran.record.provenance.get("statistics")
+        if isinstance(statistics, dict):
+            args["statistics"] = statistics
+        if ran.peak_rss_bytes:
+            args["peak_rss_bytes"] = ran.peak_rss_bytes
+        if ran.conversions:
+            args["conversions"] = len(ran.conversions)
+        self._end(WORKERS, step.id, args)
+
+    def failed(self, step: Step, error: TrtbuildError) -> None:
+        self._end(WORKERS, step.id, {"verdict": "failed", "error": type(error).__name__, "text": error.text})
+
+    def phase_started(self, name: str) -> None:
+        self._begin(BUILD, name, "phase", {})
+
+    def phase_finished(self, name: str) -> None:
+        self._end(BUILD, name, {})
+
+    def close(self) -> None:
+        with self._lock:
+            now = self._now_us()
+            for (process, name), (lane, since_us, event) in self._open.items():
+                args = {**event["args"], "verdict": "interrupted"}
+                self._events.append(_complete(process, lane, name, since_us, now, {**event, "args": args}))
+            self._open.clear()
+            document = json.dumps(self.document(), separators=(",", ":"))
+        try:
+            _write(self._path, document)
+        except OSError as error:  # rule 2 of watchers: the build was what it was
+            self._complain(f"the timeline could not be written to {self._path}: {error.strerror or error}")
+
+    def document(self) -> Event:
+        """The trace: complete events (``X``) in order of time, and metadata (``M``) that names the lanes."""
+        names = {BUILD: "trtbuild", WORKERS: "workers"}
+        named = [_named(process, 0, "process_name", name) for process, name in names.items()]
+        for process, lanes in self._lanes.items():
+            for lane in range(lanes.most):
+                named.append(_named(process, lane, "thread_name", f"{lanes.names} {lane + 1}"))
+        events = sorted(self._events, key=lambda event: float(event["ts"]))
+        return {
+            "traceEvents": named + events,
+            "displayTimeUnit": "ms",
+            "otherData": {"schema": "trtbuild.trace/1", "started_unix_s": round(self._epoch_s, 3)},
+        }
+
+    def _begin(self, process: int, name: str, category: str, args: Event) -> None:
+        with self._lock:
+            lane = self._lanes[process].take(name)
+            self._open[process, name] = (lane, self._now_us(), {"cat": category, "args": args})
+
+    def _end(self, process: int, name: str, args: Event) -> None:
+        with self._lock:
+            lane, since_us, event = self._open.pop((process, name), (0, self._now_us(), {"cat": "step", "args": {}}))
+            self._lanes[process].taken.pop(lane, None)
+            found = {**event, "args": {**event["args"], **args}}
+            self._events.append(_complete(process, lane, name, since_us, self._now_us(), found))
+
+    def _now_us(self) -> float:
+        return (time.perf_counter() - self._begun) * 1e6
+
+
+def _complete(process: int, lane: int, name: str, since_us: float, until_us: float, event: Event) -> Event:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": event["cat"],
+        "pid": process,
+        "tid": lane,
+        "ts": round(since_us, 1),
+        "dur": round(until_us - since_us, 1),
+        "args": event["args"],
+    }
+
+
+def _named(process: int, lane: int, what: str, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": lane, "args": {"name": name}}
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():  # a pipe, or /dev/null: nothing to put in its place
+        path.write_text(text, encoding="utf-8")
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

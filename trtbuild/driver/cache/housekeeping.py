@@ -1,0 +1,138 @@
+"""The `cache` commands: statistics, verification, collection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.recipes.ports import Store
+from trtbuild.driver.cache import locking
+from trtbuild.driver.configuration.quantities import age_s, size_bytes
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Request
+from trtbuild.errors import RemoteFault, StoreUnavailable, UsageError
+from trtbuild.store.collection import check
+from trtbuild.store.collection.collect import collect as run_collection
+from trtbuild.store.collection.retention import CollectReport
+from trtbuild.store.collection.shared_directory import GRACE_S, LEAST_GRACE_S, collect_directory
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
+
+Document = dict[str, Any]
+
+
+def stats(request: Request) -> Document:
+    """``trtbuild.cache-stats/1``. Sizes are in bytes."""
+    store = _open(request)
+    found = check.stats(store)
+    return {
+        "schema": "trtbuild.cache-stats/1",
+        "cache": str(wiring.store_root(request.project.absolute())),
+        "records": dict(found.records),
+        "blobs": found.blobs,
+        "chunks": found.chunks,
+        "logical_bytes": found.logical_bytes,
+        "stored_bytes": found.stored_bytes,
+        "allocated_bytes": found.allocated_bytes,
+        "dedup_ratio": round(found.dedup_ratio, 2),
+        "quarantine_entries": found.quarantine_entries,
+        "quarantine_bytes": found.quarantine_bytes,
+    }
+
+
+def verify(request: Request) -> Document:
+    """``trtbuild.cache-verify/1``: `ok` is false when something was wrong; it is in quarantine then."""
+    found = check.verify(_open(request))
+    return {
+        "schema": "trtbuild.cache-verify/1",
+        "ok": not found.damage,
+        "records": found.records,
+        "lists": found.lists,
+        "blobs": found.blobs,
+        "bytes_read": found.bytes_read,
+        "damage": [{"kind": entry.kind, "name": entry.name, "text": entry.text} for entry in found.damage],
+    }
+
+
+def collect(
+    request: Request,
+    max_size: str | None,
+    max_age: str | None,
+    *,
+    dry_run: bool,
+    directory: str | None = None,
+    grace: str | None = None,
+    locks: Sequence[str] = (),
+) -> Document:
+    """``trtbuild.cache-gc/1``: of the project's cache, or of `directory`: a shared one, or a local store elsewhere.
+
+    What the project's lock file and those at `locks` name stays. Without `max_size` the project's cache is kept within what
+    is configured. Raises UsageError for sizes and ages that cannot be read, ConfigurationError, StoreUnavailable.
+    """
+    project = request.project.absolute()
+    root = wiring.store_root(project) if directory is None else Path(directory).expanduser().absolute()
+    bounds: dict[str, Any] = {
+        "max_size": None if max_size is None else size_bytes(max_size),
+        "max_age_s": None if max_age is None else age_s(max_age),
+        "dry_run": dry_run,
+    }
+    if directory is None and max_size is None:
+        bounds["max_size"] = wiring.configuration(project).cache_max_size
+    shared_grace_s: float | None = None
+    if directory is None or (root / "format").exists():
+        if grace is not None:
+            raise UsageError(f"{root} is a local store, which has no grace", hint="--grace is for shared directories")
+        local = LocalStore(root)
+        found = run_collection(local, pinned=_pinned(project, locks, local), **bounds)
+    else:
+        shared_grace_s = GRACE_S if grace is None else age_s(grace)
+        found = _collect_shared(root, project, shared_grace_s, locks, bounds)
+    return {
+        "schema": "trtbuild.cache-gc/1",
+        "cache": str(root),
+        "dry_run": dry_run,
+        "records_removed": len(found.records_removed),
+        "blobs_removed": found.blobs_removed,
+        "freed_bytes": found.freed.allocated,
+        "records_kept": found.records_kept,
+        "blobs_kept": found.blobs_kept,
+        "kept_bytes": found.kept.allocated,
+        "kept_because": dict(found.kept_because),
+        "grace_s": None if shared_grace_s is None else round(shared_grace_s),
+        "leftovers_removed": found.leftovers_removed,
+        "blobs_condemned": found.condemned,
+        "condemned_bytes": found.condemned_size.allocated,
+        "blobs_restored": found.restored,
+    }
+
+
+def _collect_shared(
+    root: Path, project: Path, grace_s: float, locks: Sequence[str], bounds: dict[str, Any]
+) -> CollectReport:
+    if grace_s < LEAST_GRACE_S:
+        least = f"{LEAST_GRACE_S / 60:g}m"
+        raise UsageError(
+            f"a grace of less than {least} is shorter than writers may take between looking for a file and naming it",
+            hint=f"leave --grace out (1h), or write {least} or more",
+        )
+    there = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
+    try:
+        # The way to a locked trace may be known here alone: there, it may stand in another domain's entries.
+        pinned = _pinned(project, locks, there) | _pinned(project, locks, wiring.open_local(project))
+    except RemoteFault as fault:
+        raise StoreUnavailable(fault.text, hint=fault.hint) from fault
+    finally:
+        there.close()
+    return collect_directory(str(root), grace_s=grace_s, pinned=pinned, **bounds)
+
+
+def _pinned(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:
+    found = locking.pinned_keys(project, store=store)
+    return found.union(*(locking.pinned_keys(project, Path(path), store=store) for path in locks))
+
+
+def _open(request: Request) -> LocalStore:
+    return wiring.open_local(request.project.absolute())

@@ -1,0 +1,46 @@
+"""The keys of this user on this machine: those that the configuration names, and the machine's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.configuration.settings import TrustSettings, expanded
+from trtbuild.errors import ConfigurationError
+from trtbuild.store.trust.keyring import Keyring, MachineKey
+from trtbuild.store.trust.signing import Signer
+
+
+def keyring(settings: TrustSettings, environ: Mapping[str, str]) -> Keyring:
+    """Whom this machine believes, and how it signs. Raises ConfigurationError for a key that cannot be read."""
+    machine = machine_key_path(environ)
+    return Keyring(
+        settings.keys,
+        revoked=settings.revoked,
+        read_domains=settings.read_domains,
+        signer=_signer(settings),
+        domain=settings.domain,
+        machine=None if machine is None else MachineKey(machine),
+        builder=builder(),
+    )
+
+
+def _signer(settings: TrustSettings) -> Signer | None:
+    if settings.signing_key_file is not None:
+        return Signer.load(settings.signing_key_file)
+    if settings.signing_key is None:
+        return None
+    try:
+        return Signer.from_text(settings.signing_key)
+    except ConfigurationError as error:
+        error.file = "TRTBUILD_SIGNING_KEY"
+        raise
+
+
+def machine_key_path(environ: Mapping[str, str]) -> Path | None:
+    """Where the key lies that counts on this machine alone: ``$XDG_STATE_HOME/trtbuild/local.key``."""
+    base = environ.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):  # the XDG Base Directory Specification: a relative one is to be ignored
+        base = expanded("~/.local/state", environ)
+    return Path(base) / "trtbuild" / "local.key" if base.startswith("/") else None

@@ -1,0 +1,102 @@
+"""The operator of ``.pt2`` files, with what opens its engines: composed here, because the runtime knows no TensorRT.
+
+This is loaded whenever torch is, so it imports nothing but the standard library and the operator itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
+from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.runtime.calls import operators
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.stitching import Part
+
+if TYPE_CHECKING:
+    import torch
+
+    from trtbuild.core.partition.engine_text import EngineText
+    from trtbuild.runtime.engines.engine_set import EngineSet
+
+#: (toolchain, version, GPU) → the engines that were opened there: they share activation memory.
+_sets: dict[tuple[str, str, int], EngineSet] = {}
+
+
+def register() -> None:
+    """Make ``trtbuild::engine`` known to torch, which is imported."""
+    operators.register(open_engine)
+
+
+def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Part:
+    """The part that runs `plan` on a GPU. Raises NoFittingTarget, ToolchainMissing, EnvironmentFault, EngineError."""
+    import torch
+
+    from trtbuild.driver.packages.loading import here
+    from trtbuild.runtime.packages.choice import choose_target
+    from trtbuild.toolchain.libraries import devices
+
+    ordinal = torch.cuda.current_device() if device.index is None else device.index
+    sms = devices.device_sms()
+    choose_target(_index(text), here(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target)
+    engines = _engines(text, ordinal)
+    inputs = tuple((f"input:{number}", kind) for number, kind in enumerate(text.inputs))
+    name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have one of the same partition
+    partition = Partition(name, "tensorrt", "", (), inputs, text.outputs, ())
+    memory = engines.memory
+    engines.load(partition, plan)
+    part = engines.part(partition)
+
+    def run(values: Sequence[Any], call: Call) -> Sequence[Any]:
+        if memory.is_current():
+            return part(values, call)
+        with memory.on_device():
+            return part(values, call)
+
+    return run
+
+
+def _engines(text: EngineText, ordinal: int) -> EngineSet:
+    from trtbuild.runtime.engines.engine_set import EngineSet
+    from trtbuild.runtime.memory.choosing import choose_memory
+    from trtbuild.toolchain.libraries import table
+    from trtbuild.toolchain.running.execution import load_library
+
+    place = (text.toolchain, text.version, ordinal)
+    if place not in _sets:
+        toolchain = next(name for name in table.FLAVOURS if name == text.toolchain)  # it was chosen among these
+        library = load_library(toolchain, None if text.version_compatible else text.version)
+        _sets[place] = EngineSet(library, choose_memory(ordinal))
+    return _sets[place]
+
+
+def _index(text: EngineText) -> PackageIndex:
+    """What choosing a target needs of a package: the one target, without its contents."""
+    target = PackedTarget(
+        name=text.target,
+        sm=text.sm,
+        sms=text.sms,
+        toolchain=text.toolchain,
+        version=text.version,
+        version_compatible=text.version_compatible,
+        compatibility=text.compatibility,
+        platform=text.platform,
+        partitions=Partitions((), ()),
+        programs={},
+        engines={},
+        layers={},
+    )
+    return PackageIndex(
+        model=text.model,
+        inputs=(),
+        outputs=(),
+        output_tree={"kind": "none"},
+        dims=(),
+        profiles=(),
+        precision="",
+        targets={text.target: target},
+        reference=text.reference is not None,
+        weights={},
+        files={},
+    )

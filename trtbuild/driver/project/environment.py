@@ -1,0 +1,226 @@
+"""What this machine contributes to recipes: versions of installed distributions, never of imported modules.
+
+Reading a distribution's metadata costs a millisecond and needs no GPU; importing torch costs seconds. The workers check
+that what they load is what was read here.
+
+Versions are those of the lock file for the models and targets that it knows, else the pin of a target, else what is
+installed. What is planned with one version is never run with another: that is found out before any work.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
+from trtbuild.core.model.spec import Model, Target
+from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.locks import NAME, Lock, LockedModel, stage_of
+from trtbuild.core.planning.lookups import LockedTrace
+from trtbuild.core.planning.model_plan import Facts, ToolchainFacts
+from trtbuild.core.recipes import keys
+from trtbuild.driver.project.blame import place_of_target
+from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
+from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.devices import device_sms
+from trtbuild.toolchain.libraries.distributions import installed_version
+
+#: Whose versions are parts of trace, lower, partition and convert.
+TORCH_SIDE = ("torch", "onnx", "onnx-ir", "onnxscript")
+
+#: What to type to leave the versions of a lock file behind.
+UPGRADE = "trtbuild build --upgrade, then trtbuild lock --upgrade"
+
+_TORCH = "'trtbuild[torch]'"
+
+
+def torch_versions() -> dict[str, str] | None:
+    """Versions of python and the torch side, or None when one of them is not installed."""
+    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for name in TORCH_SIDE:
+        version = installed_version(name)
+        if version is None:
+            return None
+        found[name] = version
+    return found
+
+
+def missing_on_torch_side() -> list[str]:
+    """Distributions of the torch side that are not installed."""
+    return [name for name in TORCH_SIDE if installed_version(name) is None]
+
+
+def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts]:
+    """The facts for planning each of `models`, by name.
+
+    Raises ToolchainMissing where a toolchain is neither locked, pinned nor installed, and LockFileError where a pin is
+    another than the lock's.
+    """
+    platform, here = table.host_platform(), torch_versions()
+    found: dict[str, Facts] = {}
+    toolchains: dict[tuple[Target, str | None], ToolchainFacts] = {}
+    for model in models:
+        locked = lock.models.get(model.name) if lock is not None else None
+        own: dict[Target, ToolchainFacts] = {}
+        for target in model.targets:
+            version = _locked_version(model, target, lock)
+            if (target, version) not in toolchains:
+                try:
+                    toolchains[target, version] = toolchain_facts(target, version)
+                except EnvironmentFault as error:
+                    place_of_target(error, model, target)
+                    raise
+            own[target] = toolchains[target, version]
+        versions = here if locked is None or here == locked.versions else None
+        trace = _locked_trace(locked) if locked is not None else None
+        sms = {target: table.built_sms(target) for target in model.targets}
+        found[model.name] = Facts(platform, versions, own, ENGINE_ENVIRONMENT, trace, sms)
+    return found
+
+
+def _locked_trace(locked: LockedModel) -> LockedTrace:
+    cuts = tuple(step.key for name, step in locked.steps.items() if stage_of(name) == "partition")
+    return LockedTrace(locked.trace, locked.versions, cuts)
+
+
+def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
+    """The version that a lock has for a target of a model; None where it does not know it (with this toolchain)."""
+    if lock is None or model.name not in lock.models:
+        return None
+    entry = lock.models[model.name].targets.get(target.name)
+    if entry is None or entry.toolchain != target.toolchain:
+        return None
+    if target.version is not None and target.version != entry.version:
+        from trtbuild.core.planning.lockfile import line_of
+
+        place = f"{NAME}:{line_of(lock.text, 'models', model.name, 'targets', target.name)}"
+        error = LockFileError(
+            f"target {target.name!r} of model {model.name!r} is pinned to {target.toolchain} {target.version}, and {place} "
+            f"has {entry.version}: the lock is out of date",
+            hint=f"{UPGRADE}; or set the pin to {entry.version}",
+        )
+        place_of_target(error, model, target)
+        raise error
+    return entry.version
+
+
+def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
+    """The exact version (the locked one, else the pin, else what is installed), opset and default workspace of a target's
+    toolchain."""
+    version = locked or target.version or table.installed_version(target.toolchain)
+    flavour = table.FLAVOURS[target.toolchain]
+    if version is None:
+        raise ToolchainMissing(
+            f"target {target.name!r} needs {target.toolchain}, which is not installed",
+            hint=f"pip install '{flavour.distribution}', or pin the target's version to use engines from the cache",
+        )
+    opset = table.opset(target.toolchain, version)
+    if not flavour.needs_gpu:
+        return ToolchainFacts(version, opset, flavour.default_workspace)
+    own = table.installed_version(target.toolchain) == version and bool(device_sms())
+    stand_in = None if own else table.stand_in(target.toolchain, version)
+    can_ask = own or stand_in is not None
+    narrows = table.narrows_int64(target.toolchain, version)
+    return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask, narrows)
+
+
+def check_torch_side(model: str, facts: Facts) -> None:
+    """Raise before any work when `model` has to be traced or converted and cannot be, here."""
+    if facts.versions is not None:
+        return
+    locked = facts.locked.versions if facts.locked is not None else {}
+    missing = missing_on_torch_side()
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        wanted = " ".join(f"'{name}=={locked[name]}'" for name in missing if name in locked)
+        raise ToolchainMissing(
+            f"model {model!r} has to be traced or converted, but {' and '.join(missing)} {are} not installed",
+            hint=f"pip install {wanted or _TORCH}",
+        )
+    here = torch_versions() or {}
+    other = [name for name in sorted({**locked, **here}) if locked.get(name) != here.get(name)]
+    said = ", ".join(f"{name} {locked.get(name, '(none)')} (here is {here.get(name, 'none')})" for name in other)
+    install = [f"'{name}=={locked[name]}'" for name in other if name in locked and name != "python"]
+    ways = [f"use Python {locked['python']}"] if "python" in other and "python" in locked else []
+    ways += [f"pip install {' '.join(install)}"] if install else []
+    raise EnvironmentFault(
+        f"model {model!r} has to be traced or converted, and {NAME} says with {said}",
+        hint=f"{' and '.join(ways)}; or go by what is installed: {UPGRADE}",
+    )
+
+
+def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
+    """Raise before any work when `model` has to be cut for one of `toolchains` and no parser here can be asked."""
+    for target, found in facts.toolchains.items():
+        if target.toolchain in toolchains and not found.can_ask:
+            raise ToolchainMissing(
+                f"model {model!r} has to be cut by what {target.toolchain} {found.version} takes, and no parser here "
+                f"can say that: that of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser answers for it, is "
+                "not installed",
+                hint="pip install 'trtbuild[rtx]'",
+            )
+
+
+def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
+    """Raise before any work when a partition has to be cut again (``--force``, or what it left is gone) that a lock file
+    names, and the parser that it was cut by is not the one that can be asked here. Raises EnvironmentFault."""
+    here = {target.toolchain: found for target, found in facts.toolchains.items() if found.parsers_differ}
+    for step in steps:
+        found = here.get(str(step.job.get("toolchain"))) if step.stage == "partition" else None  # type: ignore[call-overload]
+        if step.verdict != "run" or found is None or step.recipe is None:
+            continue
+        asked = keys.stand_in_of(step.recipe)
+        own = None if found.stand_in is None else keys.fields_of(found.stand_in)
+        if (None if asked is None else dict(asked)) == own:
+            continue
+        raise EnvironmentFault(
+            f"{step.id} is to be cut again ({step.reason.text}), and {NAME} names what the parser of "
+            f"{_parser(asked, step)} has cut; here that of {_parser(own, step)} is asked",
+            hint=f"build it where that parser is, or leave --force out; or cut it anew here: {UPGRADE}",
+        )
+
+
+def _parser(stand_in: Mapping[str, object] | None, step: Step) -> str:
+    name, version = (
+        (step.job["toolchain"], step.job["toolchain_version"])
+        if stand_in is None
+        else (stand_in["toolchain"], stand_in["version"])
+    )
+    return f"{name} {version}"
+
+
+def check_releases(model: Model, facts: Facts) -> None:
+    """Raise before any work when a target's toolchain, installed or not, lacks what the model asks of it."""
+    for target, found in facts.toolchains.items():
+        try:
+            table.check_release(target, model.builder, found.version, model.precision)
+        except EnvironmentFault as error:
+            place_of_target(error, model, target)
+            raise
+
+
+def check_targets(
+    models: Mapping[str, Model], wanted: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
+) -> None:
+    """Raise before any work when an engine has to be built that no toolchain here can build."""
+    devices = device_sms() if wanted else ()
+    for model, target in wanted:
+        version = table.installed_version(target.toolchain)
+        try:
+            planned = facts[model].toolchains[target].version
+            if target.version is None and version != planned:
+                raise _locked_to(target, planned, version)
+            table.check_target(target, models[model].builder, version, devices=devices)
+        except EnvironmentFault as error:
+            place_of_target(error, models[model], target)
+            raise
+
+
+def _locked_to(target: Target, planned: str, version: str | None) -> ToolchainMissing:
+    here = f"{version} is" if version is not None else "none is"
+    distribution = table.FLAVOURS[target.toolchain].distribution
+    return ToolchainMissing(
+        f"an engine for target {target.name!r} has to be built, and {NAME} says with {target.toolchain} {planned}; "
+        f"{here} installed",
+        hint=f"pip install '{distribution}=={planned}'; or go by what is installed: {UPGRADE}",
+    )

@@ -1,0 +1,270 @@
+"""`core.planning.model_plan.Lookups` over a store, the files of the project and its history.
+
+One instance lives as long as one command, and shows one moment: what was read once (a record, an observation of a
+file) is not read again, so all plans of a build agree with each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.spec import Model
+from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.chain import link_bytes, parse_link
+from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.project.history import History
+from trtbuild.driver.project.trail import Trail
+from trtbuild.driver.project.weights_file import WeightsFile
+from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, RecordUntrusted, SourceError
+from trtbuild.store.digests.fingerprint import FileDigests
+from trtbuild.store.layers.layered import LayeredStore
+
+
+class StoreLookups:
+    """See `core.planning.model_plan.Lookups`. `observe` looks at one dependency now."""
+
+    def __init__(
+        self,
+        store: LayeredStore,
+        project: Path,
+        history: History,
+        observe: Callable[[Dependency], str],
+        digests: FileDigests,
+        *,
+        force: bool = False,
+        trail: Trail | None = None,
+    ) -> None:
+        self._store = store
+        self._project = project
+        self._history = history
+        self._observe = observe
+        self._digests = digests
+        self._force = force
+        self._trail = trail
+        self._links: dict[str, Sequence[Dependency]] = {}
+        self._records: dict[str, Record | None] = {}
+        self._small: dict[str, bytes] = {}
+        self._seen: dict[Dependency, str] = {}
+        self._tables: dict[str, Mapping[str, Weight]] = {}
+        #: Weights file → the digest that this command goes by.
+        self.weights_digests: dict[str, str] = {}
+        self._ran: set[str] = set()
+        #: Keys whose entry was wrong, and is in quarantine now or is not gone by.
+        self.corrupt: set[str] = set()
+        self._unfit: set[str] = set()
+        #: Keys under which there is a record that does not count, and why not.
+        self.untrusted: dict[str, str] = {}
+
+    # -- what planning asks
+
+    def record(self, key: str) -> Record | None:
+        return self._record(key, None)
+
+    def record_of(self, recipe: Recipe) -> Record | None:
+        return self._record(recipe.key, recipe)
+
+    def _record(self, key: str, wanted: Recipe | None) -> Record | None:
+        if key not in self._records:
+            try:
+                self._records[key] = self._store.get_record(key, wanted)
+            except EntryCorrupt:
+                self.corrupt.add(key)
+                self._records[key] = None
+            except RecordUntrusted as error:
+                self.untrusted[key] = error.text
+                self._records[key] = None
+        return self._records[key]
+
+    def source_of(self, key: str) -> str:
+        return self._store.source_of(key)
+
+    def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
+        if self._store.readers:
+            self._store.expect(recipe.key for recipe in recipes())
+
+    def blob(self, sha256: str) -> bytes:
+        if sha256 not in self._small:
+            self._small[sha256] = self._store.get_bytes(sha256)
+        return self._small[sha256]
+
+    def has(self, sha256: str) -> bool:
+        return self._store.has(sha256)
+
+    def observe(self, dependency: Dependency) -> str:
+        if dependency not in self._seen:
+            self._seen[dependency] = self._observe(dependency)
+        return self._seen[dependency]
+
+    def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
+        key = recipe.key
+        named, read = self._links.get(key), False
+        if named is None and self._trail is not None and key not in self._records:
+            self._links.update(self._trail.links(key, self._store.has_records))
+            named = self._links.get(key)
+        if named is None:
+            named = self._read_link(recipe)
+            read = True
+        if named is not None:
+            self._links[key] = named
+            if self._trail is not None:
+                self._trail.follow(key, named, read=read)
+        return named
+
+    def _read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
+        record = self.record(recipe.key)
+        if record is None:
+            return None
+        try:
+            return parse_link(self.blob(record.outputs["next"].sha256))
+        except (BlobMissing, EntryCorrupt, KeyError, ValueError):
+            return None
+
+    def seen_records(self) -> frozenset[str]:
+        """The keys of all records that were asked for so far and are there, links of chains among them."""
+        found = {key for key, record in self._records.items() if record is not None}
+        return frozenset(found | self._links.keys())
+
+    def ahead(self, link: Recipe) -> Sequence[Dependency]:
+        record = self._records.get(link.key)
+        said = None if record is None else record.provenance.get("ahead")
+        if not isinstance(said, list) or self.source_of(link.key) == "local":
+            return ()
+        with contextlib.suppress(ValueError):  # a hint is not worth an error
+            return [Dependency.from_part(str(part)) for part in said]
+        return ()
+
+    def last_recipe(self, step: str) -> Recipe | None:
+        return self._history.recipe(step)
+
+    def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
+        if model.weights is None:
+            return None
+        if model.weights not in self._tables:
+            file = WeightsFile(model.weights, self._project / model.weights)
+            digest = self.weights_digests[model.weights] = self._weights_digest(model, file)
+            try:
+                self._tables[model.weights] = file.table(digest, self._store)
+            except SourceError as error:
+                raise _weights_problem(model, error.text, error.hint) from error
+        return self._tables[model.weights]
+
+    def overruled(self, step: str, key: str) -> Reason | None:
+        if step in self._ran or key in self._ran:
+            return None
+        if self._force:
+            return Reason("forced", "--force was given")
+        why = self._history.uncacheable(step)
+        return Reason("uncacheable", why) if why else None
+
+    def was_run(self, step: str) -> bool:
+        return step in self._ran
+
+    def unusable(self, key: str) -> Reason | None:
+        if key in self.corrupt:
+            return Reason("corrupt", "its record was damaged, and is in quarantine now")
+        if key in self.untrusted:
+            return Reason("untrusted", self.untrusted[key])
+        return None
+
+    # -- what a build tells
+
+    def is_damaged(self, key: str) -> None:
+        """A record that was found cannot be gone by: what it left is not what it should be. The next plan makes another."""
+        self.corrupt.add(key)
+        self._unfit.add(key)
+        self._records[key] = None
+
+    def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
+        """Keep a link of a chain; a link that another build has put there meanwhile stays, unless it cannot be read."""
+        hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
+        output = self._store.put_bytes(link_bytes(named))
+        self._records.pop(recipe.key, None)
+        self._links.pop(recipe.key, None)
+        if self._trail is not None:
+            self._trail.forget(recipe.key)
+        unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
+        self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}, hint), replace=unusable)
+        if self.read_link(recipe) is None:
+            self._store.put_bytes(link_bytes(named))  # a damaged blob lay there under its name, and is put aside now
+
+    def save_trail(self) -> None:
+        """Let the next command follow the chains that this one has read."""
+        if self._trail is not None:
+            self._trail.save()
+
+    def learned(self, observations: Sequence[Observation]) -> None:
+        """What a trace saw is what this build goes by from now on."""
+        self._seen.update({seen.dependency: seen.seen for seen in observations})
+
+    def observe_now(self, dependency: Dependency) -> str:
+        """What there is to see now, whatever was seen before in this command."""
+        return self._observe(dependency)
+
+    def look_again(self, observations: Sequence[Observation]) -> list[Dependency]:
+        """The dependencies that are not now what was observed."""
+        return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.seen]
+
+    def forget(self, key: str) -> None:
+        """Look under a key again when it is asked for next: another build may have left something there."""
+        self._records.pop(key, None)
+
+    def ran(self, step: str, record: Record) -> None:
+        """A step was run in this build, and left `record` (which need not be in the store)."""
+        self._ran.update((step, record.recipe.key))
+        self._records[record.recipe.key] = record
+
+    def made_meanwhile(self, plan: ModelPlan, step: Step) -> Record | None:
+        """The record of a step that was missing when it was planned, if another build has left it since.
+
+        Of a trace also if it was missing because the trail led elsewhere than the links do: they are read for this.
+        """
+        was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
+        if step.recipe is None or not was_missing or step.recipe.key in self._unfit:
+            return None
+        recipe = step.recipe
+        if step.stage == "trace":
+            missing = [key for key, record in self._records.items() if record is None]
+            for key in missing:
+                del self._records[key]
+            seen = chain.follow(plan.declared, self._read_link, self.observe, self.ahead, self.expect)
+            recipe = keys.trace(plan.declared, seen)
+        self._records.pop(recipe.key, None)
+        record = self.record(recipe.key)
+        if record is None or not record.recipe.same_as(recipe) or record == step.refused:
+            return None
+        if recipe.key != step.recipe.key and self._trail is not None:
+            self._links.clear()
+            self._trail.distrust()
+        return record
+
+    def keep_file_weights(self, model: Model, wanted: Sequence[str]) -> None:
+        """Make sure that blobs which the weights file provides are in the store. Raises SourceError when it changed."""
+        table = self.weights_table(model) if wanted else None
+        missing = [sha256 for sha256 in wanted if not self._store.local.has(sha256)]  # nearer than any remote
+        if model.weights is not None and table is not None and missing:
+            WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
+
+    def _weights_digest(self, model: Model, file: WeightsFile) -> str:
+        try:
+            digest = file.sha256(self._digests)
+        except OSError as error:
+            said = f"it cannot be read: {error.strerror or error}"
+            raise _weights_problem(model, said, "check its permissions, or correct `weights:`") from error
+        if digest is None:
+            raise _weights_problem(
+                model, "it is missing", "put it there, or correct `weights:`, relative to the manifest"
+            )
+        return digest
+
+
+def _weights_problem(model: Model, said: str, hint: str | None) -> ManifestErrors:
+    at = model.places.get("weights", model.origin)
+    text = f"the weights file {model.weights!r} of model {model.name!r}: {said}"
+    return ManifestErrors([Problem(at.file, at.line, at.column, text, hint)])

@@ -1,0 +1,263 @@
+"""A project that is open for one command: what was asked, its models, its store, and the plans made over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trtbuild import manifest
+from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.spec import Model, Target
+from trtbuild.core.planning.graph import stages_until
+from trtbuild.core.planning.model_plan import Facts, ModelPlan, plan_model
+from trtbuild.core.recipes.record import Record
+from trtbuild.core.values.nearest import suggestion
+from trtbuild.driver import outputs
+from trtbuild.driver.project import environment, locked, wiring
+from trtbuild.driver.project.history import History
+from trtbuild.driver.project.locked import LockFile, LockGuard
+from trtbuild.driver.project.lookups import StoreLookups
+from trtbuild.driver.project.outcome import Written
+from trtbuild.errors import (
+    BlobMissing,
+    EntryCorrupt,
+    ManifestErrors,
+    Problem,
+    TrtbuildError,
+    UsageError,
+)
+from trtbuild.store.digests.fingerprint import FileDigests
+from trtbuild.store.layers.layered import LayeredStore
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command is asked: the project's directory, which manifests, models and targets, and how."""
+
+    project: Path
+    files: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    jobs: int | None = None
+    keep_going: bool = False
+    force: bool = False
+    frozen: bool = False
+    #: Go by the installed versions, not by those of the lock file.
+    upgrade: bool = False
+    #: What is here is what will be locked: nothing is refused because the lock file names something else.
+    relock: bool = False
+    #: Ask no remote.
+    offline: bool = False
+    #: The last stage whose steps are run; None: all are, and outputs are written.
+    until: str | None = None
+
+
+class Workspace:
+    """A project that is open for one command: its models, its store, its history, and the plans made so far."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.project = request.project.absolute()
+        if not self.project.is_dir():
+            raise no_project(request.project)
+        configured = wiring.configuration(self.project)
+        #: What the user, or CI, has configured.
+        self.configuration = replace(configured, remotes=()) if request.offline else configured
+        project = manifest.load(self.project, request.files or None)
+        #: Manifest files and their SHA-256, as they were read.
+        self.manifests = dict(zip(project.files, project.digests, strict=True))
+        self.models = _selected(project.models, request)
+        self.shapes = {name: _shapes(model) for name, model in self.models.items()}
+        #: The lock file as it was read; it says which versions are planned with. None: there is none, or it is left behind.
+        self.lock_file: LockFile | None = None if request.upgrade else locked.read(self.project)
+        lock = self.lock_file.lock if self.lock_file is not None else None
+        #: By model.
+        self.facts: Mapping[str, Facts] = environment.gather(list(self.models.values()), lock)
+        self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
+        if lock is not None and not request.relock:
+            self.store.refuses = LockGuard(lock, frozen=request.frozen).refusal
+        self.history = History(self.project / wiring.STATE)
+        self.digests: FileDigests = wiring.file_digests(self.project)
+        self.look: StoreLookups = wiring.lookups(
+            self.project, self.store, self.history, self.digests, force=request.force
+        )
+
+    def plan(self, name: str) -> ModelPlan:
+        """The plan for one model, as things stand."""
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, self.in_place)
+
+    def plan_elsewhere(self, name: str) -> ModelPlan:
+        """The plan for one model as things stand, but with none of its outputs in place."""
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, lambda *_: False)
+
+    def plans(self) -> dict[str, ModelPlan]:
+        """The plans for all models that were asked for."""
+        plans: dict[str, ModelPlan] = {}
+        problems: list[Problem] = []
+        for name in self.models:
+            try:
+                plans[name] = self.plan(name)
+            except ManifestErrors as error:  # of all models, before any work
+                problems += error.problems
+        if problems:
+            raise ManifestErrors(problems)
+        self.look.save_trail()
+        return plans
+
+    def environment_error(self, plans: Mapping[str, ModelPlan]) -> TrtbuildError | None:
+        """What this machine lacks for doing the plans, if anything."""
+        try:
+            self.check_environment(plans)
+        except TrtbuildError as error:
+            return error
+        return None
+
+    def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
+        """Raise before any work when a step has to run that cannot run here."""
+        wanted: list[tuple[str, Target]] = []
+        asked = stages_until(self.request.until)
+        for name, plan in plans.items():
+            stages = {step.stage for step in plan.steps.values() if step.verdict == "run"} & asked
+            if stages - {"package"}:
+                environment.check_releases(self.models[name], self.facts[name])
+            if stages & {"trace", "lower", "partition", "convert"}:
+                environment.check_torch_side(name, self.facts[name])
+            if "partition" in asked:
+                environment.check_parsers(name, self.facts[name], _to_cut(plan))
+                environment.check_asked_parsers(self.facts[name], plan.steps.values())
+            targets = {target.name: target for target in self.models[name].targets}
+            for step in plan.steps.values():
+                if step.stage not in asked:
+                    continue
+                if step.stage == "engine" and step.verdict in ("run", "unknown") and step.target in targets:
+                    wanted.append((name, targets[step.target]))
+        environment.check_targets(self.models, list(dict.fromkeys(wanted)), self.facts)
+
+    def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
+        """(kind, path, files) of each output of a model, from its package's record. Raises BlobMissing, EntryCorrupt."""
+        text = self.look.blob(record.outputs["index"].sha256)
+        try:
+            index: Mapping[str, Any] = json.loads(text)
+            return [
+                (kind, path, outputs.output_files(kind, path, index, self._record_for(kind, model, record)))
+                for kind, path in model.outputs
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self.look.is_damaged(record.recipe.key)
+            raise EntryCorrupt(f"the index of the package of {model.name!r} cannot be used: {error}") from error
+
+    def _record_for(self, kind: str, model: Model, record: Record) -> Record:
+        """The record that says what an output holds: the package's own, but for ``.pt2`` files. Raises BlobMissing."""
+        if kind != "pt2":
+            return record
+        found = self.exported_record(model, record)
+        if found is None:
+            raise BlobMissing(f"the .pt2 file of model {model.name!r} was not written yet")
+        return found
+
+    def exported_record(self, model: Model, package: Record) -> Record | None:
+        """The record of the ``.pt2`` files of a package, if there is one that can be used."""
+        recipe = outputs.pt2.recipe(package, self.facts[model.name].versions)
+        found = self.look.record_of(recipe)
+        if found is None or not found.recipe.same_as(recipe):
+            return None
+        return found if all(self.look.has(output.sha256) for output in found.outputs.values()) else None
+
+    def write_outputs(self, plan: ModelPlan) -> list[Written]:
+        """Bring the outputs of a finished model up to date."""
+        package = plan.package
+        if package is None or package.record is None:
+            raise AssertionError("outputs are written when the package is there")
+        needed = plan.contents.blobs() if plan.contents is not None else {}
+        self.look.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
+        written = []
+        for kind, path, files in self.files_of(plan.model, package.record):
+            changed = outputs.write_output(
+                self.project,
+                kind,
+                path,
+                files,
+                self.store,
+                self.digests.sha256_many,
+                self.digests.learn,
+                self.history.recipe(package.id),
+            )
+            written.append(Written(plan.model.name, kind, path, changed))
+        return written
+
+    def in_place(self, model: Model, record: Record) -> bool:
+        """Whether all files of all outputs of a model are where they belong, with the right content."""
+        if not self.look.has(record.outputs["index"].sha256):
+            return False
+        try:
+            found = self.files_of(model, record)
+        except (BlobMissing, EntryCorrupt):  # its index is put aside now, and is made again
+            return False
+        return all(outputs.in_place(self.project, files, self.digests.sha256_many) for _, _, files in found)
+
+
+def no_project(given: Path) -> UsageError:
+    """The error for a ``-C`` that names no directory."""
+    if given.exists():
+        hint = f"name the manifest with -f {given}" if given.suffix in (".yaml", ".yml") else None
+        return UsageError(f"{given} is a file, and -C names the project's directory", hint=hint)
+    return UsageError(f"there is no directory {str(given)!r}", hint="-C names the project's directory")
+
+
+def _to_cut(plan: ModelPlan) -> set[str]:
+    """The toolchains that a model has to be cut for: by partition steps that run, or may have to when they are known."""
+    found: set[str] = set()
+    for step in plan.steps.values():
+        if step.stage == "partition" and step.verdict == "unknown":
+            found |= {target.toolchain for target in plan.model.targets}
+        elif step.stage == "partition" and step.verdict == "run":
+            found.add(str(step.job["toolchain"]))
+    return found
+
+
+def _selected(models: Sequence[Model], request: Request) -> dict[str, Model]:
+    by_name = {model.name: model for model in models}
+    for name in request.models:
+        if name not in by_name:
+            raise UsageError(f"no model is called {name!r}", hint=_model_hint(name, by_name))
+    chosen = {name: by_name[name] for name in (request.models or by_name)}
+    if not request.targets:
+        return chosen
+    known = sorted({target.name for model in chosen.values() for target in model.targets})
+    for name in request.targets:
+        if name not in known:
+            raise UsageError(f"no target is called {name!r}", hint=suggestion(name, known, "targets"))
+    return {
+        name: _for_targets(model, request.targets) for name, model in chosen.items() if _has(model, request.targets)
+    }
+
+
+def _has(model: Model, targets: Sequence[str]) -> bool:
+    return any(target.name in targets for target in model.targets)
+
+
+def _for_targets(model: Model, targets: Sequence[str]) -> Model:
+    return replace(model, targets=tuple(target for target in model.targets if target.name in targets))
+
+
+def _model_hint(name: str, models: Mapping[str, Model]) -> str:
+    """What was probably meant by a name that is no model's: a manifest, a target, an output, or another model."""
+    if name.endswith((".yaml", ".yml")):
+        return f"name a manifest with -f {name}"
+    if any(target.name == name for model in models.values() for target in model.targets):
+        return f"it is a target: --target {name}"
+    path = name.rstrip("/")
+    of_output = next((model.name for model in models.values() for _, output in model.outputs if output == path), None)
+    return f"it is an output of model {of_output!r}: name that" if of_output else suggestion(name, models, "models")
+
+
+def _shapes(model: Model) -> ShapePlan:
+    plan, problems = derive(model.inputs, model.dims, model.profiles)
+    if plan is None:
+        raise UsageError(
+            "; ".join(problem.text for problem in problems), file=model.origin.file, line=model.origin.line
+        )
+    return plan

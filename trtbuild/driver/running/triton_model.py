@@ -1,0 +1,104 @@
+"""The model that Triton's Python backend runs for a package (`trtbuild.driver.outputs.triton.served`).
+
+Triton gives and takes tensors as DLPack (``triton_python_backend_utils.Tensor``); the package lies beside ``model.py``.
+
+Rules
+1. Tensors stay where they are: what lies on the GPU that the model runs on is taken there, what lies elsewhere is put there
+   (by torch where it is, else by NumPy), and outputs are left on the GPU, where Triton fetches them.
+2. Requests are run one by one, each by the profile that fits it. A request that does not fit gets an error of its own, and
+   the others an answer.
+3. Triton has no scalars: [1] in a request is [] in the model, and the other way round.
+4. An answer leaves when it is computed: Triton knows no streams of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.packages.package_index import PackedTensor
+from trtbuild.driver.outputs.triton.served import PACKAGE
+from trtbuild.driver.packages.loading import load
+from trtbuild.driver.running.device import put_on
+from trtbuild.driver.running.host_tensors import HostTensor
+from trtbuild.errors import TrtbuildError
+
+
+class TritonPythonModel:
+    """As triton-inference-server/python_backend wants it: ``initialize``, ``execute``, ``finalize``."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the package onto the device of this instance. Raises TrtbuildError, which Triton shows."""
+        self._utils: Any = import_module("triton_python_backend_utils")  # the backend's own process has it
+        folder = Path(args["model_repository"]) / args["model_version"]
+        on_gpu = args["model_instance_kind"] == "GPU"
+        device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
+        self._loaded = load(folder / Path(PACKAGE).name, device=device)
+        self._runner = self._loaded.runner()
+        self._memory = self._runner.memory
+        self._loaded.warmup()
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """An answer for each request."""
+        return [self._answer(request) for request in requests]
+
+    def finalize(self) -> None:
+        self._loaded.close()
+
+    def _answer(self, request: Any) -> Any:
+        utils, loaded = self._utils, self._loaded
+        try:
+            inputs = {
+                entry.name: self._input(utils.get_input_tensor_by_name(request, entry.name), entry)
+                for entry in loaded.inputs
+            }
+            results = self._runner.flat((), inputs)
+            outputs = [
+                utils.Tensor.from_dlpack(entry.name, self._output(result, entry))
+                for entry, result in zip(loaded.outputs, results, strict=True)
+            ]
+            if self._memory is not None:
+                with self._memory.on_device():
+                    self._memory.synchronize(self._memory.stream())
+        except (TrtbuildError, ValueError, RuntimeError) as error:
+            return utils.InferenceResponse(output_tensors=[], error=utils.TritonError(str(error)))
+        return utils.InferenceResponse(output_tensors=outputs)
+
+    def _input(self, tensor: Any, entry: PackedTensor) -> Any:
+        memory, is_scalar = self._memory, not entry.shape
+        if memory is None:
+            given = _in_torch(tensor).cpu()
+            return given.reshape(()) if is_scalar else given
+        if tensor.is_cpu():
+            data = _bits(tensor) if entry.dtype == "bfloat16" else tensor.as_numpy()
+            return put_on(memory, HostTensor(entry.dtype, data.reshape(()) if is_scalar else data))
+        if not is_scalar:
+            return tensor
+        with memory.on_device():
+            array = memory.adopt(tensor, entry.name, memory.stream())
+            return memory.view(array, (), memory.dtype(entry.dtype))
+
+    def _output(self, result: Any, entry: PackedTensor) -> Any:
+        """The result as Triton takes it: row-major, and no scalar."""
+        memory, is_scalar = self._memory, not entry.shape
+        if memory is None:
+            return result.reshape((1,)) if is_scalar else result.contiguous()
+        with memory.on_device():
+            if is_scalar:
+                return memory.view(result, (1,), memory.dtype(entry.dtype))
+            return memory.as_contiguous(result, memory.stream())
+
+
+def _in_torch(tensor: Any) -> Any:
+    import torch
+
+    return torch.from_dlpack(tensor)
+
+
+def _bits(tensor: Any) -> Any:
+    """The bits of bfloat16, which NumPy lacks."""
+    import torch
+
+    return _in_torch(tensor).view(torch.int16).numpy().view("uint16")

@@ -1,0 +1,87 @@
+"""The steps of models that come as a graph of another kind than PyTorch's (`trtbuild.stages.graphs`), as workers do
+them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trtbuild.core.recipes.ports import Store
+from trtbuild.core.recipes.record import Output
+from trtbuild.stages.trace.sources.graph_forms import Makers
+
+Job = Mapping[str, Any]
+
+
+def makers() -> Makers:
+    """What a trace is handed for such models. Nothing is loaded before it is used."""
+
+    def onnx(*arguments: Any) -> bytes:
+        from trtbuild.stages.graphs.onnx_model import blob
+
+        return blob(*arguments)
+
+    def network(define: Callable[[Any, Any], object], declared: Sequence[tuple[Any, ...]], check: Any) -> Any:
+        from trtbuild.toolchain.networks.recording import NetworkInput, record
+
+        return record(define, [NetworkInput(*entry) for entry in declared], check)
+
+    def network_blob(*arguments: Any) -> bytes:
+        from trtbuild.stages.graphs.network import blob
+
+        return blob(*arguments)
+
+    def text(form: str, blob: bytes) -> str:
+        from trtbuild.stages.graphs.forms import FORMS
+
+        return FORMS[form].text(blob)
+
+    def names(form: str, blob: bytes) -> list[tuple[str, str, str]]:
+        from trtbuild.stages.graphs.forms import FORMS
+
+        return FORMS[form].names(blob)
+
+    return Makers(onnx, network, network_blob, text, names)
+
+
+def _lower(job: Job, store: Store) -> dict[str, Output]:
+    from trtbuild.stages.graphs.forms import FORMS
+
+    form, blob = FORMS[job["form"]], store.get_bytes(job["program"])
+    return {
+        "program": store.put_bytes(blob),
+        "graph": store.put_bytes(form.text(blob).encode()),
+        "modules": store.put_bytes(json.dumps(form.names(blob)).encode()),
+    }
+
+
+def _partition(job: Job, store: Store) -> dict[str, Output]:
+    from trtbuild.stages.graphs.forms import FORMS, Refused
+
+    def ask(model: bytes) -> Refused | None:
+        from trtbuild.toolchain.compiling.parsing import Parser
+
+        return Parser(job["toolchain"], job["toolchain_version"], job.get("stand_in")).refused(model)
+
+    cut = FORMS[job["form"]].cut(store.get_bytes(job["program"]), job["opset"], ask)
+    return {
+        "partitions": store.put_bytes(cut.document.to_bytes()),
+        f"program:{cut.graph}": store.put_bytes(cut.model),
+    }
+
+
+def _convert(job: Job, store: Store) -> dict[str, Output]:
+    from trtbuild.stages.graphs.forms import FORMS
+
+    model = store.get_bytes(job["program"])
+    origins = [[name, number] for name, number in FORMS[job["form"]].origins(model)]
+    return {"onnx": store.put_bytes(model), "origins": store.put_bytes(json.dumps(origins).encode())}
+
+
+#: Step → what a worker leaves of such a model.
+STEPS: Mapping[str, Callable[[Job, Store], dict[str, Output]]] = {
+    "lower": _lower,
+    "partition": _partition,
+    "convert": _convert,
+}

@@ -1,0 +1,293 @@
+"""The parent side of worker processes: starting, talking to, ending and reusing them.
+
+Rules
+1. User code must not meet what an earlier model left behind: a trace worker does each job in a copy of itself (where that
+   cannot be, it does one job). Others are simply reused. The worker that lowers is started with the first trace.
+2. Trace workers inherit the user's environment, with CUDA hidden and the hash seed fixed. Torch workers see the GPUs:
+   TensorRT's parser is asked there, and needs one. Engine workers start with a cleared environment plus
+   `ENGINE_ENVIRONMENT`, which is in the engine's key, and `WHERE_LIBRARIES_ARE`, which is in no key: whoever loads TensorRT
+   compares the library that was found with the planned one (`trtbuild.toolchain.libraries.mapped`). ``LD_PRELOAD`` and
+   ``LD_AUDIT`` put code into a process, so no engine worker gets them.
+3. A worker that dies is one failed job, with the end of its log; the next job gets a new one.
+4. Workers run in sessions of their own, so Ctrl-C reaches the driver alone, which then ends them.
+5. No worker is told what only the driver needs: the signing key, and the remotes with their credentials. What else there is
+   in the environment a model's code may need (``HF_TOKEN``, ``AWS_…``): it runs as the user who builds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from trtbuild import errors
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
+from trtbuild.driver.workers import logs
+from trtbuild.driver.workers.worker import FORKS
+from trtbuild.errors import ToolchainError, TrtbuildError
+from trtbuild.stages.trace.user_code.observe import HIDDEN
+
+WorkerKind = Literal["trace", "torch", "engine", "original"]
+
+#: What an engine worker gets as it is here, where it is set.
+WHERE_LIBRARIES_ARE = ("LD_LIBRARY_PATH",)
+
+#: Seconds that a worker that has nothing to do gets to finish by itself.
+END_S = 5.0
+
+#: How much of a dead worker's log an error shows, in bytes.
+LOG_TAIL = 4000
+
+
+_WORK: Mapping[WorkerKind, str] = {
+    "trace": "the process that runs the model's own code",
+    "torch": "the process that converts the model",
+    "engine": "the process that compiles the engine",
+    "original": "the process that times the original model",
+}
+_NO_MEMORY = "the system ends processes when memory runs out: build less at once (-j 1), or where there is more"
+#: What to do after a death, by the kind of worker and the signal; 0 stands for every other way.
+_AFTER_DEATH: Mapping[tuple[WorkerKind, int], str] = {
+    ("trace", signal.SIGKILL): _NO_MEMORY,
+    ("trace", signal.SIGSEGV): "native code that the model calls crashed; try it without trtbuild",
+    ("trace", 0): "the model's code ended the process it runs in: it has to return the module instead",
+    ("torch", signal.SIGKILL): _NO_MEMORY,
+    ("torch", 0): "run the build again; if it dies again, please report it as a bug of trtbuild",
+    ("engine", signal.SIGKILL): _NO_MEMORY,
+    ("original", signal.SIGKILL): "the system ends processes when memory runs out: time fewer things at once",
+    ("original", 0): "the model's code ended the process it runs in; try it without trtbuild",
+    ("engine", 0): "run the build again; if it dies again, it is a bug of the compiler: try another version of it",
+}
+#: How `faulthandler` begins, and a frame of its stack.
+_CRASH = "Fatal Python error: "
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
+
+
+class WorkerDied(ToolchainError):
+    """A worker process ended without an answer."""
+
+
+class Worker:
+    """One child process. Not thread-safe: one job at a time."""
+
+    def __init__(self, kind: WorkerKind, store_root: Path, project: Path) -> None:
+        self.kind = kind
+        self._project = project
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="trtbuild-log-")  # noqa: SIM115
+        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+        command = [
+            sys.executable,
+            *safe_path,
+            "-m",
+            "trtbuild.driver.workers.worker",
+            kind,
+            str(store_root),
+            str(project),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=_environment(kind),
+            cwd=project,
+            start_new_session=True,
+            text=True,
+        )
+
+    def call(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """The worker's reply. Raises the error that it met, or WorkerDied."""
+        start = os.fstat(self._log.fileno()).st_size
+        try:
+            if self._process.stdin is None or self._process.stdout is None:
+                raise AssertionError("workers have pipes")
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except (BrokenPipeError, OSError):
+            line = ""
+        if not line.endswith("\n"):
+            raise self._died(start)
+        reply: dict[str, Any] = json.loads(line)
+        reply["log"] = self._log_since(start)
+        if not reply["ok"]:
+            error = rebuild(reply["error"], reply["log"])
+            error.worker_log = reply["log"]
+            raise error
+        return reply
+
+    def end(self) -> None:
+        """Let it finish by itself: it has nothing to do, so the end of its stream ends it. What it started ends with it."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        deadline = time.monotonic() + END_S
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self.kill()
+        self._close()
+
+    def kill(self) -> None:
+        """End it and all that it started, now."""
+        if self._process.returncode is None:  # it was not waited for: its number is its own, and its group's
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                self._process.kill()
+        self._process.wait()
+
+    def _has_ended(self) -> bool:
+        """Whether it has ended; it is not waited for where that can be told without, so that its group keeps its number."""
+        if self._process.returncode is not None or not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _close(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+    def _died(self, start: int) -> WorkerDied:
+        if hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # what it started ends with it
+        code = self._process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        printed = self._log_since(start)
+        said, _, stack = printed.partition(_CRASH)
+        log = said[-LOG_TAIL:].strip()
+        text = f"{_WORK[self.kind]} {how}" + (f"; the end of its log:\n{log}" if log else "")
+        died = WorkerDied(text, hint=_AFTER_DEATH.get((self.kind, -code), _AFTER_DEATH[self.kind, 0]))
+        died.worker_log = printed
+        died.file, died.line = self._own_frame(stack)
+        return died
+
+    def _own_frame(self, stack: str) -> tuple[str | None, int | None]:
+        """The innermost place in the project of a stack that `faulthandler` wrote, which is innermost first."""
+        for file, line in _FRAME.findall(stack):
+            path = Path(file)
+            if path.is_relative_to(self._project) and "site-packages" not in path.parts:
+                return path.relative_to(self._project).as_posix(), int(line)
+        return None, None
+
+    def _log_since(self, start: int) -> str:
+        return logs.read(self._log.fileno(), start)
+
+
+_IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine": True, "original": False}
+
+
+class WorkerPool:
+    """Idle workers by kind. Thread-safe."""
+
+    def __init__(self, store_root: Path, project: Path) -> None:
+        self._store_root = store_root
+        self._project = project
+        self._idle: dict[WorkerKind, list[Worker]] = {kind: [] for kind in _IS_REUSED}
+        self._busy: set[Worker] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def call(self, kind: WorkerKind, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Do one job in a worker of `kind`."""
+        worker = self._take(kind)
+        if kind == "trace":
+            self._prepare("torch")
+        try:
+            reply = worker.call(job)
+        except TrtbuildError:
+            self._give_back(worker, reusable=_IS_REUSED[kind] and worker.alive)
+            raise
+        except BaseException:
+            self._give_back(worker, reusable=False)
+            raise
+        self._give_back(worker, reusable=_IS_REUSED[kind])
+        return reply
+
+    def close(self, *, kill: bool = False) -> None:
+        """End all workers; with `kill` the busy ones too."""
+        with self._lock:
+            self._closed = True
+            idle = [worker for workers in self._idle.values() for worker in workers]
+            busy = list(self._busy)
+            self._idle = {kind: [] for kind in _IS_REUSED}
+        for worker in busy if kill else []:
+            worker.kill()
+        for worker in idle:
+            worker.kill()
+            worker.end()
+
+    def _take(self, kind: WorkerKind) -> Worker:
+        with self._lock:
+            if self._closed:
+                raise WorkerDied("the build was interrupted")
+            worker = self._idle[kind].pop() if self._idle[kind] else None
+            if worker is None or not worker.alive:
+                worker = Worker(kind, self._store_root, self._project)
+            self._busy.add(worker)
+            return worker
+
+    def _prepare(self, kind: WorkerKind) -> None:
+        """Start a worker that will be needed soon, where there is none, so that it loads what it needs meanwhile."""
+        with self._lock:
+            there = self._idle[kind] or any(worker.kind == kind for worker in self._busy)
+            if not self._closed and not there and (os.cpu_count() or 1) > 1:
+                with contextlib.suppress(OSError):  # then it is started, and fails, when it is needed
+                    self._idle[kind].append(Worker(kind, self._store_root, self._project))
+
+    def _give_back(self, worker: Worker, *, reusable: bool) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+            if reusable and not self._closed:
+                self._idle[worker.kind].append(worker)
+                return
+        worker.end()
+
+
+def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
+    """The error that a worker described, as the same type here."""
+    kind = getattr(errors, str(described.get("type")), None)
+    text = str(described["text"])
+    single = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # which no worker raises
+    known = isinstance(kind, type) and issubclass(kind, TrtbuildError) and single
+    if kind is not None and known and "trace" not in described:  # what has a traceback is no error of ours
+        error: TrtbuildError = kind(text, hint=described.get("hint"))
+        error.file, error.line = described.get("file"), described.get("line")  # not every kind is made with a place
+        if isinstance(error, errors.SourceError):
+            error.code = str(described.get("code", "source"))
+        if isinstance(error, ToolchainError):
+            error.log = tuple(log.splitlines())
+            error.nodes = tuple(map(str, described.get("nodes", ())))
+        return error
+    return errors.InternalError(f"{text}\n{described.get('trace') or log[-LOG_TAIL:]}".rstrip())
+
+
+def _environment(kind: WorkerKind) -> dict[str, str]:
+    if kind == "engine":
+        return {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in WHERE_LIBRARIES_ARE if name in os.environ}}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    if kind == "original":  # on the device that the package runs on
+        return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
+    if kind == "trace":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment

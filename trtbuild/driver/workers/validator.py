@@ -1,0 +1,87 @@
+"""Asking the parser about a candidate, which is converted first.
+
+Conversions are looked up in the store. Those that are made are kept there as blobs, and their records go to the driver,
+which signs and publishes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.ports import Store
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt, RecordUntrusted
+
+Job = Mapping[str, Any]
+
+
+class Judge:
+    """Converts candidates (looking in the store first) and asks the parser. `store` judges records by the job's policy."""
+
+    def __init__(self, store: Store, job: Job) -> None:
+        from trtbuild.toolchain.compiling.parsing import Parser
+
+        self._store = store
+        self._opset: int = job["opset"]
+        self._versions: dict[str, str] = job["versions"]
+        self._parser = Parser(job["toolchain"], job["toolchain_version"], job.get("stand_in"))
+        self._made: dict[str, Record] = {}
+
+    @property
+    def made(self) -> dict[str, dict[str, object]]:
+        """The conversions that were made here: key → seconds, and the record's document."""
+        return {
+            key: {"duration_s": record.provenance["duration_s"], "record": record.to_bytes().decode()}
+            for key, record in self._made.items()
+        }
+
+    def untranslatable(self, program: Any) -> dict[int, str]:
+        from trtbuild.stages.convert.conversion import untranslatable
+
+        return {index: f"{name} has no ONNX translation" for index, name in untranslatable(program)}
+
+    def refusal(self, program: Any, text: str) -> Any:
+        from trtbuild.stages.partition.run import Refusal
+        from trtbuild.stages.program.symbols import declared_types, largest_sizes
+
+        try:
+            model, origins = self._converted(program, text)
+        except ConversionRefused as refused:
+            return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
+        largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
+        answer = self._parser.refused(model, largest, declared_types(program))
+        if answer is None:
+            return None
+        calls = dict(origins)
+        said = "; ".join(answer.messages) or "the parser does not take it"
+        return Refusal(said, {calls[node]: answer.reasons.get(node, said) for node in answer.nodes if node in calls})
+
+    def _converted(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
+        import hashlib
+
+        from trtbuild.stages.convert.conversion import convert
+
+        recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
+        unusable = (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, ValueError)
+        with contextlib.suppress(*unusable):  # else it is made again
+            record = self._made.get(recipe.key) or self._store.get_record(recipe.key)
+            if record is not None and record.recipe.same_as(recipe):
+                origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
+                return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
+        started = time.monotonic()
+        converted = convert(program, self._opset)
+        outputs = conversion_outputs(converted, self._store)
+        duration = time.monotonic() - started
+        self._made[recipe.key] = Record(recipe, outputs, {"duration_s": duration})
+        return converted.model, list(converted.origins)
+
+
+def conversion_outputs(converted: Any, store: Store) -> dict[str, Output]:
+    """The outputs of a convert step: its model, and which call each node comes from."""
+    origins = json.dumps([[name, call] for name, call in converted.origins]).encode()
+    return {"onnx": store.put_bytes(converted.model), "origins": store.put_bytes(origins)}

@@ -1,0 +1,297 @@
+"""The kinds of single values that a manifest holds: how each is written, checked and brought to one form.
+
+Equal meanings become equal values here (``"1GiB"`` and 1073741824), so that they get equal keys. Each kind says in
+words what is allowed (`Allowed`): messages, the JSON Schema and docs/manifest.md use the same words.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What may be written, in words that fit behind "must be"."""
+
+    text: str
+
+
+def refused(text: str, hint: str | None = None) -> PydanticCustomError:
+    """An error in our own words, which `wording` takes as they are."""
+    return PydanticCustomError("trtbuild", "{text}", {"text": text, "hint": hint})
+
+
+def _text(schema: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", **schema})
+
+
+# Names --------------------------------------------------------------------------------------------------------------
+
+_NAME = "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+_IDENTIFIER = "^[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def _no_keyword(name: str) -> str:
+    if keyword.iskeyword(name):
+        raise refused(f"{name!r} is a keyword of Python, so no argument can have that name")
+    return name
+
+
+#: Models, profiles and targets: they are parts of step names, of paths and of command lines.
+Name = Annotated[
+    str,
+    Field(pattern=_NAME, max_length=128),
+    Allowed("a name of letters, digits, `_`, `-` and `.`, not starting with `-` or `.`"),
+]
+#: Inputs and dims: arguments of ``forward`` and names of ``torch.export.Dim``.
+Identifier = Annotated[
+    str,
+    Field(pattern=_IDENTIFIER, max_length=128),
+    AfterValidator(_no_keyword),
+    Allowed("a Python identifier (letters, digits and `_`)"),
+]
+EnvironmentName = Annotated[str, Field(pattern=_IDENTIFIER), Allowed("the name of an environment variable")]
+PathText = Annotated[
+    str,
+    Field(min_length=1, pattern=r"^[^\\\x00]+$"),
+    Allowed("a path, with `/` between its parts"),
+]
+
+# Choices ------------------------------------------------------------------------------------------------------------
+
+Dtype = Literal["bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+Precision = Literal["float32", "float16", "bfloat16"]
+Toolchain = Literal["tensorrt-rtx", "tensorrt"]
+Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
+Platform = Literal["linux-x86_64", "linux-aarch64", "windows-x86_64"]
+Tiling = Literal["none", "fast", "moderate", "full"]
+Verbosity = Literal["layer_names_only", "detailed", "none"]
+
+#: The kinds of sources; a model has exactly one.
+SOURCES = ("python", "exported_program", "onnx", "torchscript", "network")
+
+#: What people write for a value of a choice, where no spelling is near.
+SYNONYMS = {
+    "fp16": "float16",
+    "half": "float16",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "f32": "float32",
+    "float": "float32",
+    "tf32": "float32",
+    "single": "float32",
+    "double": "float64",
+    "fp64": "float64",
+    "long": "int64",
+    "int": "int32",
+    "byte": "uint8",
+    "trt": "tensorrt",
+    "rtx": "tensorrt-rtx",
+    "trt-rtx": "tensorrt-rtx",
+    "tensorrt_rtx": "tensorrt-rtx",
+    "win-x86_64": "windows-x86_64",
+    "windows-amd64": "windows-x86_64",
+    "linux-amd64": "linux-x86_64",
+    "linux-arm64": "linux-aarch64",
+}
+
+# Numbers ------------------------------------------------------------------------------------------------------------
+
+#: TensorRT takes most counts as int32.
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
+CountOrNone = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Level = Annotated[int, Field(ge=0, le=5)]
+#: Negative sizes are refused here; that a dynamic size is at least 1 is a rule of `core.model.shapes`.
+Size = Annotated[int, Field(ge=0, le=INT32_MAX), Allowed("a whole number ≥ 0")]
+Shape = Annotated[list[Size], Field(max_length=8), Allowed("a list of at most 8 sizes")]
+
+#: The architectures that some TensorRT of the last years builds for. What a toolchain can build is asked of the toolchain.
+KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+
+
+def _sm(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return value
+    written = str(value).casefold().removeprefix("sm").lstrip("_ ")
+    number: int | None = None
+    if re.fullmatch(r"[0-9]{1,2}\.[0-9]", written):
+        number = int(written.replace(".", ""))
+    elif re.fullmatch(r"[0-9]{1,4}", written):
+        number = int(written)
+    if number is not None and number not in KNOWN_SMS and number * 10 in KNOWN_SMS:
+        number *= 10  # "sm: 9" is Hopper, whose number is 90
+    if isinstance(value, int) and value in KNOWN_SMS:
+        return value
+    known = ", ".join(map(str, KNOWN_SMS))
+    if number in KNOWN_SMS:
+        raise refused(f"an SM is written as ten times the compute capability, not {value!r}", f"write `sm: {number}`")
+    if not isinstance(value, int):
+        raise refused(f"`sm` must be a whole number, not {value!r}", f"the SMs are: {known}")
+    like = min(KNOWN_SMS, key=lambda sm: (abs(sm - value), sm))
+    raise refused(f"unknown SM {value}", f"did you mean {like}? the SMs are: {known}")
+
+
+Sm = Annotated[
+    int,
+    BeforeValidator(_sm),
+    WithJsonSchema({"type": "integer", "enum": list(KNOWN_SMS)}),
+    Allowed("one of " + ", ".join(map(str, KNOWN_SMS))),
+]
+
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_BYTES = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? ?([A-Za-z]+)", re.ASCII)
+_BYTES_ALLOWED = 'a number of bytes > 0, or text such as "512MiB" or "1GiB"'
+
+
+def _bytes(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    match = _BYTES.fullmatch(value.strip())
+    if match is None or match[3] not in _UNITS:
+        like = match and {unit.casefold()[0]: unit for unit in _UNITS}.get(match[3].casefold()[0])
+        written = match and f"{match[1]}{'.' + match[2] if match[2] else ''}"
+        raise refused(
+            f"{value!r} is not a size in bytes",
+            f"write {written}{like}; the units are {', '.join(_UNITS)}" if like else f"write {_BYTES_ALLOWED}",
+        )
+    fraction = match[2] or ""
+    # In integers: 0.1 has no exact float, and equal sizes must be equal numbers.
+    scaled = int(match[1] + fraction) * _UNITS[match[3]]
+    whole, rest = divmod(scaled, 10 ** len(fraction))
+    if rest:
+        raise refused(f"{value!r} is not a whole number of bytes", f"write {_BYTES_ALLOWED}")
+    return whole
+
+
+Bytes = Annotated[
+    int,
+    BeforeValidator(_bytes),
+    Field(gt=0, le=INT64_MAX),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)? ?(B|KiB|MiB|GiB|TiB)\s*$"},
+            ],
+            "examples": ["1GiB", "512MiB", 1073741824],
+        }
+    ),
+    Allowed(_BYTES_ALLOWED),
+]
+
+# Versions, callables, places, operators --------------------------------------------------------------------------------
+
+
+def _version(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise refused(f"a version is text, not the number {value}", f'put it in quotes: version: "{value}"')
+    return value
+
+
+_VERSION = r"^[0-9]+(\.[0-9]+)*([A-Za-z+_-][A-Za-z0-9.+_-]*|\.(post|dev)[0-9]+)?$"
+Version = Annotated[
+    str,
+    BeforeValidator(_version),
+    Field(pattern=_VERSION, max_length=64),
+    _text({"pattern": _VERSION, "examples": ["8.6.0", "1.7.1.116"]}),
+    Allowed('a version in quotes, such as "8.6.0"'),
+]
+
+_CALLABLE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+
+
+def _callable(value: str) -> str:
+    if re.fullmatch(_CALLABLE[1:-1], value):
+        return value
+    module, _, name = value.partition(":")
+    guess = module.removesuffix(".py").replace("/", ".").strip(".")
+    hint = "write `module.path:callable`, such as `models.vit:build`"
+    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", guess):
+        if re.fullmatch(r"[A-Za-z_]\w*", name):
+            hint = f'write "{guess}:{name}"'
+        elif not name and "." in guess and ":" not in value and not value.endswith(".py") and "/" not in value:
+            hint = f'write "{guess.rpartition(".")[0]}:{guess.rpartition(".")[2]}"'
+        elif not name:
+            hint = f'name the callable too, such as "{guess}:build"'
+    raise refused(f"{value!r} names no callable", hint)
+
+
+Callable_ = Annotated[
+    str,
+    AfterValidator(_callable),
+    _text({"pattern": _CALLABLE, "examples": ["models.vit:build"]}),
+    Allowed("`module.path:callable`"),
+]
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _one_or_more(item: dict[str, Any], examples: list[Any]) -> WithJsonSchema:
+    many = {"type": "array", "items": item, "minItems": 1}
+    return WithJsonSchema({"anyOf": [item, many], "examples": examples})
+
+
+PLACE = r"^[A-Za-z_][A-Za-z0-9_]*\.[0-9]{1,2}$"
+Places = Annotated[
+    list[Annotated[str, Field(pattern=PLACE), Allowed("`<input>.<axis>`, such as `image.0`")]],
+    BeforeValidator(_listed),
+    Field(min_length=1),
+    _one_or_more({"type": "string", "pattern": PLACE}, [["image.0"], ["query.2", "key.2"]]),
+    Allowed("a list of places, each an input and an axis, such as [image.0]"),
+]
+
+_PATTERN = r"^[A-Za-z0-9_*?\[\]!-]+(\.[A-Za-z0-9_*?\[\]!-]+)*$"
+Granularity = Annotated[
+    list[Annotated[str, Field(pattern=_PATTERN), Allowed("`model`, or a module path such as `encoder.layers.*`")]],
+    BeforeValidator(_listed),
+    Field(min_length=1),
+    _one_or_more({"type": "string", "pattern": _PATTERN}, ["model", ["encoder.layers.*"]]),
+    Allowed("`model`, or a list of module paths such as [encoder.layers.*]"),
+]
+
+_OPERATOR = r"^(torch\.ops\.)?[A-Za-z_]\w*(\.|::)[A-Za-z_]\w*(\.[A-Za-z_]\w*)?$"
+
+
+def _operator(value: str) -> str:
+    return value.removeprefix("torch.ops.").replace("::", ".")
+
+
+def _operators(values: list[str]) -> list[str]:
+    """Sorted, once each; an overload beside its whole operator says nothing more, and is left out."""
+    names = set(values)
+    return sorted(name for name in names if name.count(".") < 2 or name.rpartition(".")[0] not in names)
+
+
+_OperatorName = Annotated[
+    str,
+    Field(pattern=_OPERATOR),
+    AfterValidator(_operator),
+    Allowed("an operator such as `aten.cumsum.default`, or `aten.cumsum` for all its overloads"),
+]
+Operators = Annotated[
+    list[_OperatorName], AfterValidator(_operators), Allowed("a list of operators such as [aten.cumsum.default]")
+]
+
+_SOURCES = ("cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions")
+TacticSources = Annotated[
+    list[
+        Annotated[
+            Literal["cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions"],
+            Allowed(", ".join(_SOURCES)),
+        ]
+    ],
+    AfterValidator(lambda values: sorted(set(values))),
+    Allowed("a list of tactic sources such as [edge_mask_convolutions, jit_convolutions], or [] for none"),
+]

@@ -1,0 +1,36 @@
+"""How the range of an input's values is written: a list of two numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from trtbuild.manifest.format.kinds import Allowed, refused
+
+_RANGE_ALLOWED = "the smallest and the largest value, such as [0, 30521]"
+
+
+def _value_range(value: Any) -> Any:
+    """That the values are of the input's type is checked in `shapes`, which knows the type."""
+    if isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value):
+        return value
+    if isinstance(value, dict) and value.keys() == {"min", "max"}:
+        raise refused("`range` is a list, not a mapping", f"write [{value['min']}, {value['max']}]")
+    if type(value) in (int, float):
+        raise refused(f"`range` must be {_RANGE_ALLOWED}, not the number {value}", f"write [0, {value}]")
+    numbers = re.findall(r"[-+]?[0-9]+(?:\.[0-9]+)?", value) if isinstance(value, str) else []
+    hint = f"write [{numbers[0]}, {numbers[1]}]" if len(numbers) == 2 else None
+    raise refused(f"`range` must be {_RANGE_ALLOWED}", hint)
+
+
+#: Of numbers: which ones, follows from the input's type.
+Values = Annotated[
+    list[Any],
+    BeforeValidator(_value_range),
+    WithJsonSchema(
+        {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2, "examples": [[0, 30521]]}
+    ),
+    Allowed(_RANGE_ALLOWED),
+]

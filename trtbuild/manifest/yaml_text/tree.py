@@ -1,0 +1,256 @@
+"""YAML text as a tree of nodes that know where they stand.
+
+Rules
+1. Scalars mean what `scalars` says.
+2. One document, whose root is a mapping. Keys are text and stand once in their mapping.
+3. Anchors and aliases work; an alias inside its own anchor does not. Merge keys (``<<``) are refused: they are not
+   YAML 1.2, and ``defaults`` and ``include`` do their work.
+4. A file is at most `MAX_BYTES` long, nests at most `MAX_DEPTH` deep, and has at most `MAX_NODES` nodes after its aliases
+   are expanded, so that a few lines of aliases of aliases cannot fill the memory.
+
+The tree is built from parser events, not from `yaml.compose`, which keeps neither alias counts nor a bound on depth.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from trtbuild.core.model.spec import Origin
+from trtbuild.manifest.yaml_text.problems import Problems, place
+from trtbuild.manifest.yaml_text.scalars import ScalarFault, shown_tag, tagged_value
+from trtbuild.manifest.yaml_text.syntax import add_syntax_problem
+
+MAX_BYTES = 16 << 20
+MAX_DEPTH = 64
+MAX_NODES = 500_000
+
+#: libyaml where PyYAML was built with it: ten times faster, and the same events.
+_FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: What YAML 1.2 calls printable, and tab, line feed and carriage return.
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,2002:seq"}
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A value with its place. `data` is the plain value of the whole subtree; `size` counts its nodes."""
+
+    file: str
+    line: int
+    column: int
+    data: Any = None
+    items: dict[str, Node] = field(default_factory=dict)
+    keys: dict[str, Origin] = field(default_factory=dict)
+    elements: list[Node] = field(default_factory=list)
+    size: int = 1
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.file, self.line, self.column)
+
+    def key_origin(self, key: str) -> Origin:
+        """Where a key of this mapping stands; the mapping itself where it has no such key."""
+        return self.keys.get(key) or self.origin
+
+
+def parse(content: bytes, file: str, problems: Problems) -> Node | None:
+    """The root mapping of a file, or None when there is none; what is wrong is added to `problems`."""
+    text = _decode(content, file, problems)
+    if text is None:
+        return None
+    builder = _Builder(file, problems)
+    try:
+        root = builder.build(_FastLoader(text))
+    except yaml.MarkedYAMLError as error:
+        add_syntax_problem(text, error, file, problems)
+        return None
+    except _Refused:
+        return None
+    start = Origin(file, 1, 1)
+    if root is None or root.data is None:
+        problems.add(start, "the file is empty", "a manifest starts with `version: 1`")
+        return None
+    if not isinstance(root.data, dict):
+        problems.add(root.origin, f"a manifest is a mapping, not {kind_of(root.data)}", "it starts with `version: 1`")
+        return None
+    return root
+
+
+def kind_of(value: object) -> str:
+    """What a plain value is, in words: ``the text 'abc'``, ``the number 3``, ``a list``."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    if isinstance(value, str):
+        shown = value if len(value) <= 60 else value[:57] + "..."
+        return f"the text {shown!r}"
+    if isinstance(value, dict):
+        return "a mapping" if value else "an empty mapping"
+    return "a list" if value else "an empty list"
+
+
+def _decode(content: bytes, file: str, problems: Problems) -> str | None:
+    if len(content) > MAX_BYTES:
+        problems.add(Origin(file, 1, 1), f"the file is larger than {MAX_BYTES >> 20} MiB", "is this a manifest?")
+        return None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+        problems.add(
+            _at(file, before, len(before)), f"not UTF-8: byte 0x{content[error.start]:02x}", "save the file as UTF-8"
+        )
+        return None
+    if bad := _UNPRINTABLE.search(text):
+        problems.add(
+            _at(file, text, bad.start()),
+            f"a control character (U+{ord(bad[0]):04X})",
+            "remove it, or write it as an escape in double quotes",
+        )
+        return None
+    return text
+
+
+def _at(file: str, text: str, index: int) -> Origin:
+    start = text.rfind("\n", 0, index) + 1
+    return Origin(file, text.count("\n", 0, index) + 1, index - start + 1)
+
+
+class _Refused(Exception):
+    """A bound was passed; the problem has been added."""
+
+
+class _Builder:
+    def __init__(self, file: str, problems: Problems) -> None:
+        self._file = file
+        self._problems = problems
+        self._anchors: dict[str, Node | None] = {}
+
+    def build(self, loader: Any) -> Node | None:
+        self._loader = loader
+        root: Node | None = None
+        documents = 0
+        while loader.check_event():
+            event = loader.get_event()
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self._problems.add(self._origin(event), "a second document (`---`)", "a manifest is one document")
+                    raise _Refused
+            elif isinstance(event, ScalarEvent | MappingStartEvent | SequenceStartEvent | AliasEvent):
+                root = self._node(event, 0)
+        return root
+
+    def _origin(self, event: Any) -> Origin:
+        return Origin(self._file, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def _node(self, event: Any, depth: int) -> Node:
+        if isinstance(event, AliasEvent):
+            return self._alias(event)
+        mark = event.start_mark
+        node = Node(self._file, mark.line + 1, mark.column + 1)
+        if depth > MAX_DEPTH:
+            self._problems.add(node.origin, f"nested more than {MAX_DEPTH} deep", "is this a manifest?")
+            raise _Refused
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None  # until it is whole: an alias to it is a cycle
+        if isinstance(event, ScalarEvent):
+            try:
+                node.data = tagged_value(event.value, event.tag, event.implicit[0])
+            except ScalarFault as fault:
+                self._problems.add(node.origin, fault.text, fault.hint, alone=True)
+                node.data = event.value
+        elif isinstance(event, MappingStartEvent):
+            self._check_tag(event, "mapping")
+            self._fill_mapping(node, depth)
+        else:
+            self._check_tag(event, "list")
+            self._fill_list(node, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _alias(self, event: Any) -> Node:
+        node = self._anchors.get(event.anchor)
+        if node is not None:
+            return node
+        if event.anchor in self._anchors:
+            text, hint = f"*{event.anchor} stands inside its own anchor &{event.anchor}", None
+        else:
+            text, hint = (
+                f"*{event.anchor} names no anchor above it",
+                f"write &{event.anchor} before the value that is meant",
+            )
+        self._problems.add(self._origin(event), text, hint)
+        raise _Refused
+
+    def _check_tag(self, event: Any, kind: str) -> None:
+        if event.tag not in (None, "!", _COLLECTION_TAGS[kind]):
+            self._problems.add(
+                self._origin(event), f"unknown tag {shown_tag(event.tag)}", "write the value without a tag"
+            )
+
+    def _grow(self, node: Node, child: Node) -> None:
+        node.size += child.size
+        if node.size > MAX_NODES:
+            self._problems.add(
+                node.origin,
+                f"more than {MAX_NODES} values, counting what aliases repeat",
+                "split it into several manifests",
+            )
+            raise _Refused
+
+    def _fill_list(self, node: Node, depth: int) -> None:
+        while not isinstance(event := self._loader.get_event(), SequenceEndEvent):
+            child = self._node(event, depth + 1)
+            node.elements.append(child)
+            self._grow(node, child)
+        node.data = [child.data for child in node.elements]
+
+    def _fill_mapping(self, node: Node, depth: int) -> None:
+        while not isinstance(event := self._loader.get_event(), MappingEndEvent):
+            key = self._node(event, depth + 1)
+            merge = isinstance(event, ScalarEvent) and event.value == "<<" and event.implicit[0]
+            child = self._node(self._loader.get_event(), depth + 1)
+            self._grow(node, key)
+            self._grow(node, child)
+            if merge:
+                self._problems.add(
+                    key.origin, "merge keys (<<) are not supported", "repeat the fields, or put them in `defaults`"
+                )
+                for name, origin in child.keys.items():  # so that what it would give is not told as missing
+                    node.items.setdefault(name, child.items[name])
+                    node.keys.setdefault(name, origin)
+            elif not isinstance(key.data, str):
+                hint = (
+                    f"put it in quotes: {str(event.value)!r}"
+                    if isinstance(event, ScalarEvent) and event.value
+                    else None
+                )
+                self._problems.add(self._origin(event), f"a key is a name, not {kind_of(key.data)}", hint)
+            elif key.data in node.items:
+                self._problems.add(
+                    self._origin(event),
+                    f"{key.data!r} stands twice in one mapping; first at {place(node.keys[key.data])}",
+                    "keep one of the two",
+                )
+            else:
+                node.items[key.data] = child
+                node.keys[key.data] = self._origin(event)
+        node.data = {name: child.data for name, child in node.items.items()}

@@ -1,0 +1,287 @@
+"""From a call's arguments to the model's inputs, checked; what was decided for a set of shapes is remembered.
+
+Rules
+1. Arguments are taken as the original ``forward`` takes them: positional inputs in order, keyword ones by name. A
+   positional input may be given by its name too. Names are the package's.
+2. Nothing is converted in silence: another dtype, rank or device is an error. A tensor that is not contiguous is taken as
+   it is; engines, which read rows in order, copy it (`runs`). What lies in memory otherwise than it is read is made plain
+   here, before anything takes its address (`Arrays.plain`).
+3. Places of one dim have one size, sizes of a dim are multiples of its unit, and some profile takes them all.
+4. For shapes that were seen before nothing of this is worked out again, but dtypes and devices are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trtbuild.core.packages.package_index import PackageIndex, PackedTensor, in_dims
+from trtbuild.core.values.expressions import Expression, evaluate, symbols_of
+from trtbuild.core.values.nearest import nearest
+from trtbuild.errors import CallRefused
+from trtbuild.runtime.calls.call import Array, Call
+from trtbuild.runtime.packages.choice import choose_profile, out_of_range
+
+#: Sets of shapes that are remembered. Then all are forgotten: memory stays bounded.
+_REMEMBERED = 4096
+
+
+class Arrays(Protocol):
+    """What tensors are here, and where."""
+
+    #: The types of this runtime's own tensors.
+    own: frozenset[type]
+    #: Equal to the `device` of a tensor that may be given.
+    device: Any
+    #: Whether outputs of PyTorch's parts have to be contiguous where engines take them.
+    contiguous: bool
+
+    def adopt(self, value: object, name: str, stream: int) -> Array:
+        """`value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
+        ...
+
+    def is_odd(self, array: Array) -> bool:
+        """Whether an own array may be one whose memory does not hold its values: then it goes through `plain`."""
+        ...
+
+    def plain(self, array: Array, name: str) -> Array:
+        """`array`, or a copy of it whose memory holds its values. Raises CallRefused where it can have none."""
+        ...
+
+    def packed(self, array: Array, stream: int) -> Array:
+        """A new contiguous copy."""
+        ...
+
+    def dtype(self, name: str) -> object:
+        """Equal to the `dtype` of a tensor of this element type."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows from the shapes of a call: the number of the profile, and each symbol's size in the graph's units."""
+
+    profile: int
+    sizes: tuple[int, ...]
+    #: Stream → what parts are told.
+    calls: dict[int, Call] = field(default_factory=dict, compare=False)
+
+
+#: Inputs, what follows from their shapes, and whether any of them was adopted.
+Bound = tuple[Sequence[Array], Decision, bool]
+
+
+class Arguments:
+    """Binds and checks the arguments of calls of one package."""
+
+    def __init__(self, index: PackageIndex, arrays: Arrays) -> None:
+        self._index = index
+        self._inputs = index.inputs
+        self._arrays = arrays
+        self._positional = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
+        self._numbers = {entry.name: number for number, entry in enumerate(index.inputs)}
+        #: How many arguments are all inputs, where all are positional.
+        self._all_positional = len(index.inputs) if len(self._positional) == len(index.inputs) else -1
+        #: Names in the package's order, where positional inputs come first.
+        self._names = [entry.name for entry in index.inputs]
+        self._in_order = self._positional == list(range(len(self._positional)))
+        self._own, self._device, self._is_odd = arrays.own, arrays.device, arrays.is_odd
+        self._dtypes = tuple(arrays.dtype(entry.dtype) for entry in index.inputs)
+        self._known: dict[tuple[Any, ...], Decision] = {}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], stream: int) -> Bound:
+        """The inputs in the package's order, what follows from their shapes, and whether any was adopted. Raises
+        CallRefused."""
+        if not kwargs and len(args) == self._all_positional:
+            values = args
+        else:
+            values = self._named(args, kwargs)
+        own, adopted = self._own, False
+        for value in values:
+            if type(value) not in own:
+                values, adopted = self._adopted(values, stream), True
+                break
+        decision = self._known.get(tuple([value.shape for value in values]))
+        if decision is None:
+            return *self._anew(values), adopted
+        device, is_odd = self._device, self._is_odd
+        for value, dtype in zip(values, self._dtypes):  # noqa: B905 - as many as there are inputs, and this is hot
+            if value.dtype != dtype or value.device != device or is_odd(value):
+                return *self._anew(values), adopted
+        return values, decision, adopted
+
+    def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """After an error of torch that says something else: raises CallRefused where an argument cannot be read."""
+        for name, value in zip(self._names, self._named(args, kwargs), strict=True):
+            if isinstance(value, tuple(self._own)):
+                self._arrays.plain(value, f"input {name!r}")
+
+    # -- which argument is which input
+
+    def _named(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Sequence[object]:
+        count = len(args)
+        if self._in_order and count <= len(self._positional) and count + len(kwargs) == len(self._names):
+            try:
+                return [*args, *[kwargs[name] for name in self._names[count:]]]
+            except KeyError:
+                pass
+        return self._ordered(args, kwargs)
+
+    def _ordered(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
+        values: list[object] = [None] * len(self._inputs)
+        if len(args) > len(self._positional):
+            raise CallRefused(
+                f"{len(args)} positional tensors were given, and the model takes {len(self._positional)}",
+                hint=self._takes(),
+            )
+        for number, value in zip(self._positional, args, strict=False):
+            values[number] = value
+        given = set(self._positional[: len(args)])
+        for name, value in kwargs.items():
+            number = self._numbers.get(name, -1)
+            if number < 0:
+                like = nearest(name, self._numbers)
+                did = f"did you mean {like!r}? " if like else ""
+                raise CallRefused(f"the model has no input {name!r}", hint=did + self._takes())
+            if number in given:
+                raise CallRefused(f"input {name!r} was given by position and by name", hint=self._takes())
+            given.add(number)
+            values[number] = value
+        missing = [entry.name for number, entry in enumerate(self._inputs) if number not in given]
+        if missing:
+            said = ", ".join(map(repr, missing))
+            what = f"inputs {said} are" if len(missing) > 1 else f"input {said} is"
+            raise CallRefused(f"{what} missing", hint=self._takes())
+        return values
+
+    def _takes(self) -> str:
+        positional = [self._inputs[number].name for number in self._positional]
+        named = [entry.name for entry in self._inputs if entry.keyword]
+        return f"the model takes ({', '.join([*positional, *(['*'] if named else []), *named])})"
+
+    # -- whether they fit
+
+    def _adopted(self, values: Sequence[object], stream: int) -> list[Array]:
+        adopt, own = self._arrays.adopt, self._own
+        return [
+            value if type(value) in own else adopt(value, f"input {entry.name!r}", stream)
+            for entry, value in zip(self._inputs, values, strict=True)
+        ]
+
+    def _anew(self, given: Sequence[Array]) -> tuple[Sequence[Array], Decision]:
+        arrays = [self._arrays.plain(array, f"input {name!r}") for name, array in zip(self._names, given, strict=True)]
+        shapes = [tuple(array.shape) for array in arrays]
+        for entry, array, shape, dtype in zip(self._inputs, arrays, shapes, self._dtypes, strict=True):
+            if array.device != self._device:
+                raise CallRefused(
+                    f"input {entry.name!r} is on {array.device}, and the model runs on {self._device}",
+                    hint=f'move it there: {entry.name}.to("{self._device}")',
+                )
+            if array.dtype != dtype:
+                found = str(array.dtype).removeprefix("torch.")
+                raise CallRefused(
+                    f"input {entry.name!r} has dtype {found}, and must have {entry.dtype}",
+                    hint=f"cast the tensor to {entry.dtype}; a package takes the dtypes that it was built for",
+                )
+            if len(shape) != len(entry.shape):
+                raise CallRefused(
+                    f"input {entry.name!r} has the shape {_shape(shape)}, and must have {len(entry.shape)} axes",
+                    hint=f"its shape is {self._symbolic(entry)}",
+                )
+        decision = self._decide(shapes)
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[tuple([array.shape for array in arrays])] = decision
+        return arrays, decision
+
+    def _decide(self, shapes: Sequence[tuple[int, ...]]) -> Decision:
+        sizes = self._sizes(shapes)
+        profile = choose_profile(self._index.profiles, shapes)
+        if profile is None:
+            raise CallRefused(
+                out_of_range(self._index.profiles, shapes, self._axis),
+                hint="give a shape inside of a profile, or build the model again with a wider one",
+            )
+        return Decision(profile, sizes)
+
+    def _sizes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """The size of each symbol in the graph's units."""
+        found: dict[int, tuple[int, int, int]] = {}  # symbol → size, and the place that says so
+        later: list[tuple[int, int, Expression, int]] = []
+        for number, (entry, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
+            for axis, (expression, size) in enumerate(zip(entry.shape, shape, strict=True)):
+                if isinstance(expression, int):
+                    if size != expression:
+                        raise CallRefused(
+                            f"{self._axis(number, axis)} is {size}, and must be {expression}",
+                            hint=f"the shape of {entry.name!r} is {self._symbolic(entry)}",
+                        )
+                    continue
+                symbol, value = self._solved(number, axis, expression, size)
+                if symbol is None:
+                    later.append((number, axis, expression, size))
+                    continue
+                known = found.setdefault(symbol, (value, number, axis))
+                if known[0] != value:
+                    dim = self._index.dims[symbol]
+                    raise CallRefused(
+                        f"dim {dim.name!r} is {shapes[known[1]][known[2]]} in {self._place(known[1], known[2])} and "
+                        f"{size} in {self._place(number, axis)}",
+                        hint="all places of a dim have one size",
+                    )
+        sizes = tuple(found[symbol][0] if symbol in found else 0 for symbol in range(len(self._index.dims)))
+        for number, axis, expression, size in later:
+            if evaluate(expression, sizes) != size:
+                raise CallRefused(
+                    f"{self._axis(number, axis)} is {size}, and must be {evaluate(expression, sizes)}",
+                    hint="it follows from the sizes of the other axes",
+                )
+        return sizes
+
+    def _solved(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
+        """The symbol of an axis, and its size in units; None where the expression has several, or is not linear."""
+        symbols = symbols_of(expression)
+        if len(symbols) != 1:
+            return None, 0
+        (symbol,) = symbols
+        values = [0] * len(self._index.dims)
+        base = evaluate(expression, values)
+        values[symbol] = 1
+        factor = evaluate(expression, values) - base
+        if factor <= 0:
+            return None, 0
+        value, rest = divmod(size - base, factor)
+        values[symbol] = value
+        if not rest and evaluate(expression, values) != size:
+            return None, 0
+        if rest or value < 0:
+            below = max(0, size - base) // factor * factor + base
+            near = f"{below} or {below + factor}" if below > base else f"{below + factor}"
+            raise CallRefused(
+                f"{self._axis(number, axis)} is {size}, and must be a multiple of {factor}"
+                + (f" and {base}" if base else ""),
+                hint=f"give {near}",
+            )
+        return symbol, value
+
+    # -- names
+
+    def _axis(self, number: int, axis: int) -> str:
+        """Input, dim and axis, for a person."""
+        entry = self._inputs[number]
+        dims = [self._index.dims[symbol].name for symbol in sorted(symbols_of(entry.shape[axis]))]
+        dim = f"dim {' and '.join(map(repr, dims))} (axis {axis})" if dims else f"axis {axis}"
+        return f"input {entry.name!r}, {dim}"
+
+    def _place(self, number: int, axis: int) -> str:
+        return f"{self._inputs[number].name}.{axis}"
+
+    def _symbolic(self, entry: PackedTensor) -> str:
+        """A shape with the names of its dims: ``(batch, 3, height)``."""
+        return _shape(in_dims(size, self._index.dims) for size in entry.shape)
+
+
+def _shape(sizes: Any) -> str:
+    listed = [str(size) for size in sizes]
+    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"

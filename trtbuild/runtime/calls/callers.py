@@ -1,0 +1,35 @@
+"""The line of the user's program that a call came from, for warnings and messages."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from pathlib import Path
+from types import FrameType
+
+_OURS = str(Path(__file__).resolve().parents[2])
+
+
+def user_frame() -> FrameType:
+    """The innermost frame that is neither of trtbuild nor of torch; the outermost one where there is none."""
+    skipped = (_OURS, contextlib.__file__, *_torch())
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
+        frame = frame.f_back
+    return frame
+
+
+def warn(text: str) -> None:
+    """A RuntimeWarning at the line of the user's program."""
+    frame: FrameType | None = sys._getframe(1)
+    target, level = user_frame(), 2
+    while frame is not None and frame is not target:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
+
+
+def _torch() -> tuple[str, ...]:
+    torch = sys.modules.get("torch")
+    file = getattr(torch, "__file__", None)
+    return () if file is None else (str(Path(file).parent), "<eval_with_key>")

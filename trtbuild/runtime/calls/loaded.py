@@ -1,0 +1,255 @@
+"""A package that was opened and verified, for one device: what `trtbuild.load` returns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from trtbuild.core.packages.package_index import (
+    PackageIndex,
+    PackedDim,
+    PackedProfile,
+    PackedTarget,
+    PackedTensor,
+    Tensors,
+)
+from trtbuild.core.packages.provenance import NAME, Provenance, of
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.errors import NoFittingTarget, PackageError
+from trtbuild.runtime.calls.arguments import Arrays
+from trtbuild.runtime.calls.module import Runner, as_torch_module
+from trtbuild.runtime.calls.stitching import Part, Stitched, flowing_weights
+from trtbuild.runtime.memory.device_memory import Memory
+from trtbuild.runtime.packages.choice import no_reference_hint
+from trtbuild.runtime.packages.package import Package
+
+
+class Engines(Protocol):
+    """Makes parts of plans, on one GPU. The driver provides it: the runtime knows no TensorRT."""
+
+    memory: Memory
+
+    def load(self, partition: Partition, plan: memoryview) -> None:
+        """Make the engine of `partition` from `plan`, which was verified."""
+        ...
+
+    def part(self, partition: Partition, *, cuda_graphs: bool) -> Part:
+        """The part that runs the engine of `partition`, which was loaded."""
+        ...
+
+    def warmed(self) -> None:
+        """Every profile has run: keep what was compiled for this GPU."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Loaded:
+    """A package for one device. Files were read and verified when it was loaded; `module()` makes engines of them, once.
+
+    `target` is the target whose engines run, or None on the CPU, where PyTorch computes the reference program.
+    """
+
+    def __init__(
+        self,
+        package: Package,
+        target: PackedTarget | None,
+        files: Mapping[str, memoryview],
+        engines: Callable[[], Engines] | None,
+        device: str,
+    ) -> None:
+        index = package.index
+        self.package = package
+        self.path = package.path
+        self.device = device
+        self.target = target
+        self.inputs: tuple[PackedTensor, ...] = Tensors(index.inputs, index.dims)
+        self.outputs: tuple[PackedTensor, ...] = Tensors(index.outputs, index.dims)
+        self.dims: tuple[PackedDim, ...] = index.dims
+        self.profiles: tuple[PackedProfile, ...] = index.profiles
+        self.targets: Mapping[str, PackedTarget] = index.targets
+        self._files: Mapping[str, memoryview] | None = files
+        self._make_engines = engines
+        self._engines: Engines | None = None
+        #: The arrays of its device, the parts that PyTorch computes, and the weights that flow between parts.
+        self._ready: tuple[Arrays, Mapping[str, Part], Mapping[int, Any]] | None = None
+        self._runners: dict[bool, Runner] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.package.index.model
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether PyTorch computes all of it, on the CPU, and no engine runs."""
+        return self.target is None
+
+    @property
+    def provenance(self) -> Provenance:
+        """What ``trtbuild verify`` has found of exactly these bytes."""
+        return of(self.package.beside(NAME), self.package.digest)
+
+    def module(self, *, cuda_graphs: bool = False) -> Any:
+        """The model: a ``torch.nn.Module`` where torch is there, else a callable. With `cuda_graphs` each engine's work is
+        captured once for each set of shapes and then replayed. Raises PackageError, ToolchainMissing, EngineError."""
+        runner = self.runner(cuda_graphs=cuda_graphs)
+        if self.is_reference or _has_torch():
+            return as_torch_module(runner)
+        return runner
+
+    def runner(self, *, cuda_graphs: bool = False) -> Runner:
+        """What `module` calls, which is the same every time."""
+        with self._lock:
+            kind = cuda_graphs and not self.is_reference
+            if kind not in self._runners:
+                self._runners[kind] = self._make_runner(kind)
+            return self._runners[kind]
+
+    def warmup(self) -> None:
+        """Run every profile at its opt, min and max with zeros, and keep what was compiled for this GPU on the way. On the
+        CPU there is nothing to warm up."""
+        runner = self.runner()
+        if self._engines is None:
+            return
+        memory = self._engines.memory
+        with memory.on_device():
+            stream = memory.stream()
+            for which in ("opt", "min", "max"):
+                for profile in self.profiles:
+                    arrays = {
+                        entry.name: memory.filled(getattr(shape, which), memory.dtype(entry.dtype), stream)
+                        for entry, shape in zip(self.inputs, profile.shapes, strict=True)
+                    }
+                    runner.flat((), arrays)
+            memory.synchronize(stream)
+        self._engines.warmed()
+
+    def close(self) -> None:
+        """Give memory and engines back. Modules that were made of it cannot be called any more."""
+        with self._lock:
+            for runner in self._runners.values():
+                runner.close()
+            if self._engines is not None:
+                self._engines.close()
+            self._runners, self._engines, self._files, self._ready = {}, None, None, None
+
+    def __enter__(self) -> Loaded:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.target is None:
+            by = self.package.index.computed_by
+            return f"<trtbuild package {self.model!r} on the CPU: the reference program in {by}, no engine>"
+        return f"<trtbuild package {self.model!r} on {self.device}: engines of target {self.target.name!r}>"
+
+    # -- making it ready
+
+    def _make_runner(self, cuda_graphs: bool) -> Runner:
+        if self._files is None:
+            raise PackageError(f"the package of {self.model!r} is closed", hint="load it again")
+        if self._ready is None:
+            self._ready = self._on_the_cpu(self._files) if self.target is None else self._on_a_gpu(self._files)
+            self._files = {}  # engines have copies of their own, and tensors keep what they are made of
+        arrays, in_torch, flowing = self._ready
+        cut, parts = cut_of(self.package.index, self.target), dict(in_torch)
+        if self._engines is not None:
+            for partition in cut.partitions.partitions:
+                if partition.name not in parts:
+                    parts[partition.name] = self._engines.part(partition, cuda_graphs=cuda_graphs)
+        stitched = Stitched(cut.partitions, parts, flowing, len(self.inputs), arrays.packed)
+        memory = self._engines.memory if self._engines is not None else None
+        return Runner(self.package.index, stitched, arrays, memory, self.target.name if self.target else None)
+
+    def _on_the_cpu(self, files: Mapping[str, memoryview]) -> tuple[Arrays, Mapping[str, Part], Mapping[int, Any]]:
+        from trtbuild.runtime.calls.torch_arrays import HostArrays
+
+        arrays = HostArrays()
+        return arrays, *self._torch_parts(cut_of(self.package.index, None), files, arrays, everything=True)
+
+    def _on_a_gpu(self, files: Mapping[str, memoryview]) -> tuple[Arrays, Mapping[str, Part], Mapping[int, Any]]:
+        target = self.target
+        if target is None or self._make_engines is None:
+            raise AssertionError("a target has engines")
+        engines = self._make_engines()
+        try:
+            with engines.memory.on_device():
+                ready = engines.memory, *self._torch_parts(target, files, engines.memory, everything=False)
+                for partition in target.partitions.partitions:
+                    if partition.kind == "tensorrt":
+                        engines.load(partition, files[target.engines[partition.name]])
+        except BaseException:
+            engines.close()
+            raise
+        self._engines = engines
+        return ready
+
+    def _torch_parts(
+        self, target: PackedTarget, files: Mapping[str, memoryview], arrays: Arrays, *, everything: bool
+    ) -> tuple[dict[str, Part], Mapping[int, Any]]:
+        """The parts that PyTorch computes (all of them, or the Torch partitions), and the weights that flow."""
+        mine = [part for part in target.partitions.partitions if everything or part.kind == "torch"]
+        flowing = flowing_weights(target.partitions)
+        slots = flowing.union(*(part.weights for part in mine))
+        if not mine and not slots:
+            return {}, {}
+        from trtbuild.runtime.calls.onnx_part import OnnxPart, is_onnx
+        from trtbuild.runtime.calls.torch_part import Graph, TorchPart, require_torch, weight_tensors
+
+        torch = require_torch(f"the package of {self.model!r} has parts that PyTorch computes")
+        device = torch.device(arrays.device)
+        index = self.package.index
+        weights = weight_tensors({slot: index.weights[slot] for slot in slots}, files, device)
+        taken = {
+            source for part in target.partitions.partitions if part.kind == "tensorrt" for source, _ in part.inputs
+        }
+        graphs: dict[str, Graph] = {}
+        parts: dict[str, Part] = {}
+        for part in mine:
+            path = target.programs[part.graph]
+            if is_onnx(path):
+                what = f"partition {part.name!r} of {self.model!r}"
+                parts[part.name] = OnnxPart(files[path], [weights[slot] for slot in part.weights], what)
+                continue
+            if path not in graphs:
+                graphs[path] = Graph(files[path], device, f"partition {part.name!r} of {self.model!r}")
+            packed = [k for k in range(len(part.outputs)) if arrays.contiguous and f"{part.name}:{k}" in taken]
+            returned = [k for k in range(len(part.outputs)) if f"{part.name}:{k}" in target.partitions.outputs]
+            parts[part.name] = TorchPart(graphs[path], [weights[slot] for slot in part.weights], packed, returned)
+        return parts, {slot: weights[slot] for slot in flowing}
+
+
+def cut_of(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
+    """The target whose partitions run: `target`, or (None) one that needs no engine. Raises NoFittingTarget."""
+    found = target or index.without_engines
+    if found is None:
+        raise NoFittingTarget(
+            f"the package of {index.model!r} has no reference program, and engines do not run on a CPU",
+            hint=no_reference_hint(),
+        )
+    return found
+
+
+def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
+    """The files that running needs: of `target`, or (None) of what runs without engines. Raises NoFittingTarget."""
+    index = package.index
+    cut = cut_of(index, target)
+    parts = [part for part in cut.partitions.partitions if target is None or part.kind == "torch"]
+    slots = flowing_weights(cut.partitions).union(*(part.weights for part in parts))
+    names = [cut.programs[part.graph] for part in parts]
+    names += [index.weights[slot].path for slot in sorted(slots)]
+    names += list(target.engines.values()) if target is not None else []
+    return list(dict.fromkeys(names))
+
+
+def _has_torch() -> bool:
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError):
+        return False
+    return True

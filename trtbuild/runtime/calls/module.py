@@ -1,0 +1,194 @@
+"""What a user calls: a package's parts behind the signature and the output structure of the original module."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.errors import PackageError
+from trtbuild.runtime.calls.arguments import Arguments, Arrays, Decision
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.output_tree import restorer
+from trtbuild.runtime.calls.stitching import Stitched
+from trtbuild.runtime.memory.device_memory import Memory
+
+#: Streams that are remembered for a set of shapes.
+_STREAMS = 64
+
+
+class Runner:
+    """A package that is ready to be called, with positional and keyword tensors. Calls from several threads are safe.
+
+    `device` is where tensors are given and returned (``cpu``, ``cuda:0``). `target` is the target whose engines run; None
+    means that none does: PyTorch computes the reference program.
+    """
+
+    def __init__(
+        self, index: PackageIndex, stitched: Stitched, arrays: Arrays, memory: Memory | None, target: str | None
+    ) -> None:
+        self.index = index
+        self.device = str(arrays.device)
+        self.target = target
+        self._arguments = Arguments(index, arrays)
+        self._stitched: Stitched | None = stitched
+        #: The parts by partition.
+        self.parts = stitched.parts
+        self._memory = memory
+        self._device = arrays.device
+        self._restore = restorer(index.output_tree)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the reference program computes all of it, and no engine runs."""
+        return self.target is None
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory of the GPU that it runs on; None on the CPU."""
+        return self._memory
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the original module returns, as new tensors. On a GPU the work may still be under way, on the caller's
+        stream. Raises CallRefused for arguments that do not fit."""
+        memory = self._memory
+        if memory is None or memory.is_current():
+            return self._restore(self._run(args, kwargs, memory))
+        with memory.on_device():
+            return self._restore(self._run(args, kwargs, memory))
+
+    def flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+        """The outputs in the order of the index."""
+        memory = self._memory
+        if memory is None or memory.is_current():
+            return self._run(args, kwargs, memory)
+        with memory.on_device():
+            return self._run(args, kwargs, memory)
+
+    def _run(self, args: Sequence[Any], kwargs: dict[str, Any], memory: Memory | None) -> Sequence[Any]:
+        stitched = self._stitched
+        if stitched is None:
+            raise PackageError(f"the package of {self.index.model!r} is closed", hint="load it again")
+        stream = 0 if memory is None else memory.stream()
+        try:
+            inputs, decision, adopted = self._arguments.bind(args, kwargs, stream)
+            call = decision.calls.get(stream)
+            if call is None:
+                call = self._new_call(decision, stream, stitched.whole)
+            outputs = stitched(inputs, call)
+        except RuntimeError:  # torch's word for tensors that have no shape or no address
+            self._arguments.explain(args, kwargs)
+            raise
+        if adopted and memory is not None:
+            memory.called(stream)
+        return outputs
+
+    def _new_call(self, decision: Decision, stream: int, whole: bool) -> Call:
+        if len(decision.calls) >= _STREAMS:
+            decision.calls.clear()
+        call = decision.calls[stream] = Call(decision.profile, decision.sizes, stream, self._device, decides=whole)
+        return call
+
+    def close(self) -> None:
+        """Give everything back; a later call is an error."""
+        self._stitched, self.parts = None, {}
+
+    def __repr__(self) -> str:
+        return f"<trtbuild {self.said()}>"
+
+    def said(self) -> str:
+        """What runs where, for a person."""
+        name = repr(self.index.model)
+        if self.is_reference:
+            return f"{name} on the CPU: the reference program in {self.index.computed_by}, no engine"
+        return f"{name} on {self.device}: engines of target {self.target!r}"
+
+
+def as_torch_module(runner: Runner) -> Any:
+    """A ``torch.nn.Module`` around `runner`. It has no parameters: weights are in engines, and it does not train."""
+    return _module_class()(runner)
+
+
+@functools.cache
+def _module_class() -> type:
+    import torch
+
+    any_global_hook = torch.nn.modules.module._has_any_global_hook
+
+    class PackageModule(torch.nn.Module):  # type: ignore[misc]
+        """The module of a package. `runner` is what it calls."""
+
+        def __init__(self, runner: Runner) -> None:
+            super().__init__()
+            self.runner = runner
+            self.training = False
+            self._call = runner.__call__
+
+        @property
+        def is_reference(self) -> bool:
+            return self.runner.is_reference
+
+        @property
+        def device(self) -> torch.device:
+            return torch.device(self.runner.device)
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.runner(*args, **kwargs)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            if (  # what torch.nn.Module asks before it calls `forward`, without its detours: they would cost a microsecond
+                self._forward_hooks
+                or self._forward_pre_hooks
+                or self._backward_hooks
+                or self._backward_pre_hooks
+                or self._compiled_call_impl is not None
+                or any_global_hook()
+            ):
+                return super().__call__(*args, **kwargs)
+            return self._call(*args, **kwargs)
+
+        def to(self, *args: Any, **kwargs: Any) -> Any:
+            device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+            if dtype is not None:
+                raise self._fixed(f"to {dtype}", "build the model with another precision")
+            if device is not None:
+                self._stay(device)
+            return self
+
+        def cuda(self, device: Any = None) -> Any:
+            self._stay(torch.device("cuda") if device is None else torch.device("cuda", torch.device(device).index))
+            return self
+
+        def cpu(self) -> Any:
+            self._stay(torch.device("cpu"))
+            return self
+
+        def _stay(self, device: torch.device) -> None:
+            if device.type != self.device.type or device.index not in (None, self.device.index):
+                raise self._fixed(f"to {device}", f'load the package with device="{device}"')
+
+        def _apply(self, fn: Any, recurse: bool = True) -> Any:
+            # called on this module alone, by half() and its like, or as a part of another module that is moved
+            return self
+
+        def _fixed(self, where: str, hint: str) -> PackageError:
+            return PackageError(f"{self.runner.said()}; it cannot be moved {where}", hint=hint)
+
+        def extra_repr(self) -> str:
+            return self.runner.said()
+
+        def __copy__(self) -> Any:
+            return self
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise PackageError(
+                f"{self.runner.said()}; it cannot be pickled, which torch.save does",
+                hint="what trtbuild.compile made has save(PATH), and trtbuild.load(PATH).module() opens that; "
+                "give another process the path",
+            )
+
+    return PackageModule

@@ -1,0 +1,84 @@
+"""The reference of a model that comes as ONNX: onnxruntime computes its one partition, on the CPU.
+
+Rules
+1. The package has the converted model, whose weights are external and called ``w0…``; they are bound here once.
+2. Values are tensors on the CPU; onnxruntime reads their memory. Types that NumPy lacks go as their bits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.errors import PackageDamaged, ToolchainMissing
+
+if TYPE_CHECKING:
+    import torch
+
+    from trtbuild.runtime.calls.call import Call
+
+#: onnx.TensorProto.DataType of what NumPy has no type for, and the type that has its bits.
+_AS_BITS = {"bfloat16": (16, "int16")}
+
+
+def is_onnx(path: str) -> bool:
+    """Whether a package's program is an ONNX model, and not a program of PyTorch's, by its path in the package."""
+    return path.endswith(".onnx")
+
+
+class OnnxPart:
+    """A partition that onnxruntime computes. `weights` are its own, in order, and inputs and results tensors on the CPU."""
+
+    def __init__(self, program: bytes | memoryview, weights: Sequence[torch.Tensor], what: str) -> None:
+        """Raises ToolchainMissing without onnxruntime, PackageDamaged for what it does not take."""
+        try:
+            import onnxruntime
+        except (ImportError, OSError) as error:
+            raise ToolchainMissing(
+                f"the reference of {what} is an ONNX model, and onnxruntime cannot be imported: {error}",
+                hint="pip install onnxruntime",
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        named = {f"w{number}": weight for number, weight in enumerate(weights)}
+        self._weights = {name: _value(onnxruntime.OrtValue, weight) for name, weight in named.items()}
+        try:
+            options.add_external_initializers(list(self._weights), list(self._weights.values()))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._session = onnxruntime.InferenceSession(
+                    bytes(program), options, providers=["CPUExecutionProvider"]
+                )
+        except Exception as error:  # its exceptions have no common base
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise PackageDamaged(
+                f"onnxruntime {onnxruntime.__version__} does not take the model of {what}: {first}",
+                hint="build the package again, or install a newer onnxruntime",
+            ) from error
+        self._make = onnxruntime.OrtValue
+        self._inputs = [entry.name for entry in self._session.get_inputs()]
+        self._outputs = [entry.name for entry in self._session.get_outputs()]
+
+    def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
+        """The outputs, on the CPU."""
+        given = {name: _value(self._make, value) for name, value in zip(self._inputs, values, strict=True)}
+        return [_tensor(result) for result in self._session.run_with_ort_values(self._outputs, given)]
+
+
+def _value(kind: Any, tensor: torch.Tensor) -> Any:
+    """An OrtValue of the tensor."""
+    import torch
+
+    value = tensor.detach().contiguous()
+    name = str(value.dtype).removeprefix("torch.")
+    if name in _AS_BITS:
+        element, bits = _AS_BITS[name]
+        return kind.ortvalue_from_numpy_with_onnx_type(value.view(getattr(torch, bits)).numpy(), element)
+    return kind.ortvalue_from_numpy(value.numpy())
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    import torch
+
+    return torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack()).clone()

@@ -1,0 +1,268 @@
+"""The operator ``trtbuild::engine``: what a ``.pt2`` file calls where the model has an engine.
+
+    engine(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]
+
+Rules
+1. `plan` is the engine's plan and `reference` its program, both as uint8 tensors; a single 0 stands for none. `weights` are
+   those of the reference program; the plan has its own. `sizes` are those of the model's symbols, in the graph's units;
+   `about` is the text of `core.partition.engine_text`.
+2. On a GPU the plan runs, on the caller's stream. On the CPU the reference program does, which computes what the engine
+   was built from; without one it is an error that says how to get it.
+3. An engine is opened once for each text and device. Its bytes are hashed then: nothing is deserialized that is not what
+   the text says. What they came from is trusted as any ``.pt2`` file is.
+4. Under FakeTensor the shapes come from the text's size expressions, so shapes stay symbolic.
+5. The operator changes nothing that it is given, and returns nothing of it. It has no gradient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core.packages.package_index import PackedProfile
+from trtbuild.core.partition.engine_text import EngineText
+from trtbuild.core.values.expressions import Expression
+from trtbuild.errors import CallRefused, NoFittingTarget, PackageDamaged
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.stitching import Part
+from trtbuild.runtime.packages.choice import choose_profile, out_of_range
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "trtbuild::engine"
+_SCHEMA = "(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]"
+
+#: Opens an engine: its text, its plan in host memory, the device that it is to run on.
+Opener = Callable[[EngineText, memoryview, "torch.device"], Part]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """An engine that is ready to run on one device. `profiles` are those of its own inputs."""
+
+    text: EngineText
+    part: Part
+    profiles: tuple[PackedProfile, ...]
+
+
+class _Engines:
+    """The engines of this process, by text and device (rule 3)."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._open: dict[tuple[str, Any], _Open] = {}
+        self._lock = threading.Lock()
+
+    def get(self, about: str, plan: torch.Tensor, device: torch.device) -> _Open:
+        found = self._open.get((about, device))
+        if found is not None:
+            return found
+        with self._lock:
+            if (about, device) not in self._open:
+                text = parsed(about)
+                data = _verified(plan, text.plan, f"the plan of engine {text.partition!r}")
+                part = self._opener(text, data, device)
+                self._open[about, device] = _Open(text, part, _profiles(text))
+            return self._open[about, device]
+
+
+_library: Any = None
+
+
+def register(opener: Opener) -> None:
+    """Make the operator known to torch; once, and again is nothing. Imports torch."""
+    global _library
+    if _library is not None:
+        return
+    import torch
+
+    library = torch.library.Library("trtbuild", "DEF")
+    library.define(f"engine{_SCHEMA}", tags=(torch.Tag.needs_exact_strides,) if _has_tag() else ())
+    engines = _Engines(opener)
+
+    def engine(
+        inputs: list[torch.Tensor],
+        weights: list[torch.Tensor],
+        plan: torch.Tensor,
+        reference: torch.Tensor,
+        sizes: list[int],
+        about: str,
+    ) -> list[torch.Tensor]:
+        device = (inputs[0] if inputs else plan).device
+        for value in inputs:
+            if value.device != device:
+                raise CallRefused(
+                    f"the engine's inputs are on {device} and {value.device}", hint="move them to one device"
+                )
+        if device.type == "cpu":
+            return _reference(inputs, weights, reference, sizes, about)
+        found = engines.get(about, plan, device)
+        shapes = [tuple(value.shape) for value in inputs]
+        profile = choose_profile(found.profiles, shapes)
+        if profile is None:
+            raise _out_of_range(found.text, found.profiles, shapes)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        given = [value.contiguous() for value in inputs]
+        return list(found.part(given, Call(profile, tuple(sizes), stream, device)))
+
+    library.impl("engine", engine, "CompositeExplicitAutograd")
+    torch.library.register_fake(NAME, _fake, lib=library)
+    _library = library  # it lives as long as this process: what it registered goes with it
+
+
+def _has_tag() -> bool:
+    import torch
+
+    return hasattr(torch.Tag, "needs_exact_strides")
+
+
+@lru_cache(maxsize=4096)
+def parsed(about: str) -> EngineText:
+    """The text of an engine. Raises PackageDamaged."""
+    try:
+        return EngineText.from_text(about)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PackageDamaged(
+            f"the file's text about an engine cannot be used: {error}", hint="write it again, or upgrade trtbuild"
+        ) from None
+
+
+def _profiles(text: EngineText) -> tuple[PackedProfile, ...]:
+    return tuple(PackedProfile(n, shapes) for n, shapes in zip(text.profile_names, text.profiles, strict=True))
+
+
+def _out_of_range(
+    text: EngineText, profiles: Sequence[PackedProfile], shapes: Sequence[tuple[int, ...]]
+) -> CallRefused:
+    def axis(number: int, place: int) -> str:
+        return f"tensor {number} of engine {text.partition!r}, axis {place}"
+
+    return CallRefused(out_of_range(profiles, shapes, axis), hint="call the model with shapes inside of a profile")
+
+
+def _verified(tensor: torch.Tensor, sha256: str, what: str) -> memoryview:
+    """The bytes of a uint8 tensor in host memory, if they are what their digest says. Raises PackageDamaged."""
+    data = memoryview(tensor.detach().cpu().contiguous().numpy())
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise PackageDamaged(f"{what} is not what the file says it is", hint="write the file again")
+    return data
+
+
+# -- on the CPU --
+
+
+#: Reference programs of this process, by text.
+_graphs: dict[str, Any] = {}
+
+
+def _reference(
+    inputs: list[torch.Tensor], weights: list[torch.Tensor], reference: torch.Tensor, sizes: list[int], about: str
+) -> list[torch.Tensor]:
+    """What the engine computes, by the program that it was built from (rule 2)."""
+    import torch
+
+    from trtbuild.runtime.calls.torch_part import Graph, TorchPart
+
+    text = parsed(about)
+    if text.reference is None:
+        raise NoFittingTarget(
+            f"engine {text.partition!r} of {text.model!r} runs on a GPU (SM {', '.join(map(str, text.sms))}), and its "
+            "inputs are on the CPU",
+            hint="move the module and its inputs to the GPU; a PyTorch model's file runs here too with `reference: true`",
+        )
+    profiles, shapes = _profiles(text), [tuple(value.shape) for value in inputs]
+    if choose_profile(profiles, shapes) is None:
+        raise _out_of_range(text, profiles, shapes)
+    graph = _graphs.get(about)
+    if graph is None:
+        data = _verified(reference, text.reference, f"the program of engine {text.partition!r}")
+        what = f"the reference of engine {text.partition!r}"
+        graph = _graphs[about] = Graph(data, torch.device("cpu"), what)
+    given = [*inputs, *weights]
+    part = TorchPart(graph, weights, returned=range(len(text.outputs)))
+    outputs = part(inputs, Call(0, tuple(sizes), 0, "cpu"))
+    return _of_their_own(list(outputs), given)
+
+
+def _of_their_own(outputs: list[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Outputs that share no memory with what was given, nor with one another, contiguous as an engine's (rule 5)."""
+    taken = {value.untyped_storage().data_ptr() for value in given}
+    found = []
+    for value in outputs:
+        place = value.untyped_storage().data_ptr()
+        own = value.clone() if place in taken else value
+        taken.add(own.untyped_storage().data_ptr())
+        found.append(own.contiguous())
+    return found
+
+
+# -- under FakeTensor --
+
+
+def _fake(
+    inputs: list[torch.Tensor],
+    weights: list[torch.Tensor],
+    plan: torch.Tensor,
+    reference: torch.Tensor,
+    sizes: Sequence[int],
+    about: str,
+) -> list[torch.Tensor]:
+    import torch
+
+    text = parsed(about)
+    device = (inputs[0] if inputs else plan).device
+    unknown: dict[int, Any] = {}
+    return [
+        torch.empty(
+            [_size(size, sizes, unknown) for size in kind.shape], dtype=getattr(torch, kind.dtype), device=device
+        )
+        for kind in text.outputs
+    ]
+
+
+def _size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any]) -> Any:
+    """A size as `core.values.expressions.evaluate` gives it, of sizes that may be symbolic."""
+    import torch
+
+    if isinstance(expression, int):
+        return expression
+    operator, *operands = expression
+    if operator == "sym":
+        return symbols[int(operands[0])]  # type: ignore[arg-type]
+    if operator == "data":
+        number = int(operands[0])  # type: ignore[arg-type]
+        if number not in unknown:
+            unknown[number] = torch.library.get_ctx().new_dynamic_size()
+        return unknown[number]
+    values = [_size(operand, symbols, unknown) for operand in operands]
+    found = values[0]
+    for value in values[1:]:
+        found = _combined(str(operator), found, value)
+    return found
+
+
+def _combined(operator: str, left: Any, right: Any) -> Any:
+    import torch
+
+    if operator == "add":
+        return left + right
+    if operator == "mul":
+        return left * right
+    if operator == "max":
+        return torch.sym_max(left, right)
+    if operator == "min":
+        return torch.sym_min(left, right)
+    if operator == "floordiv":
+        return left // right
+    if operator == "ceildiv":
+        return -(-left // right)
+    if operator == "mod":
+        return left % right
+    if operator == "pow":
+        return left**right
+    raise ValueError(f"no operator {operator!r}")

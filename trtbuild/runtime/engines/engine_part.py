@@ -1,0 +1,166 @@
+"""Running one engine as a part of a package: which context runs a call.
+
+Rules
+1. A thread has its own contexts, one for each optimization profile and stream that it uses. TensorRT lets engines be
+   shared by threads and contexts not; work of one context on two streams would share its state. So concurrent calls are
+   safe, and calls of one thread on two streams overlap on the GPU. When a thread ends, its contexts are for the next one
+   that wants the same profile and stream: their last work may still be under way there.
+2. Contexts have no activation memory of their own: all that a thread runs on one stream shares one `Workspace`. That is
+   safe because TensorRT needs it only while the enqueued work runs, and work on one stream runs in order (auxiliary
+   streams join it at its end). Another thread or stream has another workspace.
+
+How one context is run is in `trtbuild.runtime.engines.runs`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+
+from trtbuild.core.engines.execution import Binding, ContextOptions, Engine, Library
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.errors import PackageDamaged
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.engines.graphs import GraphRun
+from trtbuild.runtime.engines.runs import Run
+from trtbuild.runtime.engines.workspaces import Workspaces
+from trtbuild.runtime.memory.device_memory import Array
+
+#: Streams and profiles of one thread whose contexts an engine keeps. Beyond them all are made anew: a program that makes a
+#: stream for each call is slow, and its memory stays bounded.
+_CONTEXTS = 32
+
+
+class EnginePart:
+    """One engine, ready to run: a `trtbuild.runtime.calls.stitching.Part`.
+
+    `partition` says the outputs' shapes; its inputs and outputs are those of the engine, ``i0…`` and ``o0…``. With `graphs`
+    a run is captured as a CUDA graph for each set of shapes and replayed (`trtbuild.runtime.engines.graphs`). Raises
+    PackageDamaged where engine and partition do not fit.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        engine: Engine,
+        partition: Partition,
+        workspaces: Workspaces,
+        *,
+        options: ContextOptions | None = None,
+        graphs: bool = False,
+    ) -> None:
+        self.name = partition.name
+        self.engine = engine
+        self.options = options or ContextOptions()
+        self.partition = partition
+        self.library = library
+        self.memory = workspaces.memory
+        self.workspaces = workspaces
+        self.graphs = graphs and not self.options.library_graphs
+        by_name = {binding.name: binding for binding in engine.bindings}
+        self.inputs = _fitting(by_name, "i", [type_.dtype for _, type_ in partition.inputs], partition.name, True)
+        self.outputs = _fitting(by_name, "o", [type_.dtype for type_ in partition.outputs], partition.name, False)
+        if len(by_name) != len(self.inputs) + len(self.outputs):
+            raise PackageDamaged(f"the engine of {partition.name} has inputs or outputs that its partition has not")
+        #: The smallest and largest shape of each input, by profile.
+        self.ranges = [[_range(engine, binding, k) for binding in self.inputs] for k in range(engine.profile_count)]
+        self._local = threading.local()
+        self._all: weakref.WeakSet[_Thread] = weakref.WeakSet()
+        #: Runs of threads that have ended, by stream and profile. Appending and popping are atomic.
+        self._idle: dict[tuple[int, int], deque[Run | GraphRun]] = {}
+
+    def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
+        """The outputs, as new tensors. Raises CallRefused and EngineError; then nothing was enqueued."""
+        memory = self.memory
+        if not memory.is_current():
+            with memory.on_device():
+                return self._run(values, call)
+        return self._run(values, call)
+
+    def _run(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
+        try:
+            runs: dict[tuple[int, int], Run | GraphRun] = self._local.thread.runs
+        except AttributeError:
+            thread = self._local.thread = _Thread(self._idle)
+            self._all.add(thread)
+            runs = thread.runs
+        run = runs.get((call.stream, call.profile))
+        if run is None:
+            if len(runs) >= _CONTEXTS:
+                runs.clear()
+            run = runs[call.stream, call.profile] = self._idle_run(call) or self._new_run(call)
+        return run(values, call)
+
+    def _idle_run(self, call: Call) -> Run | GraphRun | None:
+        try:
+            run = self._idle[call.stream, call.profile].pop()
+        except (KeyError, IndexError):
+            return None
+        run.move_in()
+        return run
+
+    def _new_run(self, call: Call) -> Run | GraphRun:
+        return GraphRun(self) if self.graphs else Run(self, call)
+
+    def memory_bytes(self) -> list[int]:
+        """Activation memory of a context, in bytes, by profile."""
+        return [self.engine.memory_bytes(profile) for profile in range(self.engine.profile_count)]
+
+    def layer_times(self, values: Sequence[Array], call: Call) -> list[tuple[str, float]]:
+        """Run once more, and say for each layer how many milliseconds it took (``IProfiler``). Waits for the GPU."""
+        times: list[tuple[str, float]] = []
+        with self.memory.on_device():
+            run = Run(self, call)
+            run(values, call)  # the first run of a context is not like the others
+            run.context.time_layers(lambda layer, milliseconds: times.append((layer, milliseconds)))
+            run(values, call)
+            self.memory.synchronize(run.stream)
+            run.context.time_layers(None)
+        return times
+
+    def close(self) -> None:
+        """Let go of all contexts, of all threads. No call may be under way."""
+        for thread in list(self._all):
+            thread.runs.clear()
+        self._idle.clear()
+
+
+class _Thread:
+    """What one thread has of an engine: its runs, by stream and profile. When it ends they go to `idle`."""
+
+    __slots__ = ("__weakref__", "_idle", "runs")
+
+    def __init__(self, idle: dict[tuple[int, int], deque[Run | GraphRun]]) -> None:
+        self.runs: dict[tuple[int, int], Run | GraphRun] = {}
+        self._idle = idle
+
+    def __del__(self) -> None:
+        for key, run in self.runs.items():
+            self._idle.setdefault(key, deque()).append(run)
+
+
+def _fitting(
+    bindings: dict[str, Binding], letter: str, dtypes: Sequence[str], partition: str, is_input: bool
+) -> tuple[Binding, ...]:
+    """The bindings ``<letter>0…`` of a partition's inputs or outputs. Raises PackageDamaged."""
+    found = []
+    for number, dtype in enumerate(dtypes):
+        binding = bindings.get(f"{letter}{number}")
+        if binding is None or binding.is_input != is_input or binding.dtype != dtype or binding.on_host:
+            has = f"{binding.dtype}{' on the host' if binding.on_host else ''}" if binding else "nothing"
+            raise PackageDamaged(
+                f"{letter}{number} of the engine of {partition} is {has}, and the package says {dtype}",
+                hint="the engine is not the one that the package was made with: build the package again",
+            )
+        found.append(binding)
+    return tuple(found)
+
+
+def _range(engine: Engine, binding: Binding, profile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Min and max of an input in a profile."""
+    if -1 not in binding.shape:
+        return binding.shape, binding.shape
+    low, _, high = engine.profile_shapes(binding.name, profile)
+    return low, high

@@ -1,0 +1,78 @@
+"""The engines of one package on one GPU, and the kernels that their library compiles for it."""
+
+from __future__ import annotations
+
+from trtbuild.core.engines.execution import ContextOptions, Engine, KernelCache, Library
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.runtime.engines.engine_part import EnginePart
+from trtbuild.runtime.engines.runtime_cache import KernelFile
+from trtbuild.runtime.engines.workspaces import Workspaces
+from trtbuild.runtime.memory.device_memory import Memory
+
+
+class EngineSet:
+    """Makes parts of verified plans. `kernels` keeps what TensorRT-RTX compiles; other libraries compile nothing."""
+
+    def __init__(
+        self,
+        library: Library,
+        memory: Memory,
+        kernels: KernelFile | None = None,
+        *,
+        options: ContextOptions | None = None,
+    ) -> None:
+        self.library = library
+        self.memory = memory
+        self._options = options or ContextOptions()
+        self._kernel_file = kernels
+        self._kernels: KernelCache | None = None
+        self._kept: bytes | None = None
+        self._engines: dict[str, Engine] = {}
+        self._parts: list[EnginePart] = []
+        self._workspaces = Workspaces(memory)
+
+    def load(self, partition: Partition, plan: memoryview) -> None:
+        """Make the engine of `partition` from `plan`. Raises EngineError."""
+        with self.memory.on_device():
+            engine = self.library.load_engine(plan)
+            if not self._engines:
+                self._kernels = engine.create_kernel_cache()
+                if self._kernels is not None and self._kernel_file is not None:
+                    kept = self._kernel_file.read()
+                    if kept is not None and self._kernels.load(kept):
+                        self._kept = kept
+            engine.kernels = self._kernels
+        self._engines[partition.name] = engine
+
+    def part(self, partition: Partition, *, cuda_graphs: bool = False) -> EnginePart:
+        """The engine of `partition`, which was loaded, ready to run. Raises PackageDamaged where it does not fit."""
+        by_library = cuda_graphs and self.library.captures_graphs
+        options = ContextOptions(self._options.specialization, library_graphs=by_library)
+        part = EnginePart(
+            self.library,
+            self._engines[partition.name],
+            partition,
+            self._workspaces,
+            options=options,
+            graphs=cuda_graphs,
+        )
+        self._parts.append(part)
+        return part
+
+    def warmed(self) -> None:
+        """Every profile has run: keep the kernels that were compiled."""
+        if self._kernels is None or self._kernel_file is None:
+            return
+        with self.memory.on_device():
+            content = self._kernels.save()
+        if content != self._kept and self._kernel_file.write(content) is not None:
+            self._kept = content
+
+    def close(self) -> None:
+        """Keep the kernels, and let go of all contexts and engines. No call may be under way."""
+        self.warmed()
+        for part in self._parts:
+            part.close()
+        self._parts.clear()
+        self._engines.clear()
+        self._kernels = None

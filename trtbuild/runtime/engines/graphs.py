@@ -1,0 +1,102 @@
+"""Runs of an engine as CUDA graphs.
+
+Rules
+1. A graph has fixed addresses. So inputs are copied into buffers of its own and outputs out of them, on the call's stream:
+   each copy costs a launch, and its bytes are read and written once more; the graph saves the launches of the engine's
+   kernels. It pays for engines of many small kernels.
+2. Each set of shapes has a graph, buffers and a context of its own: TensorRT keeps what depends on shapes in the context
+   (developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
+3. A graph is captured after a run of the same shapes that is not: TensorRT finishes its work for new shapes in it.
+4. What cannot be captured runs as always, and a warning says so once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trtbuild.errors import EngineError
+from trtbuild.runtime.calls.call import Call
+from trtbuild.runtime.calls.callers import warn
+from trtbuild.runtime.engines.runs import Run, RunnablePart
+from trtbuild.runtime.memory.device_memory import Array, Graph
+
+#: Sets of shapes that have a graph, for each thread, stream and profile of an engine; the oldest goes first.
+CAPTURED = 16
+
+
+class GraphRun:
+    """Runs of one engine, thread, stream and profile, captured by shapes."""
+
+    def __init__(self, part: RunnablePart) -> None:
+        self._part = part
+        self._captured: dict[tuple[Any, ...], _Captured] = {}
+        self._plain: Run | None = None
+
+    def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
+        if self._plain is not None:
+            return self._plain(values, call)
+        shapes = (call.sizes, *[value.shape for value in values])
+        captured = self._captured.get(shapes)
+        if captured is not None:
+            return captured(values, call)
+        return self._anew(shapes, values, call)
+
+    def move_in(self) -> None:
+        """Another thread has it from now on. Graphs compute where they were captured to, which is theirs."""
+        if self._plain is not None:
+            self._plain.move_in()
+
+    def _anew(self, shapes: tuple[Any, ...], values: Sequence[Array], call: Call) -> Sequence[Array]:
+        run = Run(self._part, call)
+        outputs = run(values, call)  # rule 3; and its checks
+        if run.measures:
+            self._give_up(run, "it has outputs whose size only running tells")
+            return outputs
+        if len(self._captured) >= CAPTURED:
+            self._part.memory.synchronize(call.stream)
+            del self._captured[next(iter(self._captured))]
+        try:
+            self._captured[shapes] = _Captured(run, values, call)
+        except EngineError as error:
+            self._give_up(Run(self._part, call), error.text)
+        return outputs
+
+    def _give_up(self, run: Run, why: str) -> None:
+        self._plain = run
+        self._captured.clear()
+        warn(f"{self._part.name} runs without CUDA graphs: {why}")
+
+
+class _Captured:
+    """One graph, and the buffers that it reads and writes."""
+
+    def __init__(self, run: Run, values: Sequence[Array], call: Call) -> None:
+        part = run.part
+        memory, stream = part.memory, call.stream
+        self._memory = memory
+        self._run = run  # its context has the state that the graph uses
+        self._inputs = [
+            memory.empty(tuple(value.shape), memory.dtype(binding.dtype), stream)
+            for value, binding in zip(values, part.inputs, strict=True)
+        ]
+        run.prepare(self._inputs, call)
+        self._outputs = run.outputs()
+        self._workspace = run.workspace.array  # kept, also when the workspace grows
+        memory.synchronize(run.stream)  # the context's own run (rule 3); it is captured on another stream
+        self._graph: Graph = memory.capture(run.enqueue)
+
+    def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
+        memory, stream = self._memory, call.stream
+        for index, (value, target) in enumerate(zip(values, self._inputs, strict=True)):
+            if value.dtype != target.dtype:
+                raise self._run.refused_dtype(index, value)
+            source = value if value.is_contiguous() else memory.packed(value, stream)
+            memory.copy(source, target, stream)
+        self._graph.launch(stream)
+        outputs = []
+        for output in self._outputs:
+            array = memory.empty(tuple(output.shape), output.dtype, stream)
+            memory.copy(output, array, stream)
+            outputs.append(array)
+        return outputs

@@ -1,0 +1,49 @@
+"""Outputs whose size only running tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtbuild.errors import EngineError
+from trtbuild.runtime.engines.workspaces import ALIGNMENT, aligned
+from trtbuild.runtime.memory.device_memory import Array, Memory
+
+
+class Measured:
+    """An output whose size only running tells: a `trtbuild.core.engines.execution.OutputMemory`."""
+
+    def __init__(self, memory: Memory, stream: int) -> None:
+        self._memory = memory
+        self._stream = stream
+        self._buffer: Array | None = None
+        self._offset_bytes = 0
+        self._shape: tuple[int, ...] | None = None
+        self._error: Exception | None = None
+
+    def begin(self) -> None:
+        """Before a run: what it gives is new memory."""
+        self._buffer = self._shape = self._error = None
+
+    def allocate(self, name: str, size_bytes: int, alignment: int) -> int:
+        try:
+            self._buffer, address = aligned(self._memory, max(size_bytes, ALIGNMENT), alignment, self._stream)
+            self._offset_bytes = address - self._buffer.data_ptr()
+            return address
+        except Exception as error:  # TensorRT is between us and whoever is to see it
+            self._error = error
+            return 0
+
+    def settle(self, name: str, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+
+    def raise_error(self) -> None:
+        """What went wrong in `allocate`, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def result(self, dtype: Any) -> Array:
+        """The output, of the shape that it has."""
+        if self._buffer is None or self._shape is None:
+            raise EngineError("TensorRT did not say the shape of an output that it computed")
+        buffer, self._buffer = self._buffer, None
+        return self._memory.view(buffer, self._shape, dtype, self._offset_bytes)

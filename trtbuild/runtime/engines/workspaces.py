@@ -1,0 +1,71 @@
+"""Activation memory: what engines compute in.
+
+One workspace serves all engines that one thread runs on one stream. TensorRT needs it only while enqueued work runs, and
+work on one stream runs in order; auxiliary streams join it at its end.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from trtbuild.runtime.memory.device_memory import Array, Memory
+
+#: What kernels may rely on in the address of a tensor, and cudaMalloc gives (in bytes).
+ALIGNMENT = 256
+
+#: What TensorRT asks of the address of activation memory: 8.6 takes no other, whatever its documentation says (256 bytes).
+MEMORY_ALIGNMENT = 512
+
+#: Streams of one thread that have a workspace. Beyond them all are made anew: memory stays bounded.
+_STREAMS = 32
+
+
+def aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tuple[Array, int]:
+    """New memory, and an address in it that is a multiple of `alignment` and has `size_bytes` after it.
+
+    Allocators promise less than TensorRT asks (cudaMalloc 256 bytes).
+    """
+    array = memory.empty((size_bytes + alignment - 1,), memory.dtype("uint8"), stream)
+    address = array.data_ptr()
+    return array, address + -address % alignment
+
+
+class Workspace:
+    """Activation memory of all engines that one thread runs on one stream; it grows to what the largest of them needs."""
+
+    __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
+
+    def __init__(self, memory: Memory, stream: int) -> None:
+        self.size_bytes = 0
+        self.address = 0
+        self.array: Array | None = None
+        self._memory = memory
+        self._stream = stream
+
+    def reserve(self, size_bytes: int) -> None:
+        """At least `size_bytes`. What was there before goes back behind the work that uses it."""
+        if size_bytes > self.size_bytes or not self.address:
+            size_bytes = max(size_bytes, MEMORY_ALIGNMENT)  # also for those that need none: null is refused
+            self.array, self.address = aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
+            self.size_bytes = size_bytes
+
+
+class Workspaces:
+    """The workspaces of the engines of one package, by thread and stream."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self._local = threading.local()
+
+    def here(self, stream: int) -> Workspace:
+        """That of this thread and `stream`."""
+        try:
+            found: dict[int, Workspace] = self._local.by_stream
+        except AttributeError:
+            found = self._local.by_stream = {}
+        workspace = found.get(stream)
+        if workspace is None:
+            if len(found) >= _STREAMS:
+                found.clear()  # contexts that use them keep them
+            workspace = found[stream] = Workspace(self.memory, stream)
+        return workspace

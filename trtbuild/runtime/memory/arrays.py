@@ -1,0 +1,212 @@
+"""Arrays in device memory where there is no torch: made here, or taken from whoever has them.
+
+Rules
+1. An array is read where it lies. What it was taken from (a DLPack capsule, the exporting object) is kept as its `owner`.
+2. `stream` is the one that its memory was last written on, as far as that is known: readers on other streams wait for it
+   (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
+3. Memory on the host is refused with what to do. Nothing is uploaded in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from trtbuild.errors import CallRefused
+from trtbuild.runtime.memory import dlpack
+from trtbuild.runtime.memory.device_memory import Memory
+from trtbuild.runtime.memory.dtypes import ELEMENT_TYPES, of_typestr
+
+
+class DeviceArray:
+    """An array in the memory of one GPU.
+
+    `dtype` is torch's name without the prefix. `strides` count elements; None is row-major. It speaks DLPack and the CUDA
+    array interface, so CuPy, Numba, JAX and PyTorch take it without a copy; `numpy()` copies it to the host.
+    """
+
+    __slots__ = ("__weakref__", "address", "dtype", "memory", "owner", "shape", "stream", "strides")
+
+    def __init__(
+        self,
+        memory: Memory,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        owner: object,
+        stream: int | None,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
+        self.memory = memory
+        self.address = address
+        self.shape = shape
+        self.dtype = ELEMENT_TYPES[dtype].name  # one object for all: types are compared by identity
+        self.owner = owner
+        self.stream = stream
+        self.strides = None if strides is None or _is_row_major(shape, strides) else strides
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def is_contiguous(self) -> bool:
+        return self.strides is None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * ELEMENT_TYPES[self.dtype].itemsize
+
+    @property
+    def device(self) -> str:
+        return f"cuda:{self.memory.ordinal}"
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+    def numpy(self) -> Any:
+        """A NumPy array with its values, after its stream is done. bfloat16 comes as uint16, its bits."""
+        return self.memory.download(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.memory.ordinal
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule of the same memory. `stream` is who will read it: it waits for what was written (-1: it does not)."""
+        if copy:
+            raise BufferError("a copy is not made here")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on {self.device}")
+        if stream != -1 and self.stream is not None:
+            self.memory.wait(reader=1 if stream is None else stream, writer=self.stream)  # None: the legacy default one
+        versioned = max_version is not None and max_version[0] >= 1
+        return dlpack.make(
+            self.address,
+            self.shape,
+            self.strides,
+            self.dtype,
+            self.__dlpack_device__(),
+            self,
+            versioned=versioned,
+        )
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        element = ELEMENT_TYPES[self.dtype]
+        if element.typestr is None:
+            raise AttributeError(f"the CUDA array interface has no {self.dtype}: use DLPack")
+        strides = None
+        if self.strides is not None:
+            strides = tuple(step * element.itemsize for step in self.strides)
+        stream = self.stream if self.stream != 0 else 1  # 0 is not allowed: 1 is the legacy default stream
+        return {
+            "shape": self.shape,
+            "typestr": element.typestr,
+            "data": (self.address, False),
+            "strides": strides,
+            "stream": stream,
+            "version": 3,
+        }
+
+
+def taken(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
+    """`value` as an array of `memory`'s device that `stream` may read from now on. `name` is for errors.
+
+    Raises CallRefused for what is no array, lies elsewhere, or has elements that no array here has.
+    """
+    if getattr(value, "is_neg", bool)():  # torch's own exports forget it
+        raise CallRefused(f"{name} is negated only when it is read", hint="give tensor.resolve_neg()")
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _from_dlpack(memory, value, stream, name)
+    if hasattr(value, "__cuda_array_interface__"):
+        return _from_interface(memory, value, stream, name)
+    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
+        raise on_host(name, type(value), memory.ordinal)
+    raise CallRefused(
+        f"{name} is a {type(value).__name__}, not an array",
+        hint="give what has __dlpack__ or __cuda_array_interface__: a CuPy, Numba, JAX or PyTorch array",
+    )
+
+
+def on_host(name: str, kind: type, ordinal: int) -> CallRefused:
+    """The error for an array in host memory."""
+    what = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    return CallRefused(
+        f"{name} is a {what} in host memory; the engine runs on cuda:{ordinal}",
+        hint=f'copy it there first: tensor.to("cuda:{ordinal}") in PyTorch, cupy.asarray(array) in CuPy',
+    )
+
+
+def elsewhere(name: str, device: str, ordinal: int) -> CallRefused:
+    """The error for an array of another device."""
+    return CallRefused(
+        f"{name} is on {device}; the engine runs on cuda:{ordinal}",
+        hint=f'copy it to cuda:{ordinal}, or load the package with device="{device}"',
+    )
+
+
+def _from_dlpack(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
+    kind, ordinal = value.__dlpack_device__()
+    if int(kind) not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
+        raise on_host(name, type(value), memory.ordinal)
+    if int(kind) == dlpack.CUDA and int(ordinal) != memory.ordinal:
+        raise elsewhere(name, f"cuda:{int(ordinal)}", memory.ordinal)
+    reader = stream or 1  # 0 is not allowed: 1 is the legacy default stream
+    try:
+        capsule = value.__dlpack__(stream=reader, max_version=(1, 0))
+    except TypeError:  # a producer from before DLPack 1.0
+        capsule = value.__dlpack__(stream=reader)
+    try:
+        held = dlpack.take(capsule)
+    except ValueError as error:
+        raise CallRefused(f"{name}: {error}") from error
+    return DeviceArray(
+        memory, held.address, held.shape, held.dtype, owner=held.owner, stream=stream, strides=held.strides
+    )
+
+
+def _from_interface(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
+    interface = value.__cuda_array_interface__
+    typestr = str(interface["typestr"])
+    element = of_typestr(typestr)
+    if element is None:
+        raise CallRefused(f"{name} has elements of type {typestr}", hint=f"give one of {', '.join(ELEMENT_TYPES)}")
+    if interface.get("mask") is not None:
+        raise CallRefused(f"{name} is a masked array", hint="give an array without a mask")
+    shape = tuple(int(size) for size in interface["shape"])
+    address = int(interface["data"][0] or 0)
+    found = memory.device_of(address) if address and math.prod(shape) else memory.ordinal
+    if found is None:
+        raise on_host(name, type(value), memory.ordinal)
+    if found != memory.ordinal:
+        raise elsewhere(name, f"cuda:{found}", memory.ordinal)
+    writer = interface.get("stream")
+    if writer is not None and int(writer) not in (stream, stream or 1):
+        memory.wait(reader=stream, writer=int(writer))
+    strides = interface.get("strides")
+    if strides is not None:
+        if any(int(step) % element.itemsize for step in strides):
+            raise CallRefused(
+                f"{name} has strides that are no multiple of its elements", hint="give a contiguous array"
+            )
+        strides = tuple(int(step) // element.itemsize for step in strides)
+    return DeviceArray(memory, address, shape, element.name, owner=value, stream=stream, strides=strides)
+
+
+def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements follow one another. Steps along axes of one element mean nothing; an empty array is any."""
+    if 0 in shape:
+        return True
+    pairs = zip(shape, strides, dlpack.row_major(shape), strict=True)
+    return all(size == 1 or step == wanted for size, step, wanted in pairs)

@@ -1,0 +1,39 @@
+"""Which memory there is: torch's where torch can be imported, else that of the CUDA driver."""
+
+from __future__ import annotations
+
+import sys
+
+from trtbuild.errors import EnvironmentFault
+from trtbuild.runtime.memory.device_memory import Memory
+
+
+def choose_memory(ordinal: int) -> Memory:
+    """Torch's memory where torch has been imported or can be, else the CUDA driver's.
+
+    Raises EnvironmentFault where neither torch for CUDA nor cuda-python is installed, or there is no such device.
+    """
+    if _torch_has_cuda():
+        from trtbuild.runtime.memory.torch_memory import TorchMemory
+
+        return TorchMemory(ordinal)
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"engines need device memory, and here is neither torch for CUDA nor cuda-python ({error})",
+            hint="pip install 'cuda-bindings>=12.6', or torch for CUDA",
+        ) from error
+    from trtbuild.runtime.memory.cuda_memory import CudaMemory
+
+    return CudaMemory(driver, ordinal)
+
+
+def _torch_has_cuda() -> bool:
+    if sys.modules.get("torch", ...) is None:  # import is blocked
+        return False
+    try:
+        import torch
+    except (ImportError, OSError):
+        return False
+    return bool(torch.cuda.is_available())

@@ -1,0 +1,263 @@
+"""Memory, streams and graphs from the CUDA driver through cuda-python; `trtbuild.runtime.memory.device_memory` has the
+rules.
+
+`driver` is ``cuda.bindings.driver`` (cuda-python 12.6 to 13): its functions return the error first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trtbuild.errors import EngineError, EnvironmentFault
+from trtbuild.runtime.memory.arrays import DeviceArray, elsewhere, taken
+from trtbuild.runtime.memory.cuda_objects import Block, CudaGraph, Event, Stream
+from trtbuild.runtime.memory.dlpack import row_major
+from trtbuild.runtime.memory.dtypes import ELEMENT_TYPES
+from trtbuild.runtime.memory.foreign import Foreign
+from trtbuild.runtime.memory.strides import Rows, rows_of
+
+#: What a memory pool may keep of what was freed: all.
+_KEEP_ALL = 2**64 - 1
+
+
+class CudaMemory:
+    """The memory of GPU `ordinal`: a pool of its own in the device's primary context, which torch and others share.
+
+    Raises EnvironmentFault where there is no driver or no such GPU.
+    """
+
+    contiguous = True
+    own: frozenset[type] = frozenset()  # a DeviceArray may have been written on another stream: `adopt` sees to it
+
+    def __init__(self, driver: Any, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.device = f"cuda:{ordinal}"
+        self.driver = driver
+        try:
+            self.call(driver.cuInit, 0)
+            count = self.call(driver.cuDeviceGetCount)
+        except (EngineError, RuntimeError, OSError) as error:  # cuda-python raises RuntimeError without a driver
+            raise EnvironmentFault(
+                f"there is no CUDA device here: {error}", hint="engines run where an NVIDIA driver is installed"
+            ) from error
+        if not 0 <= ordinal < count:
+            raise EnvironmentFault(
+                f"there is no cuda:{ordinal}: the CUDA driver finds {count or 'no'} GPU{'s' * (count != 1)} here"
+            )
+        device = self.call(driver.cuDeviceGet, ordinal)
+        self._context = self.call(driver.cuDevicePrimaryCtxRetain, device)
+        self._context_address = int(self._context)
+        with self.on_device():
+            self.pool = self._new_pool()
+        self._foreign = Foreign(self._record)
+        self._streams = threading.local()
+        self._lock = threading.Lock()
+        self._beside: Stream | None = None
+        #: Streams of threads that are gone. They are used again and never destroyed: memory is still freed on them.
+        self.idle: list[int] = []
+
+    def _new_pool(self) -> Any:
+        driver = self.driver
+        properties = driver.CUmemPoolProps()
+        properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = self.ordinal
+        pool = self.call(driver.cuMemPoolCreate, properties)
+        threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self.call(driver.cuMemPoolSetAttribute, pool, threshold, driver.cuuint64_t(_KEEP_ALL))
+        return pool
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        error, *values = function(*arguments)
+        if error:
+            raise self._error(function, error)
+        return values[0] if values else None
+
+    def _error(self, function: Callable[..., Any], error: Any) -> EngineError:
+        _, text = self.driver.cuGetErrorString(error)
+        said = text.decode() if isinstance(text, bytes) else str(text)
+        name = getattr(function, "__name__", "CUDA")
+        return EngineError(f"{name}: {getattr(error, 'name', error)}: {said}")
+
+    # -- device and streams
+
+    def is_current(self) -> bool:
+        return int(self.call(self.driver.cuCtxGetCurrent)) == self._context_address
+
+    @contextlib.contextmanager
+    def on_device(self) -> Iterator[None]:
+        self.call(self.driver.cuCtxPushCurrent, self._context)
+        try:
+            yield
+        finally:
+            self.call(self.driver.cuCtxPopCurrent)
+
+    def stream(self) -> int:
+        chosen = getattr(self._streams, "chosen", None)
+        if chosen is not None:
+            return int(chosen)
+        own = getattr(self._streams, "own", None)
+        if own is None:
+            own = self._streams.own = Stream(self)
+        return own.handle
+
+    def working_stream(self, stream: int) -> int:
+        if stream not in (0, 1):  # the legacy default stream's handle, and its other name
+            return stream
+        with self._lock:
+            if self._beside is None:
+                self._beside = Stream(self)
+            return self._beside.handle
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        before = getattr(self._streams, "chosen", None)
+        self._streams.chosen = stream
+        try:
+            yield
+        finally:
+            self._streams.chosen = before
+
+    def _record(self, stream: int) -> Event:
+        return Event(self, stream)
+
+    def wait(self, *, reader: int, writer: int) -> None:
+        if reader != writer:
+            written = self._record(writer)  # it must outlive the call: it destroys its event when it goes
+            self.call(self.driver.cuStreamWaitEvent, reader, written.event, 0)
+
+    def synchronize(self, stream: int) -> None:
+        self.call(self.driver.cuStreamSynchronize, stream)
+
+    # -- arrays
+
+    @staticmethod
+    def is_odd(array: DeviceArray) -> bool:
+        return False
+
+    def plain(self, array: DeviceArray, name: str) -> DeviceArray:
+        return array
+
+    def dtype(self, name: str) -> str:
+        return ELEMENT_TYPES[name].name
+
+    def empty(self, shape: tuple[int, ...], dtype: str, stream: int) -> DeviceArray:
+        size = math.prod(shape) * ELEMENT_TYPES[dtype].itemsize
+        block = Block(self, size, stream)
+        return DeviceArray(self, block.address, shape, dtype, owner=block, stream=stream)
+
+    def maker(self, shape: tuple[int, ...], dtype: str, stream: int) -> Callable[[], DeviceArray]:
+        return functools.partial(self.empty, shape, dtype, stream)
+
+    def filled(self, shape: tuple[int, ...], dtype: str, stream: int) -> DeviceArray:
+        array = self.empty(shape, dtype, stream)
+        if array.nbytes:
+            self.call(self.driver.cuMemsetD8Async, array.address, 0, array.nbytes, stream)
+        return array
+
+    def view(self, array: DeviceArray, shape: tuple[int, ...], dtype: str, offset_bytes: int = 0) -> DeviceArray:
+        return DeviceArray(self, array.address + offset_bytes, shape, dtype, owner=array.owner, stream=array.stream)
+
+    def adopt(self, value: object, name: str, stream: int) -> DeviceArray:
+        if isinstance(value, DeviceArray):
+            if value.memory.ordinal != self.ordinal:
+                raise elsewhere(name, value.device, self.ordinal)
+            if value.stream is None or value.stream == stream:
+                return value  # freed behind our work: on this stream
+            self.wait(reader=stream, writer=value.stream)
+            self._foreign.adopted(value)
+            return value
+        with contextlib.nullcontext() if self.is_current() else self.on_device():
+            array = taken(self, value, stream, name)
+        self._foreign.adopted(array.owner)
+        return array
+
+    def as_contiguous(self, array: DeviceArray, stream: int) -> DeviceArray:
+        return array if array.strides is None else self.packed(array, stream)
+
+    def packed(self, array: DeviceArray, stream: int) -> DeviceArray:
+        target = self.empty(array.shape, array.dtype, stream)
+        strides = row_major(array.shape) if array.strides is None else array.strides
+        for rows in rows_of(array.shape, strides):
+            self._copy_rows(target.address, array.address, rows, ELEMENT_TYPES[array.dtype].itemsize, stream)
+        return target
+
+    def copy(self, source: DeviceArray, target: DeviceArray, stream: int) -> None:
+        self._copy(target.address, source.address, source.nbytes, stream)
+
+    def _copy(self, target: int, source: int, size: int, stream: int) -> None:
+        if size:
+            self.call(self.driver.cuMemcpyDtoDAsync, target, source, size, stream)
+
+    def _copy_rows(self, target: int, source: int, rows: Rows, itemsize: int, stream: int) -> None:
+        """Copy `rows`, which are in elements, between arrays at two addresses."""
+        target, source = target + rows.target * itemsize, source + rows.source * itemsize
+        if rows.count == 1:
+            self._copy(target, source, rows.length * itemsize, stream)
+            return
+        driver = self.driver
+        copy = driver.CUDA_MEMCPY2D()
+        copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.srcDevice, copy.srcPitch = source, rows.source_pitch * itemsize
+        copy.dstDevice, copy.dstPitch = target, rows.target_pitch * itemsize
+        copy.WidthInBytes, copy.Height = rows.length * itemsize, rows.count
+        self.call(driver.cuMemcpy2DAsync, copy, stream)
+
+    def called(self, stream: int) -> None:
+        self._foreign.called(stream)
+
+    def upload(self, data: Any, dtype: str, stream: int) -> DeviceArray:
+        import numpy as np
+
+        shape = tuple(np.shape(data))  # ascontiguousarray makes an axis of a scalar
+        data = np.ascontiguousarray(data)
+        array = self.empty(shape, dtype, stream)
+        if array.nbytes != data.nbytes:
+            raise ValueError(f"{data.dtype} is not {dtype}")
+        if data.nbytes:
+            self.call(self.driver.cuMemcpyHtoDAsync, array.address, data.ctypes.data, data.nbytes, stream)
+            self.synchronize(stream)  # the host's buffer is the caller's again
+        return array
+
+    def download(self, array: DeviceArray) -> Any:
+        import numpy as np
+
+        stream = self.stream() if array.stream is None else array.stream
+        if array.strides is not None:
+            array = self.packed(array, stream)
+        element = ELEMENT_TYPES[array.dtype]
+        kind = element.typestr or {1: "|u1", 2: "<u2"}[element.itemsize]
+        data: Any = np.empty(array.shape, kind)
+        if data.nbytes:
+            self.call(self.driver.cuMemcpyDtoHAsync, data.ctypes.data, array.address, data.nbytes, stream)
+        self.synchronize(stream)
+        return data
+
+    def device_of(self, address: int) -> int | None:
+        attribute = self.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        error, ordinal = self.driver.cuPointerGetAttribute(attribute, address)
+        return None if error else int(ordinal)
+
+    # -- graphs
+
+    def capture(self, work: Callable[[int], None]) -> CudaGraph:
+        driver = self.driver
+        handle = Stream(self).handle
+        self.call(driver.cuStreamBeginCapture, handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        try:
+            work(handle)
+        except BaseException:
+            _, graph = driver.cuStreamEndCapture(handle)  # what was captured is of no use
+            if graph:
+                driver.cuGraphDestroy(graph)
+            raise
+        graph = self.call(driver.cuStreamEndCapture, handle)
+        try:
+            return CudaGraph(self, self.call(driver.cuGraphInstantiate, graph, 0))
+        finally:
+            self.call(driver.cuGraphDestroy, graph)

@@ -1,0 +1,94 @@
+"""What the CUDA driver makes for a `CudaMemory`, each given back when nothing uses it any more."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Protocol
+
+
+class DriverMemory(Protocol):
+    """What they need of the memory that they belong to: the CUDA driver, its memory pool, and idle streams."""
+
+    driver: Any
+    pool: Any
+    idle: list[int]
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """The result of a function of the driver. Raises EngineError for its error codes."""
+        ...
+
+    def is_current(self) -> bool:
+        """Whether the device is the calling thread's current one."""
+        ...
+
+    def on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Make it so in a block."""
+        ...
+
+
+class CudaGraph:
+    """An instantiated CUDA graph."""
+
+    def __init__(self, memory: DriverMemory, graph: Any) -> None:
+        self._memory = memory
+        self._graph = graph
+
+    def launch(self, stream: int) -> None:
+        self._memory.call(self._memory.driver.cuGraphLaunch, self._graph, stream)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be going down
+            self._memory.driver.cuGraphExecDestroy(self._graph)
+
+
+class Block:
+    """Memory of the pool. It goes back behind what is on its stream when the last array over it is gone."""
+
+    __slots__ = ("_memory", "_stream", "address")
+
+    def __init__(self, memory: DriverMemory, size: int, stream: int) -> None:
+        self.address = 0
+        self._memory = memory
+        self._stream = stream
+        if size:
+            self.address = int(memory.call(memory.driver.cuMemAllocFromPoolAsync, size, memory.pool, stream))
+
+    def __del__(self) -> None:
+        if self.address:
+            with contextlib.suppress(Exception):  # the interpreter may be going down
+                self._memory.driver.cuMemFreeAsync(self.address, self._stream)
+
+
+class Event:
+    """An event behind what is on a stream now."""
+
+    def __init__(self, memory: DriverMemory, stream: int) -> None:
+        driver = memory.driver
+        self.event = memory.call(driver.cuEventCreate, driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self._memory = memory
+        memory.call(driver.cuEventRecord, self.event, stream)
+
+    def query(self) -> bool:
+        driver = self._memory.driver
+        (error,) = driver.cuEventQuery(self.event)
+        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # done, or failed: then nothing reads any more
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._memory.driver.cuEventDestroy(self.event)
+
+
+class Stream:
+    """A stream of one thread that is ordered with the legacy default stream, as CuPy, Numba and plain copies use it."""
+
+    def __init__(self, memory: DriverMemory) -> None:
+        self._idle = memory.idle
+        if self._idle:
+            self.handle = self._idle.pop()
+            return
+        driver = memory.driver
+        with contextlib.nullcontext() if memory.is_current() else memory.on_device():
+            self.handle = int(memory.call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_DEFAULT))
+
+    def __del__(self) -> None:
+        self._idle.append(self.handle)

@@ -1,0 +1,220 @@
+"""DLPack capsules, read and made through ctypes: no torch, no compiled code.
+
+The structures are those of dlpack.h 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html); the protocol is the Python
+array API's (``__dlpack__``, ``__dlpack_device__``).
+
+Rules
+1. A capsule is taken once: it is renamed to ``used_…``, and its deleter is called exactly once, when the last user of the
+   memory is gone.
+2. What is handed out keeps the array alive until its taker calls the deleter; a capsule that nobody takes calls it itself.
+3. A capsule is destroyed with no references left, so its destructor handles addresses, never the Python object.
+4. A taker may give memory back when Python has ended (a C++ static, a thread). So what the C side may call or read is never
+   freed, and at exit the deleters of what is still out become a function that needs no Python.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.runtime.memory.dtypes import ELEMENT_TYPES, of_dlpack
+
+#: DLDeviceType.
+CPU, CUDA, CUDA_MANAGED = 1, 2, 13
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):  # DLManagedTensor
+    _fields_ = [("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", _Deleter)]
+
+
+class _Versioned(ctypes.Structure):  # DLManagedTensorVersioned
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+_NAMES: dict[bytes, tuple[type[ctypes.Structure], bytes]] = {
+    b"dltensor_versioned": (_Versioned, b"used_dltensor_versioned"),
+    b"dltensor": (_Managed, b"used_dltensor"),
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a capsule holds. Strides count elements; None is row-major. `owner` keeps the memory."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: str
+    device_type: int
+    device_id: int
+    owner: object
+
+
+class _Owner:
+    """Calls a capsule's deleter when nobody needs the memory any more."""
+
+    def __init__(self, address: int, deleter: Any) -> None:
+        self._address = address
+        self._deleter = deleter
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        deleter, self._deleter = self._deleter, None
+        if deleter and not is_finalizing():  # whose code may be gone by then
+            deleter(self._address)
+
+
+def take(capsule: object) -> Taken:
+    """What `capsule` holds, and its ownership.
+
+    Raises ValueError for what is no unused DLPack capsule, for a newer major version, and for an element type that no
+    array here has.
+    """
+    for name, (structure, used) in _NAMES.items():
+        if not _api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
+            continue
+        address = _api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
+        managed: Any = structure.from_address(address)
+        if structure is _Versioned and managed.major != 1:
+            raise ValueError(f"a DLPack capsule of version {managed.major}.{managed.minor}; this is 1")
+        tensor = managed.tensor
+        element = of_dlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
+        if element is None:
+            raise ValueError(f"DLPack type {tensor.dtype.code}, {tensor.dtype.bits} bits, {tensor.dtype.lanes} lanes")
+        _api.PyCapsule_SetName(ctypes.py_object(capsule), used)
+        return Taken(
+            address=(tensor.data or 0) + tensor.byte_offset,
+            shape=tuple(tensor.shape[: tensor.ndim]),
+            strides=tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
+            dtype=element.name,
+            device_type=tensor.device.device_type,
+            device_id=tensor.device.device_id,
+            owner=_Owner(address, managed.deleter),
+        )
+    raise ValueError("no DLPack capsule, or one that was used")
+
+
+#: What was handed out and not given back: address of the managed tensor → all that must live as long.
+_HANDED_OUT: dict[int, tuple[Any, ...]] = {}
+
+
+def make(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dtype: str,
+    device: tuple[int, int],
+    owner: object,
+    *,
+    versioned: bool,
+) -> object:
+    """A capsule for memory that `owner` keeps. `device` is DLPack's type and number; strides count elements."""
+    element = ELEMENT_TYPES[dtype]
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    steps = (ctypes.c_int64 * len(shape))(*(row_major(shape) if strides is None else strides))
+    managed: Any = _Versioned() if versioned else _Managed()
+    if versioned:
+        managed.major, managed.minor, managed.flags = 1, 0, 0
+    tensor = managed.tensor
+    tensor.data = address or None
+    tensor.device = _Device(*device)
+    tensor.ndim = len(shape)
+    tensor.dtype = _DataType(element.code, element.bits, 1)
+    tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
+    tensor.byte_offset = 0
+    managed.deleter = _give_back
+    place = ctypes.addressof(managed)
+    _HANDED_OUT[place] = (managed, sizes, steps, owner)
+    name = _VERSIONED_NAME if versioned else _NAME
+    return _api.PyCapsule_New(place, name, _destroy)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, in elements, of a contiguous array."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _given_back(address: int) -> None:
+    _HANDED_OUT.pop(address, None)
+
+
+def _destroyed(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    if is_finalizing():
+        return
+    for name in _NAMES:
+        if _raw.PyCapsule_IsValid(capsule, name):  # nobody took it
+            _HANDED_OUT.pop(_raw.PyCapsule_GetPointer(capsule, name), None)
+
+
+_give_back, _destroy = _Deleter(_given_back), _Deleter(_destroyed)
+
+#: The name is not copied by PyCapsule_New: these live as long as the module.
+_NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
+
+
+def _python_api(handle: Any) -> Any:
+    """Python's capsule functions; a capsule is passed as `handle`: the object, or its address."""
+    api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)  # functions of its own: argtypes are a function's
+    api.PyCapsule_IsValid.argtypes = (handle, ctypes.c_char_p)
+    api.PyCapsule_IsValid.restype = ctypes.c_int
+    api.PyCapsule_GetPointer.argtypes = (handle, ctypes.c_char_p)
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_SetName.argtypes = (handle, ctypes.c_char_p)
+    api.PyCapsule_SetName.restype = ctypes.c_int
+    api.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    api.PyCapsule_New.restype = ctypes.py_object
+    return api
+
+
+_api = _python_api(ctypes.py_object)
+_raw = _python_api(ctypes.c_void_p)
+
+
+def _at_exit() -> None:
+    harmless = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)  # takes what it is given, and looks at nothing
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(harmless))
+    for managed, *_ in list(_HANDED_OUT.values()):
+        managed.deleter = harmless
+
+
+for _kept in (_give_back, _destroy, _HANDED_OUT, _NAME, _VERSIONED_NAME, *(used for _, used in _NAMES.values())):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # rule 4
+atexit.register(_at_exit)

@@ -1,0 +1,165 @@
+"""Which target of a package runs here, and which profile takes a call: pure functions.
+
+Rules
+1. A target fits when its platform is this machine's, its toolchain is installed in a version that runs its plans, and
+   its plans are for this GPU. Everything that does not fit is said, for every target.
+2. Plans are for a GPU whose SM they hold code for (`PackedTarget.sms`). With TensorRT's ``ampere_plus`` they are for
+   every SM from 80 on (``HardwareCompatibilityLevel.AMPERE_PLUS``), which no list can say.
+3. A plan runs on the version that built it; one that is version-compatible on later ones of its flavour too (TensorRT
+   developer guide, "Version Compatibility").
+4. Of several, the one that was built for exactly this SM wins, then the one that is for the fewest SMs, then the first.
+5. A profile takes a call when every size of every input lies in its range. Of several, the one whose opt is nearest:
+   the smallest sum over all axes of |ln(size / opt)|, because kernels are tuned by ratios; then the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtbuild.core.packages.package_index import PackageIndex, PackedProfile, PackedTarget
+from trtbuild.core.values.nearest import suggestion
+from trtbuild.errors import NoFittingTarget
+
+#: The first SM that ``ampere_plus`` means.
+_AMPERE = 80
+
+
+@dataclass(frozen=True)
+class Here:
+    """This machine: its platform, the GPU that is to run (None: none was found), and installed toolchains by name."""
+
+    platform: str
+    sm: int | None
+    gpu: str
+    toolchains: Mapping[str, str | None]
+
+
+def choose_target(index: PackageIndex, here: Here, name: str | None = None) -> PackedTarget:
+    """The target that runs here; `name` is the one that was asked for. Raises NoFittingTarget."""
+    if name is not None and name not in index.targets:
+        raise NoFittingTarget(
+            f"the package of {index.model!r} has no target {name!r}", hint=suggestion(name, index.targets, "targets")
+        )
+    if here.sm is None:
+        raise NoFittingTarget(
+            f"no GPU was found, and the engines of {index.model!r} need one: {_said(index.targets.values())}",
+            hint=_on_the_cpu(index),
+        )
+    wanted = index.targets.values() if name is None else (index.targets[name],)
+    reasons = {target.name: _misfit(target, here) for target in wanted}
+    fitting = [target for target in wanted if reasons[target.name] is None]
+    if not fitting:
+        lines = "".join(f"\n    {target}: {reason[0]}" for target, reason in reasons.items() if reason)
+        said = f"target {name!r} does not fit" if name is not None else "no target fits"
+        hints = list(dict.fromkeys(reason[1] for reason in reasons.values() if reason))
+        raise NoFittingTarget(
+            f"the package of {index.model!r} was not built for this machine ({here.gpu}, SM {here.sm}, {here.platform}): "
+            f"{said}{lines}",
+            hint="; or ".join(hints[:2]),
+        )
+    return min(fitting, key=lambda target: (target.sm != here.sm, len(target.sms)))  # the first of equals
+
+
+def serves(target: PackedTarget, sm: int) -> bool:
+    """Whether the plans of `target` are for a GPU of this SM (rule 2)."""
+    if target.toolchain == "tensorrt" and target.compatibility == "ampere_plus":
+        return sm >= _AMPERE
+    return sm in target.sms
+
+
+def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
+    """Why a target does not fit, and what to do about it."""
+    if target.platform != here.platform:
+        return f"it is for {target.platform}", f"build the package for a target with platform: {here.platform}"
+    if here.sm is not None and not serves(target, here.sm):
+        listed = ", ".join(map(str, target.sms))
+        return f"it is for SM {listed}", f"add a target with sm: {here.sm} to the manifest and build"
+    installed = here.toolchains.get(target.toolchain)
+    install = f"pip install '{target.toolchain}=={target.version}'"
+    if installed is None:
+        return f"it needs {target.toolchain} {target.version}, which is not installed", install
+    if installed != target.version and not (target.runs_on_later and _later(installed, target.version)):
+        if target.version_compatible and target.exclude_lean_runtime and _later(installed, target.version):
+            return (
+                f"its plans leave the lean runtime of {target.toolchain} {target.version} out "
+                f"(builder.exclude_lean_runtime), and without it {installed} does not run them",
+                f"{install}, or build the package without exclude_lean_runtime, or with {installed}",
+            )
+        return (
+            f"it was built by {target.toolchain} {target.version}, and {installed} is installed",
+            f"{install}, or build the package with {installed}",
+        )
+    return None
+
+
+def _later(one: str, other: str) -> bool:
+    return _numbers(one) >= _numbers(other)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _said(targets: Iterable[PackedTarget]) -> str:
+    return ", ".join(f"{target.name} (SM {target.sm}, {target.toolchain} {target.version})" for target in targets)
+
+
+def _on_the_cpu(index: PackageIndex) -> str:
+    by = index.computed_by
+    if index.without_engines is not None and not index.reference:
+        return f'pass device="cpu": {by} computes all of it'
+    if index.reference:
+        return f'pass device="cpu" to run the reference program, which {by} computes without any engine'
+    return no_reference_hint()
+
+
+#: How a package gets a reference program.
+ADD_REFERENCE = "set `reference: true` in the manifest and build again (a TensorRT network has no such program)"
+
+
+def no_reference_hint() -> str:
+    """What to do for a package that should run on the CPU."""
+    return f'{ADD_REFERENCE}; then device="cpu" runs it without any engine'
+
+
+def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]]) -> int | None:
+    """The number of the profile that takes inputs of `shapes`, or None. Ranks are right."""
+    best: tuple[float, int] | None = None
+    for number, profile in enumerate(profiles):
+        far = _distance(profile, shapes)
+        if far is not None and (best is None or far < best[0]):
+            best = (far, number)
+    return None if best is None else best[1]
+
+
+def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float | None:
+    far = 0.0
+    for ranges, shape in zip(profile.shapes, shapes, strict=True):
+        for low, mid, high, size in zip(ranges.min, ranges.opt, ranges.max, shape, strict=True):
+            if not low <= size <= high:
+                return None
+            if size != mid and size and mid:
+                far += abs(math.log(size / mid))
+    return far
+
+
+#: Names an axis for a person: (input number, axis) → text.
+AxisName = Callable[[int, int], str]
+
+
+def out_of_range(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis: AxisName) -> str:
+    """What is out of range, where no profile takes `shapes`: input, dim, value and the allowed range, per profile."""
+    lines = []
+    for profile in profiles:
+        wrong = []
+        for number, (ranges, shape) in enumerate(zip(profile.shapes, shapes, strict=True)):
+            for place, (low, high, size) in enumerate(zip(ranges.min, ranges.max, shape, strict=True)):
+                if not low <= size <= high:
+                    allowed = f"{low} to {high}" if low != high else f"{low} alone"
+                    wrong.append(f"{axis(number, place)} is {size}, and allowed is {allowed}")
+        lines.append((profile.name, wrong))
+    if len(lines) == 1:
+        return "; ".join(lines[0][1])
+    return "no profile takes these shapes" + "".join(f"\n    {name}: {'; '.join(wrong)}" for name, wrong in lines)

@@ -1,0 +1,76 @@
+"""Finding the files of a package, and nothing outside of it.
+
+Rules
+1. The package's directory may be a link, or lie behind one (``current -> release-3``). It is resolved once, when the
+   package is opened, so that all files come from one directory even if that link is changed meanwhile.
+2. Links within the package that lead to something within it are followed. One that leads out is refused (LinkRefused)
+   unless the caller has said that such links are followed.
+3. What is opened is what was looked at: the resolved path, whose last part is not followed again.
+"""
+
+# Paths are strings here: a package may have thousands of files.
+# ruff: noqa: PTH114
+from __future__ import annotations
+
+import errno
+import os
+
+from trtbuild.errors import LinkRefused
+from trtbuild.regular import open_regular
+
+_NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)  # Linux, FreeBSD: open(2), O_NOFOLLOW
+
+
+class Inside:
+    """The directory of a package. `shown` is how the caller named it."""
+
+    def __init__(self, shown: str | os.PathLike[str], *, follow_links: bool = False) -> None:
+        self._shown = os.fspath(shown)
+        self._root = os.path.realpath(shown)
+        self._follow_links = follow_links
+        #: Folder within the package → where it is. Filled by several threads, with the same values.
+        self._folders: dict[str, str] = {}
+
+    def open(self, name: str) -> int:
+        """A descriptor of a regular file. `name` is relative and has no ``..``
+        (`core.packages.package_reading.check_path`).
+
+        Raises LinkRefused, and OSError where it cannot be opened.
+        """
+        if self._follow_links:
+            return open_regular(os.path.join(self._root, name))
+        folder, _, last = name.rpartition("/")
+        if folder not in self._folders:
+            self._folders[folder] = self._resolved(folder) if folder else self._root
+        path = os.path.join(self._folders[folder], last)
+        try:
+            return open_regular(path, follow=False)
+        except OSError as error:
+            if error.errno not in _NOT_FOLLOWED:
+                raise
+        return open_regular(self._resolved(name), follow=False)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file, as `open`."""
+        with open(self.open(name), "rb") as file:
+            return file.read()
+
+    def _resolved(self, name: str) -> str:
+        """Where a path of the package leads to within it. Raises LinkRefused."""
+        found = os.path.realpath(os.path.join(self._root, name))
+        if self._is_inside(found):
+            return found
+        link, at = name, self._root
+        for part in name.split("/"):
+            at = os.path.join(at, part)
+            if os.path.islink(at) and not self._is_inside(os.path.realpath(at)):
+                link = os.path.relpath(at, self._root)
+                break
+        shown, target = os.path.join(self._shown, link), os.path.realpath(at)
+        raise LinkRefused(
+            f"{shown} is a symbolic link that leads out of the package, to {target}",
+            hint="copy the package with what its links lead to (cp -rL), or say trtbuild.load(…, follow_links=True)",
+        )
+
+    def _is_inside(self, path: str) -> bool:
+        return path == self._root or path.startswith(f"{self._root.rstrip('/')}/")

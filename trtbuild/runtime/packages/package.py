@@ -1,0 +1,186 @@
+"""Opening a package: its index, and the bytes of its files, hashed as they are read.
+
+Rules
+1. Each file is read once, into memory that is this process's own, and hashed while it is read. Those very bytes are handed
+   on: nothing is deserialized or run that was not hashed, and a file that is replaced later changes nothing.
+2. Only the files that are asked for are read; several at once (reading and hashlib let other threads run).
+3. Nothing outside of the package is read through a link in it (`trtbuild.runtime.packages.inside`).
+4. A file that is missing, shorter, longer or other than the index says makes the package damaged. The index itself is
+   what the package is named by (`digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from queue import SimpleQueue
+
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_reading import read_index
+from trtbuild.core.recipes.record import Output
+from trtbuild.errors import LinkRefused, PackageDamaged, PackageMissing
+from trtbuild.runtime.packages.inside import Inside
+
+INDEX = "index.json"
+_AGAIN = "build the package again, or copy it again from where it is whole"
+
+#: Read and hashed in one go: small enough to be hashed out of the processor's cache.
+_PIECE = 1 << 20
+#: From here on a file gets pages of its own, which cost no filling with zeros.
+_LARGE = 1 << 18
+#: From here on reading and hashing run beside one another.
+_VERY_LARGE = 1 << 24
+_READERS = min(8, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package on disk. `digest` is the SHA-256 of its index, and with it of all that the index names; `raw` are the bytes
+    that the index was read from."""
+
+    path: Path
+    index: PackageIndex
+    digest: str
+    raw: bytes = field(repr=False)
+    inside: Inside = field(repr=False, compare=False)
+
+    def beside(self, name: str) -> bytes | None:
+        """The bytes of a file that lies in the package and is not in its index; None where there is none in it."""
+        try:
+            return self.inside.read(name)
+        except (OSError, LinkRefused):
+            return None
+
+    def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
+        """The bytes of files of the package by name; writable memory, aligned to 16 bytes. Without `verify` only their
+        sizes are looked at. Raises PackageDamaged, LinkRefused."""
+        wanted = list(dict.fromkeys(names))
+        wanted.sort(key=lambda name: -self.index.files[name].size)  # the largest first: they end together
+
+        def one(name: str) -> memoryview:
+            return _read(self.inside, self.path, name, self.index.files[name], verify)
+
+        if len(wanted) <= 1 or _READERS == 1:
+            return {name: one(name) for name in wanted}
+        with ThreadPoolExecutor(min(_READERS, len(wanted))) as pool:
+            try:
+                return dict(zip(wanted, pool.map(one, wanted), strict=True))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
+    """The package in directory `path`. Reads its index alone. Links that lead out of it are refused without `follow_links`.
+
+    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused.
+    """
+    root, inside = Path(path), Inside(path, follow_links=follow_links)
+    try:
+        data = inside.read(INDEX)
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing(root) from None
+    except OSError as error:
+        raise PackageMissing(f"the package at {root} cannot be read: {error.strerror}") from error
+    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest(), data, inside)
+
+
+def missing(root: Path) -> PackageMissing:
+    """That no package lies at `root`: what does, and what to do."""
+    return PackageMissing(f"there is no package at {root}: {_absence(root)}", hint=_what_to_do(root))
+
+
+def _absence(root: Path) -> str:
+    if not root.exists():
+        return "no such directory"
+    if not root.is_dir():
+        return "it is a file"
+    return "its index.json is not a regular file" if (root / INDEX).exists() else "it has no index.json"
+
+
+def _what_to_do(root: Path) -> str:
+    if root.name == INDEX:
+        return f"name its directory: {root.parent}"
+    if root.suffix == ".pt2":
+        return "a .pt2 file is opened by `import trtbuild; torch.export.load(path)`"
+    if root.is_dir():
+        inside = sorted(child.name for child in root.iterdir() if (child / INDEX).is_file())
+        if inside:
+            return f"there are packages in it: {', '.join(inside[:10])}"
+    return "trtbuild build writes it: dist/<model> unless the manifest says another place"
+
+
+def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
+    """Read `view` full, and give the size of each piece when it is there; 0 where the file ends before. A very large file
+    is read ahead by a thread of its own, while its pieces are hashed."""
+
+    def read() -> Iterator[int]:
+        at = 0
+        while at < len(view):
+            count = file.readinto(view[at : at + _PIECE]) or 0
+            yield count
+            if not count:
+                return
+            at += count
+
+    if len(view) < _VERY_LARGE or _READERS == 1:
+        yield from read()
+        return
+    pieces: SimpleQueue[int | OSError | None] = SimpleQueue()
+
+    def ahead() -> None:
+        try:
+            for count in read():
+                pieces.put(count)
+            pieces.put(None)
+        except OSError as error:
+            pieces.put(error)
+
+    thread = threading.Thread(target=ahead, daemon=True)
+    thread.start()
+    try:
+        while (piece := pieces.get()) is not None:
+            if isinstance(piece, OSError):
+                raise piece
+            yield piece
+    finally:
+        thread.join()
+
+
+def _read(inside: Inside, root: Path, name: str, expected: Output, verify: bool) -> memoryview:
+    path = root / name
+    try:
+        with open(inside.open(name), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.size:
+                wrong = "truncated" if size < expected.size else "altered"
+                raise PackageDamaged(
+                    f"{path} is {wrong}: it has {size:,} bytes, and the index says {expected.size:,}", hint=_AGAIN
+                )
+            memory: bytearray | mmap.mmap = (
+                mmap.mmap(-1, expected.size) if expected.size >= _LARGE else bytearray(expected.size)
+            )
+            view, digest, at = memoryview(memory), hashlib.sha256(), 0
+            for count in _pieces(file, view):
+                if not count:
+                    raise PackageDamaged(f"{path} is truncated: it ends after {at:,} bytes", hint=_AGAIN)
+                if verify:
+                    digest.update(view[at : at + count])
+                at += count
+    except FileNotFoundError:
+        raise PackageDamaged(f"{path} is missing, and the index names it", hint=_AGAIN) from None
+    except OSError as error:
+        raise PackageDamaged(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
+    if verify and digest.hexdigest() != expected.sha256:
+        raise PackageDamaged(
+            f"{path} is altered: its SHA-256 is {digest.hexdigest()[:12]}…, and the index says {expected.sha256[:12]}…",
+            hint=_AGAIN,
+        )
+    return view

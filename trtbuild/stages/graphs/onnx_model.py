@@ -1,0 +1,197 @@
+"""An ONNX model between the steps: its blob, what of it is its graph, and its form for one toolchain.
+
+Rules
+1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in the opset that it came in, with metadata: each
+   node's name in the user's file (`NAME`), the model's types (`TYPES`), and example shapes of its inputs (`EXAMPLE`).
+2. Its graph text stands for everything but those names and examples: a node that is renamed is the same graph.
+3. It goes to the toolchain's opset only where it is in a newer one. A node without an older form is refused by name, and
+   what onnx's converter makes is computed and compared with what it was (`trtbuild.stages.graphs.proving`). What a parser
+   that wants an old opset ignores in silence is written otherwise, or refused, in whatever opset the model comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnx.version_converter
+
+from trtbuild.core.partition.partitions import TensorType
+from trtbuild.core.recipes.keys import LOWERED_OPSET
+from trtbuild.core.values.expressions import Expression
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.convert.canonical import canonical
+
+#: Keys of metadata properties: of a node, and two of the model.
+NAME = "trtbuild.name"
+TYPES = "trtbuild.types"
+EXAMPLE = "trtbuild.example"
+
+
+@dataclass(frozen=True)
+class Types:
+    """The inputs' and outputs' types in order, and how many weights there are."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    weights: int
+
+    def to_json(self) -> str:
+        lists = [[[type_.dtype, type_.shape] for type_ in types] for types in (self.inputs, self.outputs)]
+        return json.dumps([*lists, self.weights], separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Types:
+        inputs, outputs, weights = json.loads(text)
+        first, second = (tuple(TensorType(d, tuple(s)) for d, s in each) for each in (inputs, outputs))
+        return cls(first, second, int(weights))
+
+
+def blob(
+    model: onnx.ModelProto,
+    weights: int,
+    inputs: Sequence[TensorType],
+    outputs: Sequence[Sequence[Expression]],
+    example: Sequence[Sequence[int]],
+) -> bytes:
+    """The blob of a model whose first `weights` inputs are weights, and whose nodes all have their users' names. `example`
+    are shapes of the other inputs."""
+    names = [node.name for node in model.graph.node]
+    own = opset(model)
+    made, _ = canonical(model, weights, own)
+    names += [names[-1] if names else ""] * (len(made.graph.node) - len(names))  # what gives outputs their own values
+    for node, name in zip(made.graph.node, names, strict=True):
+        node.metadata_props.add(key=NAME, value=name)
+    elements = [value.type.tensor_type.elem_type for value in made.graph.output]
+    results = tuple(
+        TensorType(dtype_name(element), tuple(shape)) for element, shape in zip(elements, outputs, strict=True)
+    )
+    made.metadata_props.add(key=TYPES, value=Types(tuple(inputs), results, weights).to_json())
+    made.metadata_props.add(key=EXAMPLE, value=json.dumps([list(shape) for shape in example]))
+    return made.SerializeToString(deterministic=True)
+
+
+def opset(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operators that `model` is written in."""
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+
+
+def dtype_name(element: int) -> str:
+    """torch's name of an ``onnx.TensorProto.DataType``: ``float32`` for FLOAT."""
+    name = onnx.TensorProto.DataType.Name(element).lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def types(data: bytes) -> Types:
+    """The types in a blob."""
+    return Types.from_json(_property(onnx.ModelProto.FromString(data), TYPES))
+
+
+def graph_text(data: bytes) -> str:
+    """What stands for a blob's graph in keys (rule 2)."""
+    model = onnx.ModelProto.FromString(data)
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+    kept = _property(model, TYPES)
+    model.ClearField("metadata_props")
+    model.metadata_props.add(key=TYPES, value=kept)
+    return f"trtbuild.onnx/1 {hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()}\n"
+
+
+def node_names(data: bytes) -> list[tuple[str, str, str]]:
+    """For each node of the outer graph: its name in the user's file, and its operator."""
+    model = onnx.ModelProto.FromString(data)
+    return [(_user_name(node), node.op_type, "") for node in model.graph.node]
+
+
+def origins(model: bytes) -> list[tuple[str, int]]:
+    """The names of a model's nodes, and their numbers."""
+    found = onnx.ModelProto.FromString(model)
+    return [(node.name, number) for number, node in enumerate(found.graph.node)]
+
+
+def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
+    """A canonical model without metadata, in opset `wanted` where the blob's is newer; and for each of its nodes the number
+    of the blob's node that it comes from, or -1. Raises ConversionRefused."""
+    source = onnx.ModelProto.FromString(data)
+    numbers = {node.name: number for number, node in enumerate(source.graph.node)}
+    known = types(data)
+    model, own = _with_weight_inputs(source, known.weights), opset(source)
+    if own > wanted:
+        model = _in_older_opset(model, own, wanted, json.loads(_property(source, EXAMPLE)))
+        own = wanted
+    if wanted <= LOWERED_OPSET:
+        from trtbuild.stages.convert.opset import for_old_parser  # it loads onnxscript
+
+        try:
+            model = for_old_parser(model)
+        except ConversionRefused as error:
+            raise ConversionRefused(
+                f"the toolchain takes ONNX opset {wanted}, and the model has no form there: {error.text}",
+                hint="a newer toolchain takes it; or export the model without this operator",
+            ) from error
+    made, _ = canonical(model, known.weights, own)
+    return made.SerializeToString(deterministic=True), tuple(
+        numbers.get(node.name, -1) for node in model.graph.node
+    ) + (-1,) * (len(made.graph.node) - len(model.graph.node))
+
+
+def _in_older_opset(model: onnx.ModelProto, own: int, wanted: int, example: Sequence[Sequence[int]]) -> onnx.ModelProto:
+    from trtbuild.stages.convert.opset import lower_opset  # it loads onnxscript
+    from trtbuild.stages.graphs.proving import refuse_change
+
+    try:
+        if (own, wanted) == (18, 17):
+            return lower_opset(model, wanted)
+        converted = onnx.version_converter.convert_version(model, wanted)
+    except Exception as error:  # the converter's assertions come as RuntimeError and more
+        raise ConversionRefused(
+            f"the ONNX model is in opset {own}, the toolchain takes {wanted}, and the model has no form there: "
+            f"{error.text if isinstance(error, ConversionRefused) else _last_line(error)}",
+            hint=f"export it with opset_version={wanted}",
+        ) from error
+    refuse_change(model, converted, example, wanted)
+    return converted
+
+
+def _property(model: onnx.ModelProto, key: str) -> str:
+    return next(str(entry.value) for entry in model.metadata_props if entry.key == key)
+
+
+def _with_weight_inputs(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
+    """A copy whose external weights are graph inputs, the first ones: the converter reads no files."""
+    found = {tensor.name: tensor for tensor in model.graph.initializer if _is_external(tensor)}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.ClearField("metadata_props")
+    kept = [tensor for tensor in copy.graph.initializer if not _is_external(tensor)]
+    inputs = [*copy.graph.input]
+    copy.graph.ClearField("initializer")
+    copy.graph.ClearField("input")
+    copy.graph.initializer.extend(kept)
+    for number in range(count):
+        tensor = found.get(f"w{number}")
+        element = tensor.data_type if tensor is not None else onnx.TensorProto.FLOAT
+        dims: list[int] = list(tensor.dims) if tensor is not None else []
+        copy.graph.input.append(onnx.helper.make_tensor_value_info(f"w{number}", element, dims))
+    copy.graph.input.extend(inputs)
+    for node in copy.graph.node:
+        node.ClearField("metadata_props")
+    return copy
+
+
+def _is_external(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _user_name(node: Any) -> str:
+    return next((str(entry.value) for entry in node.metadata_props if entry.key == NAME), str(node.name))
+
+
+def _last_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].rpartition("failed: ")[2] or lines[-1]

@@ -1,0 +1,109 @@
+"""Finding out what a trace depends on, while user code runs.
+
+The parts: `recording` keeps what was seen; `hooks` (audit events), `loader` (imports), `wrappers` (what reads below
+Python), `mappings` (what none of them saw) and `operators` (custom operators) report to it.
+
+What cannot be seen: the network, the clock, other processes, reads in C, C++ and Rust by libraries that are not in
+``wrappers.READERS`` and unmap their files again, and edits inside installed distributions.
+``source: {deps: […], env: […], cacheable: false}`` says it by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from trtbuild.core.model.spec import Source
+from trtbuild.core.recipes.dependency import Observation
+from trtbuild.stages.trace.discovery import hooks, patterns
+from trtbuild.stages.trace.discovery.loader import Importing
+from trtbuild.stages.trace.discovery.mappings import mapped_files
+from trtbuild.stages.trace.discovery.operators import Operators
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.discovery.wrappers import READERS, Wrapping
+from trtbuild.stages.trace.user_code.places import Places
+
+
+class Discovery:
+    """The dependencies of one trace."""
+
+    def __init__(
+        self, project: Path, source: Source, environment: Mapping[str, str], loaded: frozenset[str] = frozenset()
+    ) -> None:
+        """`environment` are the variables that this process started with; `loaded` the modules that it had loaded for
+        itself, before torch: they count when used."""
+        self._project = project
+        self._source = source
+        self._loaded = frozenset() if "torch" in loaded else loaded
+        self.places = Places()
+        self._recorder = Recorder(project, self.places, environment)
+        self._operators = Operators(self._recorder)
+        if not source.cacheable:
+            self._recorder.refuse("the manifest says `cacheable: false`")
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """User code that runs inside is watched."""
+        wrapping = Wrapping(self._recorder)
+        roots = [os.path.normpath(self._project / root) for root in self._source.roots]
+        importing = Importing(self._recorder, roots, dict.fromkeys(READERS, wrapping.patch), self._loaded)
+        self._declared()
+        mapped = mapped_files()
+        # the operators' wrapper of load_library goes below the reader's
+        parts = (self._operators, wrapping, importing)
+        for part in parts:
+            part.install()
+        hooks.activate(self._recorder)
+        try:
+            yield
+        finally:
+            hooks.activate(None)
+            for part in reversed(parts):
+                part.remove()
+            for path in sorted(mapped_files() - mapped):
+                self._recorder.file(path)
+
+    def implementation(self, name: str) -> str:
+        """The digest of a custom operator's implementation, for `program_text`."""
+        return self._operators.implementation(name)
+
+    def seen(self) -> object:
+        """Changes when something more was seen, an installed distribution too."""
+        places = (self.places.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
+        return self._recorder.extent, frozenset(place.distribution for place in places)
+
+    @property
+    def operators(self) -> dict[str, str]:
+        """Digests of the custom operators that were asked for."""
+        return dict(self._operators.digests)
+
+    def observations(self) -> tuple[Observation, ...]:
+        """All that was seen, in the order of first use. Raises SourceError when it changed meanwhile."""
+        for name, module in list(sys.modules.items()):
+            path = getattr(module, "__file__", None)
+            if isinstance(path, str) and name not in self._loaded:
+                place = self.places.of(path)
+                if place.distribution is not None:
+                    self._recorder.distribution(place.distribution)
+        return self._recorder.observations()
+
+    @property
+    def uncacheable(self) -> str | None:
+        """Why the result must not be kept."""
+        return "; ".join(self._recorder.reasons) or None
+
+    def _declared(self) -> None:
+        for pattern in self._source.deps:
+            patterns.add(pattern, self._project, self._recorder)
+        for name in self._source.env:
+            self._recorder.environment(name)
+        if self._source.file is not None:
+            self._recorder.file(self._project / self._source.file)
+
+
+def _file_of(module: object) -> str | None:
+    path = getattr(module, "__file__", None)
+    return path if isinstance(path, str) else None

@@ -1,0 +1,208 @@
+"""How user code is imported while a trace is recorded.
+
+Rules
+1. Every module whose source file is the user's is compiled from the bytes that are hashed. No ``.pyc`` file is read: it
+   is trusted by size and whole seconds, so a same-size edit within a second would run the old code. None is written.
+   This holds for every way to import, because it replaces the one method that all loaders of source files share.
+2. The roots of the source stand first on ``sys.path``. What an import of user code looked for in vain, there or in any
+   directory that is the user's, is a dependency: a file that appears there would be found before what was found.
+3. An import by installed or standard code prefers what is installed. So a project file that has the name of some
+   library's own dependency changes nothing, and need not be looked out for.
+4. A name that is found nowhere is recorded as an absent distribution of that name too.
+5. Modules that this process had loaded for itself (`loaded`) are dependencies only where user code imports them.
+"""
+
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH100, PTH112
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import importlib
+import importlib.machinery
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.observe import normalized
+from trtbuild.stages.trace.user_code.places import HOME, Place
+
+Patch = Callable[[ModuleType], None]
+
+
+class Importing:
+    """Installs the rules above, and takes them back. `after` are functions to call on modules when they were loaded."""
+
+    def __init__(
+        self, recorder: Recorder, roots: Iterable[str], after: dict[str, Patch], loaded: frozenset[str] = frozenset()
+    ) -> None:
+        self._recorder = recorder
+        self._loaded = loaded
+        self._roots = list(roots)
+        self._finder = _Finder(recorder, self._roots, after)
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        recorder = self._recorder
+        # the class that has get_code in its own namespace
+        owner = next(c for c in importlib.machinery.SourceFileLoader.__mro__ if "get_code" in vars(c))
+        original = owner.get_code  # type: ignore[attr-defined]
+
+        def get_code(self: Any, fullname: str) -> Any:
+            path = self.get_filename(fullname)
+            if not recorder.places.is_user(os.path.abspath(path)):
+                return original(self, fullname)
+            data = self.get_data(path)
+            with recorder.own():
+                recorder.file(path, hashlib.sha256(data).hexdigest())
+            return self.source_to_code(data, path)
+
+        owner.get_code = get_code  # type: ignore[attr-defined]
+        self._undo.append(lambda: setattr(owner, "get_code", original))
+        kept_flag, kept_path = sys.dont_write_bytecode, list(sys.path)
+        sys.dont_write_bytecode = True
+        sys.path[:0] = self._roots
+        sys.meta_path.insert(0, self._finder)
+        importlib.invalidate_caches()
+        self._note_loaded()
+
+        def restore() -> None:
+            sys.dont_write_bytecode = kept_flag
+            sys.path[:] = kept_path
+            sys.meta_path.remove(self._finder)
+
+        self._undo.append(restore)
+
+    def remove(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _note_loaded(self) -> None:
+        """Rule 5: an import of what is loaded already asks no finder."""
+        recorder, loaded, original = self._recorder, self._loaded, builtins.__import__
+
+        def noting(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+            if level == 0 and name in loaded and isinstance(path := (globals or {}).get("__file__"), str):
+                with recorder.own():
+                    if recorder.places.is_user(os.path.abspath(path)):
+                        found = getattr(sys.modules.get(name), "__file__", None)
+                        if isinstance(found, str):
+                            recorder.file(found)
+            return original(name, globals, locals, fromlist, level)
+
+        builtins.__import__ = noting
+        self._undo.append(lambda: setattr(builtins, "__import__", original))
+
+
+class _Finder:
+    """Stands first on ``sys.meta_path``: asks the others, and writes down what they did not find."""
+
+    def __init__(self, recorder: Recorder, roots: Sequence[str], after: dict[str, Patch]) -> None:
+        self._recorder = recorder
+        self._roots = frozenset(os.path.abspath(root) for root in roots)
+        self._after = after
+        self._local = threading.local()
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if getattr(self._local, "busy", False):
+            return None
+        self._local.busy = True
+        try:
+            importer = self._recorder.places.of(_importer())
+            by_user = importer.owner in ("user", "trtbuild")  # trtbuild imports the source's own module
+            if path is None and not by_user:
+                spec = self._ask(name, None, target, [entry for entry in sys.path if not self._is_root(entry)])
+                spec = spec or PathFinder.find_spec(name, [entry for entry in sys.path if self._is_root(entry)], target)
+            else:
+                spec = self._ask(name, path, target, None)
+            with self._recorder.own():
+                if by_user or (spec is None and path is None and _is_noted(importer)):
+                    self._missed(name, sys.path if path is None else path, spec, by_user)
+            if spec is not None and name in self._after:
+                _call_after(spec, self._after[name])
+            return spec
+        finally:
+            self._local.busy = False
+
+    def _ask(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None, instead: list[str] | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            where = instead if instead is not None and finder is PathFinder else path
+            spec: ModuleSpec | None = finder.find_spec(name, where, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def _is_root(self, entry: str) -> bool:
+        return os.path.abspath(entry) in self._roots
+
+    def _missed(self, name: str, searched: Iterable[str], spec: ModuleSpec | None, by_user: bool) -> None:
+        tail = name.rpartition(".")[2]
+        found = None if spec is None else spec.origin
+        if spec is not None and found in ("built-in", "frozen"):
+            return  # nothing on the path is asked before them
+        if spec is None and "." not in name:
+            self._recorder.distribution(normalized(name))
+        if not by_user:
+            return
+        for entry in searched:
+            directory = os.path.abspath(entry)
+            if directory == HOME and directory not in self._roots:
+                continue  # an editable install of trtbuild itself
+            if not self._recorder.places.is_user(directory) and directory not in self._roots:
+                if found is not None and os.path.dirname(found) == directory:
+                    return
+                continue
+            for candidate in _candidates(directory, tail, found):
+                if found == candidate:
+                    return
+                self._recorder.file(candidate)
+
+
+def _importer() -> str:
+    """The file of the nearest frame outside the import system and this module."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        system = filename.startswith("<frozen") or f"{os.sep}importlib{os.sep}" in filename
+        if not system and filename != __file__:
+            return str(filename)
+        frame = frame.f_back
+    return "<frozen>"
+
+
+def _is_noted(importer: Place) -> bool:
+    """Whether it matters that an importer finds nothing. What Python and torch probe for (``_winapi``, ``z3``) follows
+    from their versions and the platform, and those are in the key."""
+    return importer.owner == "distribution" and importer.distribution != "torch"
+
+
+def _candidates(directory: str, tail: str, found: str | None) -> list[str]:
+    """What an import of `tail` looks for in a directory, in order (`FileFinder`); a package stands for all of its files."""
+    package = os.path.join(directory, tail)
+    first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package
+    source = package + ".py"
+    # compiled beside its source (Cython) is the one case in which people have extension modules in a project
+    return [first, package + EXTENSION_SUFFIXES[0], source] if found == source else [first, source]
+
+
+def _call_after(spec: ModuleSpec, patch: Patch) -> None:
+    loader: Any = spec.loader
+    if loader is None or not hasattr(loader, "exec_module"):
+        return
+    run = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        patch(module)
+
+    loader.exec_module = exec_module

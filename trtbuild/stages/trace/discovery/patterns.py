@@ -1,0 +1,63 @@
+"""``source.deps``: what a manifest adds to a trace's dependencies by hand.
+
+A pattern is a path relative to the project, with ``*``, ``?``, ``[…]`` and ``**``. Every match is a file; every directory
+that was searched for matches is a listing, so that a new match makes the trace stale. A directory stands for all files
+below it.
+"""
+
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH112, PTH114, PTH208
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from pathlib import Path
+
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES
+
+
+def add(pattern: str, project: Path, recorder: Recorder) -> None:
+    """Record what `pattern` names."""
+    _expand(os.fspath(project), [part for part in pattern.split("/") if part not in ("", ".")], recorder)
+
+
+def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
+    if not parts:
+        _whole(directory, recorder)
+        return
+    head, rest = parts[0], parts[1:]
+    if head == "**":
+        _expand(directory, rest or ["*"], recorder)
+        for name in _entries(directory, recorder):
+            path = os.path.join(directory, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                _expand(path, parts, recorder)
+    elif any(mark in head for mark in "*?["):
+        for name in _entries(directory, recorder):
+            path = os.path.join(directory, name)
+            if fnmatch.fnmatchcase(name, head) and (not rest or os.path.isdir(path)):
+                _expand(path, rest, recorder)
+    else:
+        path = os.path.join(directory, head)
+        if rest and not os.path.isdir(path):
+            recorder.file(path)  # what would hold the match is not there, or is no directory
+        else:
+            _expand(path, rest, recorder)
+
+
+def _whole(path: str, recorder: Recorder) -> None:
+    if not os.path.isdir(path):
+        recorder.file(path)
+        return
+    for name in _entries(path, recorder):
+        _whole(os.path.join(path, name), recorder)
+
+
+def _entries(directory: str, recorder: Recorder) -> list[str]:
+    recorder.directory(directory)
+    try:
+        return sorted(name for name in os.listdir(directory) if name not in IGNORED_ENTRIES)
+    except OSError:
+        return []

@@ -1,0 +1,239 @@
+"""Entry points that read below Python, where no audit event is raised, and so are wrapped while a trace is recorded.
+
+Rules
+1. ``os.stat``, ``lstat``, ``access`` and ``readlink`` (under ``os.path.exists``, ``Path.exists`` and the like): recorded
+   when user code asks, or when anybody asks about the inside of the project. Path resolution is not asking, but the
+   links that it follows are dependencies: ``resolve()`` leads past them.
+2. ``os.environ``: a variable is recorded when user code reads it. What installed code reads for itself (``HF_HOME``,
+   ``OMP_NUM_THREADS``) is not: it would differ between machines for no reason; ``source: {env: […]}`` names what matters.
+   Neither is what the standard library reads about the machine (`MACHINE_VARIABLES`). Reading all variables at once makes
+   the trace uncacheable. What installed code sets is not the user's own when user code reads it then: it may have been set
+   only because it was not there.
+3. Readers of files in C++ and Rust (`TORCH_READERS`, `READERS`): their path argument is a file.
+4. ``importlib.metadata``: asking for a distribution is a dependency on it, there or not.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.frames import caller
+from trtbuild.stages.trace.user_code.observe import normalized
+
+#: What the standard library reads about the machine and its user, not about a model.
+MACHINE_VARIABLES = frozenset(
+    {
+        *("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"),
+        *(
+            "LANG",
+            "LANGUAGE",
+            "LC_ALL",
+            "LC_CTYPE",
+            "LC_MESSAGES",
+            "COLUMNS",
+            "LINES",
+            "TERM",
+            "NO_COLOR",
+            "FORCE_COLOR",
+        ),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    }
+)
+
+#: (object in torch, function, position of the path, its keyword).
+TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
+    ("", "from_file", 0, "filename"),
+    ("", "load", 0, "f"),
+    ("UntypedStorage", "from_file", 0, "filename"),
+    ("jit", "load", 0, "f"),
+    ("export", "load", 0, "f"),
+    ("ops", "load_library", 0, "path"),
+)
+
+#: Module → (function, position of the path, its keyword), wrapped as soon as the module is imported.
+READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "safetensors": (("safe_open", 0, "filename"),),
+    "safetensors.torch": (("load_file", 0, "filename"), ("safe_open", 0, "filename")),
+    "safetensors.numpy": (("load_file", 0, "filename"), ("safe_open", 0, "filename")),
+    "cv2": (("imread", 0, "filename"),),
+    "h5py": (("File.__init__", 1, "name"),),
+    "tokenizers": (("Tokenizer.from_file", 0, "path"),),
+    "sentencepiece": (("SentencePieceProcessor.Load", 1, "model_file"),),
+    "soundfile": (("read", 0, "file"),),
+    "pyarrow.parquet": (("read_table", 0, "source"),),
+    "onnx": (("load", 0, "f"),),
+}
+
+
+class Wrapping:
+    """Puts wrappers in place, and takes them back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        import torch
+
+        for name in ("stat", "lstat", "access", "readlink"):
+            self._set(os, name, self._asking(getattr(os, name), follow=name in ("stat", "access")))
+        self._environment()
+        self._metadata()
+        for holder, name, position, keyword in TORCH_READERS:
+            target = getattr(torch, holder) if holder else torch
+            self._reader(target, name, position, keyword)
+        for module in READERS:
+            if module in sys.modules:
+                self.patch(sys.modules[module])
+
+    def remove(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def patch(self, module: ModuleType) -> None:
+        """Wrap the readers of a module of `READERS` that was just imported."""
+        for path, position, keyword in READERS[module.__name__]:
+            *holders, name = path.split(".")
+            target: Any = module
+            for holder in holders:
+                target = getattr(target, holder, None)
+            if target is not None and hasattr(target, name):
+                self._reader(target, name, position, keyword)
+
+    def _set(self, target: Any, name: str, value: Any) -> None:
+        own = name in vars(target) if hasattr(target, "__dict__") else True
+        original = vars(target)[name] if own and hasattr(target, "__dict__") else getattr(target, name)
+        try:
+            setattr(target, name, value)
+        except (AttributeError, TypeError):
+            return  # a type that cannot be changed: its files are looked for among the mappings only
+        self._undo.append(lambda: setattr(target, name, original) if own else delattr(target, name))
+
+    def _reader(self, target: Any, name: str, position: int, keyword: str) -> None:
+        recorder, original = self._recorder, getattr(target, name)
+
+        @functools.wraps(original, updated=())
+        def read(*args: Any, **kwargs: Any) -> Any:
+            path = args[position] if position < len(args) else kwargs.get(keyword)
+            with recorder.own() as outermost:
+                if outermost and isinstance(path, str | bytes | os.PathLike):
+                    recorder.file(path)
+            return original(*args, **kwargs)
+
+        value: Any = read
+        if isinstance(target, type) and (
+            isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
+        ):
+            value = staticmethod(read)  # `original` is bound already
+        self._set(target, name, value)
+
+    def _asking(self, original: Callable[..., Any], *, follow: bool) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(path, int) and kwargs.get("dir_fd") is None:
+                with recorder.own() as outermost:
+                    if outermost and self._is_asked(path):
+                        recorder.file(path)
+                    if outermost and not follow and self._follows(path):
+                        recorder.link(path)
+            return original(path, *args, **kwargs)
+
+        ask.__name__ = original.__name__
+        return ask
+
+    def _is_asked(self, path: Any) -> bool:
+        places = self._recorder.places
+        near: Any = sys._getframe(2)
+        if near.f_code.co_name in ("_joinrealpath", "realpath", "samefile"):
+            return False
+        if near.f_code.co_filename.endswith(("linecache.py", "inspect.py")):
+            return False
+        who = caller(places)
+        if who is not None and places.is_user(who[0]):
+            return True
+        try:
+            return self._recorder.is_inside(os.fsdecode(path))
+        except (TypeError, ValueError):
+            return False
+
+    def _follows(self, path: Any) -> bool:
+        """Whether a link that is looked at matters: user code asks, or it is the user's, inside the project."""
+        who = caller(self._recorder.places)
+        if who is not None and self._recorder.places.is_user(who[0]):
+            return True
+        try:
+            name = os.fsdecode(path)
+        except (TypeError, ValueError):
+            return False
+        return self._recorder.is_inside(name) and not name.startswith(sys.prefix + os.sep)
+
+    def _environment(self) -> None:
+        recorder, kind = self._recorder, type(os.environ)
+        get, put, delete, iterate = kind.__getitem__, kind.__setitem__, kind.__delitem__, kind.__iter__
+
+        def read(self: Any, key: Any) -> str:
+            with recorder.own() as outermost:
+                if outermost and isinstance(key, str | bytes):
+                    name = os.fsdecode(key)
+                    if _reads_variable(recorder, name):
+                        recorder.environment(name)
+            return get(self, key)
+
+        def set_by(key: Any) -> None:
+            who = caller(recorder.places)
+            if isinstance(key, str | bytes) and who is not None and recorder.places.is_user(who[0]):
+                recorder.environment_set(os.fsdecode(key))
+
+        def write(self: Any, key: Any, value: Any) -> None:
+            put(self, key, value)
+            set_by(key)
+
+        def remove(self: Any, key: Any) -> None:
+            delete(self, key)
+            set_by(key)
+
+        def walk(self: Any) -> Any:
+            with recorder.own() as outermost:
+                who = caller(recorder.places) if outermost else None
+                if who is not None and recorder.places.is_user(who[0]):
+                    name = recorder.name(who[0])
+                    recorder.refuse(f"{name}:{who[1]} reads all environment variables; read the ones you need by name")
+            yield from iterate(self)
+
+        for name, value in (("__getitem__", read), ("__setitem__", write), ("__delitem__", remove), ("__iter__", walk)):
+            self._set(kind, name, value)
+
+    def _metadata(self) -> None:
+        recorder, original = self._recorder, importlib.metadata.Distribution.from_name
+
+        def from_name(cls: Any, name: str) -> Any:
+            with recorder.own():
+                if isinstance(name, str):
+                    recorder.distribution(normalized(name))
+            return original(name)
+
+        self._set(importlib.metadata.Distribution, "from_name", classmethod(from_name))
+
+
+def _reads_variable(recorder: Recorder, name: str) -> bool:
+    """Whether the read that is going on is user code's (rule 2)."""
+    places = recorder.places
+    who = caller(places)
+    if who is None or not places.is_user(who[0]):
+        return False
+    if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):
+        return True
+    frame: Any = sys._getframe(2)
+    while frame is not None and os.path.basename(frame.f_code.co_filename).startswith(
+        ("os.py", "<frozen os", "_collections")
+    ):
+        frame = frame.f_back
+    return frame is not None and places.is_user(frame.f_code.co_filename)

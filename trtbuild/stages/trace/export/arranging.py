@@ -1,0 +1,173 @@
+"""The final form of a traced program: weights without duplicates, inputs in the manifest's order, the manifest's ranges.
+
+Rules
+1. Two placeholders are never one tensor, and no weight or constant is there that nothing uses.
+2. The other inputs stand in the manifest's order, so symbol k of the program is symbol k of the shape plan.
+3. An axis that the manifest declares dynamic is exactly ``multiple_of × symbol``, a static one is its number; anything
+   else that export made of it is refused.
+4. The ranges of the symbols are the manifest's (torch leaves out size 1 of a derived dim and narrows by its guards; what
+   that could hide is tried by `proof`).
+5. An output that is returned twice is one output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from trtbuild.core.model.shapes import SymbolAxis
+from trtbuild.core.values.expressions import Expression
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.functional import Program, assemble, functional
+from trtbuild.stages.program.symbols import Symbols
+from trtbuild.stages.trace.examples import dtype_name, dtype_of
+from trtbuild.stages.trace.export.constraints import describe
+from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
+from trtbuild.stages.trace.job import TraceJob
+
+
+@dataclass
+class Arranged:
+    """`weights` are those of the program's weight inputs, in order; `outputs` gives for each flat output of the module
+    (constants left out) its number among the program's outputs. `module_weights` are all weights of the module."""
+
+    program: Program
+    weights: list[Weight]
+    outputs: list[int]
+    module_weights: ModuleWeights
+
+
+def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> Arranged:
+    """Bring a functionalized program into its final form. Raises SourceError (rule 3)."""
+    values = _tensors(exported)
+    order = _manifest_order(exported, job)
+    targets = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs}
+    program, _ = functional(exported)
+    graph = program.graph
+    kinds = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
+    first: dict[int, torch.fx.Node] = {}
+    kept: list[tuple[torch.fx.Node, Weight]] = []
+    constants: list[torch.fx.Node] = []
+    weight_nodes = program.weight_nodes
+    inputs = [program.input_nodes[position] for position in order]
+    for node in [*weight_nodes, *(n for n in program.placeholders if kinds[n.name].kind == InputKind.CONSTANT_TENSOR)]:
+        value = values[str(targets[node.name])]
+        weight = weights.of(value)
+        if weight is None:
+            if node in weight_nodes:
+                weight = Weight((str(targets[node.name]),), (), value)
+            else:
+                _refuse_stale(value, weights, job)
+                constants.append(node)
+                continue
+        if id(weight) in first:
+            node.replace_all_uses_with(first[id(weight)])
+            continue
+        first[id(weight)] = node
+        kept.append((node, weight))
+    kept = [(node, weight) for node, weight in kept if node.users]
+    constants = [node for node in constants if node.users]
+    wanted = [*(node for node, _ in kept), *constants, *inputs]
+    for node in program.placeholders:
+        if node not in wanted:
+            graph.erase_node(node)
+    anchor = next(node for node in graph.nodes if node.op != "placeholder")
+    for node in wanted:
+        anchor.prepend(node)
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    flat = list(output.args[0])
+    unique = list(dict.fromkeys(flat))
+    output.args = (tuple(unique),)
+    specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in kept]
+    specs += [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), kinds[n.name].target) for n in constants]
+    specs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in inputs]
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in unique]
+    used = {str(kinds[node.name].target) for node in constants}
+    held = {name: value for name, value in program.exported.constants.items() if name in used}
+    ranges = dict(program.exported.range_constraints)
+    module = program.exported.graph_module
+    program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
+    ranges = _declared_ranges(program, job)
+    program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
+    return Arranged(program, [weight for _, weight in kept], [unique.index(node) for node in flat], weights)
+
+
+def _tensors(exported: ExportedProgram) -> dict[str, torch.Tensor]:
+    found = {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
+    return found | {name: value for name, value in exported.constants.items() if isinstance(value, torch.Tensor)}
+
+
+def _manifest_order(exported: ExportedProgram, job: TraceJob) -> list[int]:
+    """For each of the manifest's inputs, its position among the program's."""
+    spec = exported.call_spec.in_spec
+    args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    positional = iter(args)
+    return [kwargs[entry.name] if entry.keyword else next(positional) for entry in job.inputs]
+
+
+def _refuse_stale(value: torch.Tensor, weights: ModuleWeights, job: TraceJob) -> None:
+    if job.weights is not None and weights.shares_memory(value):
+        raise SourceError(
+            "the model keeps a view of one of its weights as a plain attribute, which `weights:` could not update",
+            code="weights",
+            hint="take the view in forward, or register it as a buffer",
+            **job.place("weights"),
+        )
+
+
+def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
+    symbols = Symbols(program)
+    plan = job.shapes
+    for node, entry, shape in zip(program.input_nodes, job.inputs, plan.shapes, strict=True):
+        value = node.meta["val"]
+        if value.dtype is not dtype_of(entry.dtype) or value.dim() != len(shape):
+            raise SourceError(
+                f"input {entry.name!r} is {entry.dtype} with {len(shape)} axes in the manifest and "
+                f"{dtype_name(value.dtype)} with {value.dim()} in the traced program",
+                code="signature",
+                **job.place(f"inputs.{entry.name}"),
+            )
+        for number, (axis, size) in enumerate(zip(shape, value.shape, strict=True)):
+            found = symbols.expression(size)
+            if found == _expected(axis, job):
+                continue
+            if isinstance(axis, SymbolAxis):
+                what = f"{describe(plan, job.inputs, axis.symbol)} is declared dynamic, but the traced program has "
+                what += f"{found if isinstance(found, int) else json_like(found)} there"
+                hint = f"make it static: write one size as min, opt and max of {entry.name}.{number} in every profile"
+                path = f"dims.{plan.symbols[axis.symbol].name}"
+            else:
+                what = f"{entry.name}.{number} is {axis} in the manifest and {json_like(found)} in the traced program"
+                hint, path = "write the size that the model takes", ""
+            raise SourceError(what, code="constraint", hint=hint, **job.place(path, f"inputs.{entry.name}"))
+    ranges = {
+        key: bounds
+        for key, bounds in program.exported.range_constraints.items()
+        if getattr(key, "is_Symbol", False) and key not in symbols.order
+    }
+    for key, symbol in zip(symbols.order, plan.symbols, strict=True):
+        ranges[key] = ValueRanges(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of)
+    return ranges
+
+
+def _expected(axis: int | SymbolAxis, job: TraceJob) -> Expression:
+    if isinstance(axis, int):
+        return axis
+    unit = job.shapes.symbols[axis.symbol].multiple_of
+    return ["sym", axis.symbol] if unit == 1 else ["mul", unit, ["sym", axis.symbol]]
+
+
+def json_like(expression: Expression) -> str:
+    """A size expression for a message."""
+    if isinstance(expression, int):
+        return str(expression)
+    operator, *operands = expression
+    if operator == "sym":
+        return f"symbol {operands[0]}"
+    return f"{operator}({', '.join(json_like(o) for o in operands if not isinstance(o, str))})"

@@ -1,0 +1,192 @@
+"""What a traced program must not do, because export freezes or loses it in silence.
+
+1. A module in training mode traces another model than the one that is deployed.
+2. A mutated buffer or input is lost: engines write nothing back.
+3. A random operator gives other numbers in every run, and in TensorRT other ones again.
+4. Outputs are tensors; None and plain constants may stand in the output structure; sizes may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.user_code.frames import Frames
+
+#: Arguments that switch the randomness of an operator off when they are False or 0.
+_SWITCHES = ("train", "training", "dropout_p", "p", "dropout")
+_NAMED = 4
+
+
+def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
+    """Raise SourceError where any module of `module` is in training mode.
+
+    Any at all: which of a stranger's modules behave differently while training cannot be known, and ``.eval()`` on
+    the whole costs nothing. `place` is where the module is made.
+    """
+    names = [name for name, inner in module.named_modules() if inner.training]
+    if not names:
+        return
+    if "" in names:
+        what = f"the model ({type(module).__name__}) is in training mode"
+    else:
+        listed = ", ".join(f"{name} ({type(module.get_submodule(name)).__name__})" for name in names[:_NAMED])
+        count = "a module" if len(names) == 1 else f"{len(names)} modules"
+        what = f"{count} of the model {'is' if len(names) == 1 else 'are'} in training mode: {listed}"
+        what += ", …" if names[_NAMED:] else ""
+    hint = "call `.eval()` on the model and return it: dropout and batch statistics of training are not deployed"
+    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
+        what += ", as is every .module() of an exported program"
+        hint = "name the file of torch.export.save instead: `source: {exported_program: FILE}`"
+    raise SourceError(
+        what,
+        code="training-mode",
+        hint=hint,
+        **(place or job.place("source")),
+    )
+
+
+def refuse_mutation(
+    program: ExportedProgram, job: TraceJob, raw: ExportedProgram | None = None, frames: Frames | None = None
+) -> None:
+    """Raise SourceError where the functionalized `program` writes to a buffer, a parameter or an input.
+
+    `raw` still has its stack traces; with `frames` they tell where that is.
+    """
+    signature = program.graph_signature
+    for spec in signature.output_specs:
+        if spec.kind in (OutputKind.BUFFER_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)):
+            kind = "buffer" if spec.kind == OutputKind.BUFFER_MUTATION else "parameter"
+            raise mutated(kind, str(spec.target), job, _write_to(str(spec.target), raw, frames))
+        if spec.kind == OutputKind.USER_INPUT_MUTATION:
+            raise mutated("input", str(spec.target), job, _write_to(str(spec.target), raw, frames))
+
+
+def mutated(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None = None) -> SourceError:
+    """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``; `place` is where
+    the model does it, if that is known."""
+    if kind == "input":
+        return SourceError(
+            f"the model writes to its input {name!r}, and an engine leaves its inputs as they are",
+            code="mutated-input",
+            hint="work on a copy: x = x.clone()",
+            **(place or job.place(f"inputs.{name}")),
+        )
+    return SourceError(
+        f"the model writes to its {kind} {name!r} when it is called, and an engine keeps no state between calls",
+        code="mutated-buffer",
+        hint="return the new state as an output and take the old one as an input, or freeze it for inference",
+        **(place or job.place("source")),
+    )
+
+
+def _write_to(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
+    """Where a program first writes to an input, or to a buffer or parameter, in place."""
+    if raw is None or frames is None:
+        return {}
+    specs = raw.graph_signature.input_specs
+    held = {spec.arg.name for spec in specs if name in (spec.target, spec.arg.name)}
+    for node in raw.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+            continue
+        source = node.all_input_nodes[0]
+        if source.name not in held:
+            continue
+        if node.target._schema.is_mutable:
+            found = frames.in_stack_trace(node.meta.get("stack_trace"))
+            return {"file": found[0], "line": found[1]} if found else {}
+        if node.target.is_view:
+            held.add(node.name)
+    return {}
+
+
+def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
+    """Raise SourceError for the first operator that draws random numbers. `exported` still has its stack traces."""
+    for node in calls(exported.graph_module):
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+            continue
+        if is_switched_off(target, node.args, node.kwargs):
+            continue
+        place = frames.in_stack_trace(node.meta.get("stack_trace"))
+        where = {"file": place[0], "line": place[1]} if place else job.place("source")
+        name = f"{target.namespace}.{target._opname}"
+        dropout = "dropout" in target._opname
+        raise SourceError(
+            f"the model draws random numbers when it is called ({name})",
+            code="random-operator",
+            hint="switch it off outside of training: `F.dropout(x, training=self.training)`"
+            if dropout
+            else "make the numbers outside and pass them as an input, or leave them out for inference",
+            **where,
+        )
+
+
+def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
+    """Raise SourceError where an output is a size or no output is a tensor. `place` is where the model's forward is."""
+    tensors = 0
+    user = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    for number, spec in enumerate(user):
+        if isinstance(spec.arg, ConstantArgument):
+            continue
+        if isinstance(spec.arg, TensorArgument):
+            tensors += 1
+            continue
+        raise SourceError(
+            f"output {number} of the model is a size that depends on its inputs; engines return tensors",
+            code="output",
+            hint="leave it out (the caller knows the shapes), or return a tensor",
+            **(place or job.place("source")),
+        )
+    if not tensors:
+        raise SourceError(
+            "the model returns no tensor",
+            code="output",
+            hint="return at least one tensor; is there a `return` at the end of forward?",
+            **(place or job.place("source")),
+        )
+
+
+def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:
+    """Raise SourceError where an output of the model is a tensor that is not in main memory, or holds no plain values."""
+    if value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized:
+        return
+    kind = "a quantized tensor" if value.is_quantized else f"on the device {value.device}"
+    kind = (
+        kind if value.layout is torch.strided else f"a tensor of the layout {str(value.layout).removeprefix('torch.')}"
+    )
+    raise SourceError(
+        f"output {number} of the model is {kind}",
+        code="output",
+        hint="return dense tensors that lie on the CPU, as the inputs do",
+        **job.place("source"),
+    )
+
+
+def calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """Every call of a graph and of the graphs nested in it."""
+    for inner in module.modules():
+        if isinstance(inner, torch.fx.GraphModule):
+            yield from (node for node in inner.graph.nodes if node.op == "call_function")
+
+
+def is_switched_off(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator that may draw random numbers draws none, because an argument says so."""
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name not in _SWITCHES:
+            continue
+        if argument.name in kwargs:
+            value = kwargs[argument.name]
+        elif position < len(args):
+            value = args[position]
+        else:
+            value = argument.default_value
+        if isinstance(value, bool | int | float) and not value:
+            return True
+    return False

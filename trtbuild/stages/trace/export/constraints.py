@@ -1,0 +1,182 @@
+"""What to write in the manifest when torch.export finds that a declared dimension cannot be as free as it says.
+
+torch reports in its own words, about the dims that we named `torch_name`: this module turns the report round. It is pure
+text in, text out; the forms are those of torch 2.9 to 2.13 (``ShapeEnv.produce_guards`` and ``_suggest_fixes``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
+from trtbuild.core.model.spec import Input
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What is wrong and what to write. `path` is the dotted place in the model, for its origin."""
+
+    text: str
+    hint: str
+    path: str
+
+
+def torch_name(symbol: int) -> str:
+    """The name under which symbol number `symbol` is handed to torch (its unit, where it has a ``multiple_of``)."""
+    return f"trtdim{symbol}"
+
+
+def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
+    """The axes that a symbol stands at, as a manifest writes them: ``image.2``."""
+    return [
+        f"{entry.name}.{number}"
+        for entry, shape in zip(inputs, plan.shapes, strict=True)
+        for number, axis in enumerate(shape)
+        if isinstance(axis, SymbolAxis) and axis.symbol == symbol
+    ]
+
+
+def describe(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
+    """``dim 'height' (image.2)``."""
+    name = plan.symbols[symbol].name
+    places = places_of(plan, inputs, symbol)
+    return f"axis {places[0]}" if _is_unnamed(name, places) else f"dim {name!r} ({', '.join(places)})"
+
+
+def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[Violation]:
+    """Every violation that torch's message reports; empty where it has no form that is known."""
+    found: list[Violation] = []
+    _, _, suggestions = message.partition("Suggested fixes:")
+    for line in suggestions.splitlines():
+        match = re.fullmatch(r"\s*trtdim(\d+) = (.+?)\s*", line)
+        if match and int(match[1]) < len(plan.symbols):
+            found.append(_suggestion(int(match[1]), match[2], plan, inputs))
+    if found:
+        return found
+    for line in message.splitlines():
+        match = re.match(r"\s*- .*?\btrtdim(\d+)\b", line)
+        if match and int(match[1]) < len(plan.symbols):
+            symbol = int(match[1])
+            fixed = re.search(r"specialized it to be a constant \((\d+)\)", line)
+            if fixed:  # of a derived dim: the size itself, and no suggestion
+                found.append(_fixed(symbol, int(fixed[1]), plan, inputs))
+                continue
+            reason = _reason(line, plan, inputs)
+            found.append(
+                Violation(
+                    f"{describe(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
+                    _static_hint(plan, inputs, symbol, None),
+                    _path(plan, inputs, symbol),
+                )
+            )
+    return found
+
+
+def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
+    what = describe(plan, inputs, symbol)
+    places = places_of(plan, inputs, symbol)
+    unit = plan.symbols[symbol].multiple_of
+    name = plan.symbols[symbol].name
+    path = _path(plan, inputs, symbol)
+    if re.fullmatch(r"\d+", fix):
+        return _fixed(symbol, int(fix) * unit, plan, inputs)
+    match = re.fullmatch(r"(\d+)\*_trtdim\d+", fix)
+    if match:
+        step = int(match[1]) * unit
+        return Violation(
+            f"{what} may have any size that is a multiple of {unit}, but the model needs a multiple of {step}"
+            if unit > 1
+            else f"{what} may have any size, but the model needs a multiple of {step}",
+            f"write dims: {{{name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}",
+            path,
+        )
+    match = re.fullmatch(r"trtdim(\d+)", fix)
+    if match and int(match[1]) < len(plan.symbols):
+        other = int(match[1])
+        both = [*places_of(plan, inputs, other), *places]
+        shared = plan.symbols[other].name
+        return Violation(
+            f"{what} must always be as long as {describe(plan, inputs, other)}, but they are declared as two dims",
+            f"name one dim for all places: dims: {{{shared}: {{at: [{', '.join(both)}]}}}}",
+            path,
+        )
+    match = re.fullmatch(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fix)
+    if match:
+        low = int(match[1]) * unit if match[1] else None
+        high = int(match[2]) * unit if match[2] else None
+        wanted = " and ".join([f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None))
+        declared = plan.symbols[symbol]
+        return Violation(
+            f"{what} is declared {declared.min}..{declared.max}, but the model needs {wanted}",
+            f"change the profiles so that {places[0]} is {wanted}; a branch on this size in the model can be two models, "
+            "each with its own profiles",
+            path,
+        )
+    relation = _named(fix, plan, inputs)
+    return Violation(
+        f"{what} must always be {relation}, but it is declared as a dim of its own",
+        f"a manifest cannot say this relation: derive {places[0]}'s size inside the model, or make it static "
+        f"(the same min, opt and max in all profiles)",
+        path,
+    )
+
+
+def _fixed(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
+    return Violation(
+        f"{describe(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
+        _static_hint(plan, inputs, symbol, size),
+        _path(plan, inputs, symbol),
+    )
+
+
+def _static_hint(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
+    place = places_of(plan, inputs, symbol)[0]
+    number = f"{size} " if size is not None else "one size "
+    return (
+        f"make it static: write {number}as min, opt and max of {place} in every profile; or keep the model from turning "
+        "this size into a Python number (int(), len(), a list of shapes, a branch)"
+    )
+
+
+def _reason(line: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
+    text = line.strip().removeprefix("- ")
+    match = re.search(r"satisfy the generated guard (.+?)\.?$", text)
+    if match:
+        return f"the model only works where {_named(match[1], plan, inputs)}"
+    return _named(text, plan, inputs)
+
+
+def _named(text: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
+    """torch's expression in the manifest's names."""
+    text = re.sub(r" = L(?:\['?\w+'?\])+\.size\(\)\[\d+\]", "", text)
+    text = re.sub(
+        r"L\['(\w+)'\](?:\['?(\w+)'?\])?\.size\(\)\[(\d+)\]",
+        lambda m: f"{_input_name(m[1], m[2], inputs)}.{m[3]}",
+        text,
+    )
+
+    def name(match: re.Match[str]) -> str:
+        symbol = int(match[1])
+        return plan.symbols[symbol].name if symbol < len(plan.symbols) else match[0]
+
+    return re.sub(r"\b_?trtdim(\d+)\b", name, text)
+
+
+def _input_name(argument: str, item: str | None, inputs: Sequence[Input]) -> str:
+    if item is not None and item.isdigit() and argument not in {entry.name for entry in inputs}:
+        positional = [entry.name for entry in inputs if not entry.keyword]
+        return positional[int(item)] if int(item) < len(positional) else argument
+    return item if item is not None and not item.isdigit() else argument
+
+
+def _path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
+    places = places_of(plan, inputs, symbol)
+    name = plan.symbols[symbol].name
+    return f"inputs.{places[0].rpartition('.')[0]}" if _is_unnamed(name, places) else f"dims.{name}"
+
+
+def _is_unnamed(name: str, places: Sequence[str]) -> bool:
+    """Whether `trtbuild.core.model.shapes` made the name up: ``<input>_<axis>``."""
+    return len(places) == 1 and name.rstrip("_") == places[0].replace(".", "_")

@@ -1,0 +1,191 @@
+"""Where export guessed: sizes inside the declared ranges at which one of its guards does not hold.
+
+torch.export reports a guard on one named dim that fails inside its range. It keeps silent about three kinds, which were
+found by trial (torch 2.13): guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``), relations between
+two dims (``h <= w``), and sizes that it takes for other than 1. They stand in the program's guards, so each is evaluated
+over the ranges, and `proof` tries the sizes that break it: if model and program agree there too, nothing was lost.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
+from trtbuild.core.model.spec import Input
+from trtbuild.stages.trace.export.constraints import places_of
+
+#: Sizes that are tried for one guard: all of them where there are no more than this.
+_TRIED = 4_000
+#: Guards whose failing sizes are proven beside the profiles' own.
+_GUESSES = 12
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Sizes of all symbols at which the guard `text` fails, and what to write if that matters."""
+
+    sizes: tuple[int, ...]
+    text: str
+    hint: str | None = None
+
+
+def guesses(
+    guards: Iterable[str],
+    arguments: Mapping[str, Any],
+    plan: ShapePlan,
+    inputs: Sequence[Input],
+    points: Iterable[tuple[int, ...]] = (),
+) -> list[Guess]:
+    """Sizes that break guards. `arguments` is how forward receives its inputs, each tensor replaced by the number of the
+    manifest's input. A guard that one of `points` (or a guess before it) breaks needs no guess of its own."""
+    found: list[Guess] = []
+    tried = list(points)
+    for code in guards:
+        guard = _Guard.read(code, arguments, plan, inputs)
+        if guard is None or not guard.symbols:
+            continue
+        failing = guard.failing()
+        if not failing or any(not guard.holds([sizes[s] for s in guard.symbols]) for sizes in tried):
+            continue
+        for values in dict.fromkeys((failing[0], failing[len(failing) // 2])):
+            sizes = [symbol.example for symbol in plan.symbols]
+            for symbol, size in zip(guard.symbols, values, strict=True):
+                sizes[symbol] = size
+            found.append(Guess(tuple(sizes), guard.text, guard.hint()))
+            tried.append(tuple(sizes))
+        if len(found) >= _GUESSES:
+            break
+    return found
+
+
+class _Guard:
+    """A guard as a function of the symbols that it speaks of."""
+
+    def __init__(
+        self, code: Any, names: Mapping[str, int | SymbolAxis], text: str, plan: ShapePlan, inputs: Sequence[Input]
+    ) -> None:
+        self.text = text
+        self._code = code
+        self._names = names
+        self._plan = plan
+        self._inputs = inputs
+        self.symbols = tuple(sorted({axis.symbol for axis in names.values() if isinstance(axis, SymbolAxis)}))
+
+    @classmethod
+    def read(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> _Guard | None:
+        """None for a guard that speaks of something else than sizes of inputs."""
+        reader = _SizeReader(arguments, plan, inputs)
+        try:
+            tree = reader.visit(ast.parse(code.strip(), mode="eval"))
+        except (SyntaxError, LookupError, ValueError, TypeError):
+            return None
+        if any(isinstance(node, ast.Name) and node.id == "L" for node in ast.walk(tree)):
+            return None
+        text = ast.unparse(tree)
+        for name, place in reader.places.items():
+            text = text.replace(name, place)
+        guard = cls(compile(ast.fix_missing_locations(tree), "<guard>", "eval"), reader.names, text, plan, inputs)
+        try:
+            guard.holds([plan.symbols[symbol].example for symbol in guard.symbols])
+        except Exception:
+            return None
+        return guard
+
+    def holds(self, values: Sequence[int]) -> bool:
+        by_symbol = dict(zip(self.symbols, values, strict=True))
+        names = {
+            name: by_symbol[axis.symbol] if isinstance(axis, SymbolAxis) else axis for name, axis in self._names.items()
+        }
+        try:
+            return bool(eval(self._code, _NAMESPACE, names))
+        except (ZeroDivisionError, OverflowError):
+            return False
+
+    def failing(self) -> list[tuple[int, ...]]:
+        """Sizes at which it fails, smallest first; from a sample where there are too many to try."""
+        share = max(2, int(_TRIED ** (1 / len(self.symbols))))
+        ranges = [_sample(self._plan.symbols[symbol], share) for symbol in self.symbols]
+        return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
+
+    def hint(self) -> str | None:
+        """What to write so that it always holds, where that can be said of one dim."""
+        if len(self.symbols) != 1:
+            return None
+        (number,) = self.symbols
+        symbol = self._plan.symbols[number]
+        sizes = _sample(symbol, _TRIED)
+        good = [size for size in sizes if self.holds([size])]
+        if not good:
+            return None
+        step = math.gcd(*good)
+        places = places_of(self._plan, self._inputs, number)
+        if step > symbol.multiple_of and all(size in set(good) for size in sizes if size % step == 0):
+            return f"write dims: {{{symbol.name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}"
+        if all(size in set(good) for size in sizes if good[0] <= size <= good[-1]):
+            return f"change the profiles so that {places[0]} is at least {good[0]} and at most {good[-1]}"
+        return None
+
+
+class _SizeReader(ast.NodeTransformer):
+    """Replaces ``L['x'].size()[2]`` by a name, and remembers which axis that is."""
+
+    def __init__(self, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> None:
+        self._arguments = arguments
+        self._plan = plan
+        self._inputs = inputs
+        self.names: dict[str, int | SymbolAxis] = {}
+        self.places: dict[str, str] = {}
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        call = node.value
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "size"):
+            return self.generic_visit(node)
+        number = self._lookup(call.func.value)
+        axis = ast.literal_eval(node.slice)
+        name = f"_size_{number}_{axis}_"
+        self.names[name] = self._plan.shapes[number][axis]
+        self.places[name] = f"{self._inputs[number].name}.{axis}"
+        return ast.Name(name, ast.Load())
+
+    def _lookup(self, node: ast.expr) -> int:
+        path: list[Any] = []
+        while isinstance(node, ast.Subscript):
+            path.append(ast.literal_eval(node.slice))
+            node = node.value
+        if not (isinstance(node, ast.Name) and node.id == "L"):
+            raise ValueError("no local of forward")
+        found: Any = self._arguments
+        for key in reversed(path):
+            found = found[key]
+        if not isinstance(found, int):
+            raise ValueError("no input")
+        return found
+
+
+def arguments_by_number(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
+    """How forward receives its inputs, each tensor replaced by the number of the manifest's input."""
+    args = [number for number, entry in enumerate(inputs) if not entry.keyword]
+    kwargs = {entry.name: number for number, entry in enumerate(inputs) if entry.keyword}
+    bound = dict(signature.bind(*args, **kwargs).arguments)
+    return kwargs | bound
+
+
+def _sample(symbol: Any, count: int) -> list[int]:
+    """Sizes of a symbol: all, or the low end, the high end and an even spread between them."""
+    sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
+    if len(sizes) <= count:
+        return list(sizes)
+    third = max(1, count // 3)
+    spread = sizes[:: max(1, len(sizes) // third)]
+    return sorted({*sizes[:third], *sizes[-third:], *spread})
+
+
+_NAMESPACE = {**SYMPY_INTERP, "math": math, "inf": math.inf}

@@ -1,0 +1,111 @@
+"""The inputs of a model that comes as a graph of its own, and what the manifest declares: that one fits the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trtbuild.core.model.shapes import Axis, SymbolAxis
+from trtbuild.core.model.spec import Input
+from trtbuild.core.values.expressions import Expression
+from trtbuild.core.values.nearest import nearest
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.export.constraints import describe
+from trtbuild.stages.trace.job import TraceJob
+
+
+def refuse_other_names(given: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
+    """Raise SourceError where the model's inputs, by name, are not those of the manifest. The order does not matter.
+
+    `place` is where the model lacks what the manifest declares, if that is known.
+    """
+    target, declared = job.source.target, [entry.name for entry in job.inputs]
+    for name in declared:
+        if name not in given:
+            like = nearest(name, [other for other in given if other not in declared])
+            raise SourceError(
+                f"{target} has no input {name!r}",
+                code="signature",
+                hint=(f"did you mean {like!r}? " if like else "") + f"its inputs are: {', '.join(given) or 'none'}",
+                **job.place(f"inputs.{name}", "inputs"),
+            )
+    for name in given:
+        if name not in declared:
+            raise SourceError(
+                f"{target} has an input {name!r}, which the manifest does not declare",
+                code="signature",
+                hint=f"add `{name}` to inputs, and its shapes to the profiles",
+                **(place or job.place("inputs", "source")),
+            )
+
+
+def refuse_misfit(
+    entry: Input, shape: Sequence[Axis], dtype: str, sizes: Sequence[int | None], job: TraceJob, place: Any = None
+) -> None:
+    """Raise SourceError where an input of the model is not what the manifest says. A size of None is dynamic.
+
+    A size that is fixed in the model is static in the manifest; one that is dynamic may be either.
+    """
+    target = job.source.target
+    place = place or job.place(f"inputs.{entry.name}")
+    if dtype != entry.dtype or len(sizes) != len(shape):
+        axes = "1 axis" if len(sizes) == 1 else f"{len(sizes)} axes"
+        raise SourceError(
+            f"input {entry.name!r} of {target} is {dtype} with {axes}; the manifest says {entry.dtype} with {len(shape)}",
+            code="signature",
+            hint=f"write inputs: {{{entry.name}: {{dtype: {dtype}}}}}" if dtype != entry.dtype else None,
+            **place,
+        )
+    for number, (axis, size) in enumerate(zip(shape, sizes, strict=True)):
+        if size is None or size == axis:
+            continue
+        where = f"{entry.name}.{number}"
+        if isinstance(axis, SymbolAxis):
+            symbol = job.shapes.symbols[axis.symbol]
+            said = f"the profiles say {symbol.min}..{symbol.max} for {describe(job.shapes, job.inputs, axis.symbol)}"
+        else:
+            said = f"the profiles say {axis}"
+        raise SourceError(
+            f"{where} of {target} is fixed to {size}; {said}",
+            code="range",
+            hint=f"give it a dynamic size there, or write {size} in every profile"
+            if isinstance(axis, SymbolAxis)
+            else f"write {size} in every profile, or give it that size",
+            **place,
+        )
+
+
+def expression(axis: Axis, job: TraceJob) -> Expression:
+    """A declared axis as a size expression, in the graph's units (``multiple_of × symbol``)."""
+    if isinstance(axis, int):
+        return axis
+    unit = job.shapes.symbols[axis.symbol].multiple_of
+    return ["sym", axis.symbol] if unit == 1 else ["mul", unit, ["sym", axis.symbol]]
+
+
+def interface_of(
+    job: TraceJob, weights: Sequence[dict[str, Any]], outputs: Sequence[tuple[str, str, Sequence[Expression]]]
+) -> dict[str, Any]:
+    """The interface of such a model, in the form of `trtbuild.stages.trace.export.interface`: one output is a tensor,
+    several
+    are a tuple in the model's order. `outputs` are (name, dtype, shape)."""
+    leaves = [{"kind": "tensor", "index": index} for index in range(len(outputs))]
+    return {
+        "weights": list(weights),
+        "aliases": {},
+        "unused": [],
+        "inputs": [
+            {
+                "name": entry.name,
+                "keyword": entry.keyword,
+                "dtype": entry.dtype,
+                "shape": [expression(axis, job) for axis in shape],
+            }
+            for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
+        ],
+        "outputs": [{"name": name, "dtype": dtype, "shape": list(shape)} for name, dtype, shape in outputs],
+        "output_tree": leaves[0] if len(leaves) == 1 else {"kind": "tuple", "items": leaves},
+        "symbols": [
+            {"name": s.name, "min": s.min, "max": s.max, "multiple_of": s.multiple_of} for s in job.shapes.symbols
+        ],
+    }

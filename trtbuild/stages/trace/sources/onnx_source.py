@@ -1,0 +1,242 @@
+"""``onnx:`` sources: an ONNX file, with its external data, becomes a checked graph over the manifest's inputs and dims.
+
+Rules
+1. The file is read here and by nobody after: it and the files of its external data are dependencies, and what is not in
+   the graph (names of nodes and values, documentation, metadata, how numbers are stored) is in no later key.
+2. Inputs go by their names. They get the manifest's shapes: a dynamic size becomes the manifest's symbol or number; a fixed
+   one must be the manifest's. Outputs keep their names and their order.
+3. Large initializers are weights (blobs, by slot): `trtbuild.stages.trace.sources.onnx_weights`.
+4. An output's size is a symbol of the manifest where ONNX's shape inference says so, else known by running only.
+5. Only ONNX's own operators: of others there is nothing to go by. A model's own functions are written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.inliner
+import onnx.shape_inference
+import torch
+
+from trtbuild.core.model.shapes import SymbolAxis
+from trtbuild.core.partition.partitions import TensorType
+from trtbuild.core.values.expressions import Expression
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.sources.declared_inputs import expression, interface_of, refuse_misfit, refuse_other_names
+from trtbuild.stages.trace.sources.graph_forms import Given
+from trtbuild.stages.trace.sources.onnx_weights import (
+    all_initializers,
+    all_nodes,
+    dtype_name,
+    lift_constants,
+    location_of,
+    take_weights,
+)
+from trtbuild.stages.trace.user_code.frames import first_lines
+
+#: Makes the blob of a model, its first inputs being weights: (model, number of weights, types of inputs, sizes of outputs,
+#: example shapes of inputs) → bytes.
+MakeBlob = Callable[
+    [onnx.ModelProto, int, Sequence[TensorType], Sequence[Sequence[Expression]], Sequence[Sequence[int]]], bytes
+]
+
+_OWN_DOMAINS = ("", "ai.onnx")
+
+
+def read_onnx(job: TraceJob, project: Path, make_blob: MakeBlob) -> Given:
+    """The model of an ONNX file. Raises SourceError."""
+    path = project / job.source.target
+    model = _loaded(path, job)
+    graph = model.graph
+    _refuse_strangers(model, job)
+    _name_nodes(graph)
+    held = {tensor.name for tensor in graph.initializer}
+    inputs = {
+        value.name: value for value in graph.input if value.name not in held
+    }  # before IR 4 weights were inputs too
+    refuse_other_names(list(inputs), job)
+    for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
+        _check(inputs[entry.name], entry, shape, job)
+    lift_constants(graph)
+    weights = take_weights(graph, path.parent, job)
+    graph.ClearField("input")
+    for name, value in weights.items():
+        graph.input.append(onnx.helper.make_tensor_value_info(name, _element(value), list(value.shape)))
+    graph.input.extend(
+        _with_sizes(inputs[entry.name], shape) for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
+    )
+    outputs = _inferred(model, job)
+    types = [
+        TensorType(entry.dtype, tuple(expression(axis, job) for axis in shape))
+        for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
+    ]
+    named = [(value.name, dtype_name(value.type.tensor_type.elem_type), sizes) for value, sizes in outputs]
+    described = [
+        {"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "persistent": True}
+        for name, value in weights.items()
+    ]
+    return Given(
+        make_blob(model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example),
+        interface_of(job, described, named),
+        list(enumerate(weights.values())),
+    )
+
+
+def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
+    place, target = job.place("source"), job.source.target
+    if not path.is_file():
+        raise SourceError(f"{target} does not exist", code="source", **place)
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:
+        raise SourceError(
+            f"{target} is no ONNX model: {first_lines(str(error), 1)}",
+            code="source",
+            hint="write it with torch.onnx.export or onnx.save",
+            **place,
+        ) from error
+    for tensor in all_initializers(model.graph):
+        location = location_of(tensor)
+        if location is not None and not (path.parent / location).is_file():
+            raise SourceError(
+                f"{target} keeps the data of {tensor.name!r} in {location!r}, which is not beside it",
+                code="source",
+                hint="copy the file's external data along with it",
+                **place,
+            )
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    return model
+
+
+def _refuse_strangers(model: onnx.ModelProto, job: TraceJob) -> None:
+    place = job.place("source")
+    for node in all_nodes(model.graph):
+        if node.domain not in _OWN_DOMAINS:
+            raise SourceError(
+                f"node {node.name!r} of {job.source.target} is {node.domain}.{node.op_type}, and only ONNX's own operators "
+                "can be built",
+                code="onnx",
+                hint="export the model without operators of other domains",
+                **place,
+            )
+        if any(a.type in (onnx.AttributeProto.GRAPHS, onnx.AttributeProto.TENSORS) for a in node.attribute):
+            raise SourceError(
+                f"node {node.name!r} of {job.source.target} has a list of graphs or tensors as an attribute",
+                code="onnx",
+                **place,
+            )
+    if model.graph.sparse_initializer:
+        raise SourceError(
+            f"{job.source.target} has sparse initializers", code="onnx", hint="store them as dense tensors", **place
+        )
+    for value in [*model.graph.input, *model.graph.output]:
+        if not value.type.HasField("tensor_type"):
+            raise SourceError(
+                f"{value.name!r} of {job.source.target} is no tensor", code="onnx", hint="engines take tensors", **place
+            )
+    names = [value.name for value in model.graph.output]
+    taken = {entry.name for entry in job.inputs}
+    for name in names:
+        if names.count(name) > 1 or name in taken:
+            raise SourceError(
+                f"output {name!r} of {job.source.target} has the name of another input or output",
+                code="onnx",
+                hint="give it a name of its own, by way of an Identity",
+                **place,
+            )
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    """A name for each node, for people: its own, or its operator and number."""
+    for number, node in enumerate(graph.node):
+        node.name = node.name or f"{node.op_type}_{number}"
+
+
+def _check(value: onnx.ValueInfoProto, entry: Any, shape: Any, job: TraceJob) -> None:
+    tensor = value.type.tensor_type
+    dtype = dtype_name(tensor.elem_type)
+    if tensor.HasField("shape"):
+        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+    else:
+        sizes = [None] * len(shape)
+    refuse_misfit(entry, shape, dtype, sizes, job)
+
+
+def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    return copy
+
+
+def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:
+    """An input of the manifest's shape; symbol k is called as no file calls one."""
+    sizes = [_size_name(axis.symbol) if isinstance(axis, SymbolAxis) else axis for axis in shape]
+    return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
+
+
+def _size_name(symbol: int) -> str:
+    return f"trtbuild:symbol:{symbol}"
+
+
+def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInfoProto, list[Expression]]]:
+    """The outputs of a model, which is checked here, and their sizes as far as shape inference tells them (rule 4)."""
+    graph = model.graph
+    graph.ClearField("value_info")
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+        value.type.tensor_type.shape.SetInParent()  # the checker wants one, and many files have none
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:
+        raise SourceError(
+            f"{job.source.target} is no valid ONNX model: {first_lines(str(error), 3)}",
+            code="source",
+            hint=f"onnx {onnx.__version__} checks it; export it again",
+            **job.place("source"),
+        ) from error
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        known = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+    except Exception as error:
+        raise SourceError(
+            f"the shapes of {job.source.target} do not fit together at the manifest's inputs: {first_lines(str(error), 3)}",
+            code="onnx",
+            hint="correct the profiles' shapes, or the model",
+            **job.place("source"),
+        ) from error
+    names = {_size_name(number): number for number in range(len(job.shapes.symbols))}
+    found: list[tuple[onnx.ValueInfoProto, list[Expression]]] = []
+    unknown = 0
+    for value, told in zip(graph.output, known.output, strict=True):
+        tensor = told.type.tensor_type
+        if not tensor.HasField("shape"):
+            raise SourceError(
+                f"the number of axes of output {value.name!r} of {job.source.target} is not known",
+                code="onnx",
+                hint="give its operators constant axes and shapes",
+                **job.place("source"),
+            )
+        sizes: list[Expression] = []
+        for size in tensor.shape.dim:
+            if size.HasField("dim_value"):
+                sizes.append(size.dim_value)
+            elif size.dim_param in names:
+                sizes.append(expression(SymbolAxis(names[size.dim_param]), job))
+            else:
+                sizes.append(["data", unknown])
+                unknown += 1
+        found.append((value, sizes))
+        value.type.CopyFrom(told.type)
+    return found
+
+
+def _element(value: torch.Tensor) -> int:
+    name = str(value.dtype).removeprefix("torch.")
+    found: int = onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper()))
+    return found

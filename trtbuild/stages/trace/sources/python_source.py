@@ -1,0 +1,165 @@
+"""``python:`` sources: the callable of a project's own module, and the module that it returns.
+
+What is wrong is told where it is mended: at the callable when it returns something else, in the manifest when it names
+something that is not there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trtbuild.core.values.nearest import nearest
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.export.checks import refuse_training_mode
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.user_code.advice import misspelt_module
+from trtbuild.stages.trace.user_code.frames import Frames
+
+
+def load_python(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
+    """The module that the callable of `job.source` returns. Raises SourceError."""
+    target, place = job.source.target, job.place("source.python", "source")
+    found = named(job, project, frames)
+    if isinstance(found, torch.nn.Module) and not job.source.kwargs:
+        model: Any = found
+    elif not callable(found):
+        raise SourceError(
+            f"{target} is {_kind(found)}; it must be a function or class that returns a torch.nn.Module",
+            hint="name the function that builds the model, such as `def build(): return Net().eval()`",
+            **place,
+        )
+    else:
+        place = frames.definition(found) or place
+        model = _call(found, job, frames)
+    if not isinstance(model, torch.nn.Module):
+        raise SourceError(
+            f"{target} returned {_kind(model)}; it must return a torch.nn.Module", hint=_return_hint(model), **place
+        )
+    refuse_training_mode(model, job, place)
+    return model
+
+
+def named(job: TraceJob, project: Path, frames: Frames) -> Any:
+    """What the source's ``module:name`` names."""
+    module_name, _, path = job.source.target.partition(":")
+    place = job.place(f"source.{job.source.kind}", "source")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise SourceError(
+                f"there is no module {module_name!r}",
+                code="import",
+                hint=_module_hint(module_name, path, job, project),
+                **place,
+            ) from None
+        frames.raise_from(error, f"importing {module_name} fails", code="import", fallback=place)
+    except BaseException as error:
+        frames.raise_from(error, f"importing {module_name} fails", code="import", fallback=place)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise SourceError(
+                f"module {module_name!r} has no {path!r}",
+                code="import",
+                hint=_name_hint(name, found, module_name, path),
+                **place,
+            )
+        found = getattr(found, name)
+    return found
+
+
+def _module_hint(name: str, path: str, job: TraceJob, project: Path) -> str:
+    if name.endswith(".py"):
+        return f'modules are named without .py: write "{name.removesuffix(".py")}:{path}"'
+    like = misspelt_module(name, [project / root for root in job.source.roots])
+    places = "the project" if job.source.roots == (".",) else ", ".join(f"{root}/" for root in job.source.roots)
+    looked = f"it is looked for in {places} and among what is installed"
+    return f"did you mean {like!r}? {looked}" if like else looked
+
+
+def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
+    """The names that somebody may have meant: what is defined there, not what is imported."""
+    own = sorted(
+        key
+        for key, value in vars(holder).items()
+        if key[0] != "_" and callable(value) and getattr(value, "__module__", None) == module_name
+    )
+    like = nearest(name, own)
+    before = path.rpartition(".")[0]
+    has = f"{module_name}:{before} has" if before and hasattr(holder, "__qualname__") else "it has"
+    listed = f"{has}: {', '.join(own)}" if own else f"{has} no function or class of its own"
+    return f"did you mean {like!r}? {listed}" if like else listed
+
+
+def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
+    kwargs = plain(job.source.kwargs)
+    refuse_kwargs(function, kwargs, job)
+    # uninitialized memory is filled, so that torch.empty is the same in every process
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        return function(**kwargs)
+    except BaseException as error:
+        shown = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
+        frames.raise_from(
+            error, f"{job.source.target}({shown}) fails", code="source", fallback=job.place("source.kwargs", "source")
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob, given: int = 0) -> None:
+    """Raise SourceError where the manifest's kwargs are not what the callable takes behind its first `given` arguments."""
+    try:
+        signature = inspect.signature(function)
+        parameters = dict(list(signature.parameters.items())[given:])
+        signature.bind(*[None] * given, **kwargs)
+        return
+    except ValueError:  # a callable that does not tell what it takes
+        return
+    except TypeError as error:
+        said = str(error)
+    named = [name for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = next((name for name in kwargs if name not in named and not any_name), None)
+    takes = f"it takes {signature.replace(return_annotation=inspect.Signature.empty)}"
+    if unknown is not None:
+        like = nearest(unknown, named)
+        text = f"{job.source.target} takes no argument {unknown!r}"
+        hint = f"did you mean {like!r}? {takes}" if like else takes
+    else:
+        needed = [name for name, p in parameters.items() if p.default is p.empty and name in named]
+        lacking = [name for name in needed if name not in kwargs]
+        text = f"{job.source.target} needs a value for {', '.join(map(repr, lacking)) or said}"
+        hint = f"write kwargs: {{{', '.join(f'{name}: …' for name in lacking)}}} beside `{job.source.kind}:`; {takes}"
+    raise SourceError(
+        text, code="source", hint=hint, **job.place("source.kwargs", f"source.{job.source.kind}", "source")
+    )
+
+
+def plain(value: Any) -> Any:
+    """Mappings and sequences of a job as the dicts and lists that a YAML reader would give."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing (None)"
+    return f"the class {value.__qualname__}" if isinstance(value, type) else f"a value of type {type(value).__name__}"
+
+
+def _return_hint(value: object) -> str:
+    if value is None:
+        return "add `return model` at its end"
+    if isinstance(value, type) and issubclass(value, torch.nn.Module):
+        return f"return an instance: `return {value.__name__}(…).eval()`"
+    return "return the module alone" if isinstance(value, tuple) else "return the module itself"

@@ -1,0 +1,205 @@
+"""``torchscript:`` sources: PyTorch's own converter makes a graph of the script, and the script stays the truth.
+
+Rules
+1. The converter (``torch._export.converter.TS2EPConverter``, torch 2.9 to 2.13) is used up to its graph. Its own last step
+   exports that graph with ``Dim.AUTO``, which drops guards; here the graph is exported under the manifest's dims, as every
+   other source is.
+2. Whoever calls the module calls the script; only torch.export sees the converted graph. So the proof of a trace compares
+   with TorchScript itself, at the min and max of every profile.
+3. The converter writes to the script that it is given, so it gets one of its own; weights are the script's, by its names.
+   Tensors that the converter lifted out of the graph are buffers that no weights file has.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.examples import call_arguments, tensors
+from trtbuild.stages.trace.export.checks import refuse_training_mode
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.user_code.advice import value_advice
+from trtbuild.stages.trace.user_code.frames import Frames
+
+
+class _Argument(NamedTuple):
+    """An argument of a script's forward. `default` is its value where it need not be given."""
+
+    name: str
+    optional: bool
+    default: Any
+
+
+def load_torchscript(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
+    """The module of a TorchScript file: called, it runs the script; exported, its converted graph. Raises SourceError."""
+    script = _loaded(job, project, frames)
+    if not hasattr(script, "forward"):
+        raise SourceError(
+            f"{job.source.target} has no method forward",
+            hint="save the module that is to be called: torch.jit.save(torch.jit.script(model.eval()), path)",
+            **job.place("source"),
+        )
+    refuse_training_mode(script, job)
+    arguments = _arguments(script)
+    values = _values(arguments, job)
+    graph = _converted(_loaded(job, project, frames), values, job, frames)
+    return _module(graph, script, arguments, _structure(script, values, job, frames))
+
+
+def _loaded(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptModule:
+    place = job.place("source")
+    path = project / job.source.target
+    if not path.is_file():
+        raise SourceError(f"{job.source.target} does not exist", code="source", **place)
+    try:
+        script: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu")
+        return script
+    except Exception as error:
+        frames.raise_from(
+            error,
+            f"torch.jit.load cannot read {job.source.target}",
+            code="source",
+            hint="write it with `torch.jit.save(torch.jit.script(model.eval()), path)`, or with torch.jit.trace",
+            fallback=place,
+        )
+
+
+def _arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
+    schema = script.forward.schema
+    return [
+        _Argument(each.name, each.has_default_value(), each.default_value if each.has_default_value() else None)
+        for each in schema.arguments[1:]
+    ]
+
+
+def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
+    """The value of each argument at the example. Raises SourceError where the manifest's inputs do not fit."""
+    positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
+    names = [each.name for each in arguments]
+    given = dict(zip(names, positional, strict=False)) | keyword
+    lacking = [each.name for each in arguments if not each.optional and each.name not in given]
+    unknown = [name for name in keyword if name not in names or name in names[: len(positional)]]
+    if len(positional) > len(names) or lacking or unknown:
+        declared = [entry.name + " (keyword)" * entry.keyword for entry in job.inputs]
+        raise SourceError(
+            f"{job.source.target} takes ({', '.join(names)}); the manifest declares {', '.join(declared)}",
+            code="signature",
+            hint="positional inputs go by their order, `keyword: true` passes an input by its name",
+            **job.place("inputs", *(f"inputs.{entry.name}" for entry in job.inputs)),
+        )
+    return tuple(given.get(each.name, each.default) for each in arguments)
+
+
+def _converted(
+    script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
+) -> torch.fx.GraphModule:
+    from torch._export.converter import TS2EPConverter
+
+    class Converter(TS2EPConverter):
+        """Ends before the converter's own export (rule 1)."""
+
+        graph: torch.fx.GraphModule
+
+        def retrace_as_exported_program(self, gm: torch.fx.GraphModule, name_to_constant: Any) -> Any:
+            self.graph = gm
+            return SimpleNamespace(state_dict=dict(script.state_dict()))
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            converter = Converter(script, values)
+            converter.convert()
+    except Exception as error:
+        frames.raise_from(
+            error,
+            f"PyTorch's converter from TorchScript cannot convert {job.source.target}",
+            code="export",
+            hint="export the model from its Python source instead (`python:`), or save it with torch.jit.trace, which "
+            "leaves no branches in the script",
+            fallback=job.place("source"),
+        )
+    return converter.graph
+
+
+def _structure(
+    script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
+) -> pytree.TreeSpec:
+    """How the script returns its tensors: the converter's graph returns lists where it returns tuples."""
+    try:
+        with torch.no_grad():
+            result = script(*values)
+    except Exception as error:
+        shapes = ", ".join(
+            f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, job.shapes.example, strict=True)
+        )
+        frames.raise_from(
+            error,
+            f"the model itself fails at the example shapes: {shapes}",
+            code="eager",
+            hint=value_advice(error, job.inputs)
+            or "these are the first profile's opt (or 2, where that is 0 or 1): correct the profiles, or the model",
+            fallback=job.place("source"),
+        )
+    return pytree.tree_flatten(result)[1]
+
+
+def _module(
+    graph: torch.fx.GraphModule, script: torch.jit.ScriptModule, arguments: list[_Argument], spec: pytree.TreeSpec
+) -> torch.nn.Module:
+    """A module of the script's weights and arguments that runs the script, or the graph while it is exported (rule 2).
+
+    No GraphModule: torch.export interprets such a one instead of calling it.
+    """
+    run_graph = type(graph).forward
+
+    def run(module: torch.nn.Module, given: Mapping[str, Any]) -> Any:
+        values = [
+            each.default if each.optional and given[each.name] is None else given[each.name] for each in arguments
+        ]
+        if not torch.compiler.is_exporting():
+            return script(*values)
+        return pytree.tree_unflatten(pytree.tree_leaves(run_graph(module, *values)), spec)
+
+    module: torch.nn.Module = type("TorchScript", (torch.nn.Module,), {"forward": _forward(arguments, run)})()
+    for name, child in graph.named_children():
+        module.add_module(name, child)
+    own = script.state_dict(keep_vars=True)
+    lifted = [*graph.named_buffers(remove_duplicate=False), *graph.named_parameters(remove_duplicate=False)]
+    for name, value in {**dict(lifted), **own}.items():  # also what the graph does not read: a weights file has it
+        path, _, leaf = name.rpartition(".")
+        holder = _holder(module, path)
+        if hasattr(holder, leaf):
+            delattr(holder, leaf)
+        holder.register_buffer(leaf, value.detach(), persistent=name in own)
+    return module.eval()
+
+
+def _holder(module: torch.nn.Module, path: str) -> torch.nn.Module:
+    """The submodule at a dotted path, made where the graph has none."""
+    for name in path.split(".") if path else ():
+        if name not in module._modules:
+            module.add_module(name, torch.nn.Module())
+        module = module.get_submodule(name)
+    return module
+
+
+def _forward(
+    arguments: list[_Argument], run: Callable[[torch.nn.Module, Mapping[str, Any]], Any]
+) -> Callable[..., Any]:
+    """A method whose parameters are the script's own (its names are identifiers), for whoever asks for its signature."""
+    parameters = ", ".join(each.name + "=None" * each.optional for each in arguments)
+    given = ", ".join(f"{each.name!r}: {each.name}" for each in arguments)
+    namespace: dict[str, Any] = {"_run": run}
+    exec(
+        compile(f"def forward(self, {parameters}):\n    return _run(self, {{{given}}})\n", "<torchscript>", "exec"),
+        namespace,
+    )
+    made: Callable[..., Any] = namespace["forward"]
+    return made

@@ -1,0 +1,145 @@
+"""What to do next about an exception that the user's code raised, where that can be told from the exception.
+
+Rules
+1. Advice is a command or an edit. Where nothing better than the error itself can be said, there is none.
+2. It is told from the exception's type first, and from its text only where torch has no type of its own for it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.error import URLError
+
+from trtbuild.core.model.spec import Input
+from trtbuild.core.values.nearest import nearest
+from trtbuild.core.values.value_ranges import is_beyond
+
+_NO_GPU = re.compile(
+    r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|on a CUDA device but|CUDA driver"
+)
+_DTYPE = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
+_INTEGERS = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
+#: Modules whose exceptions mean that the network was used.
+_CLIENTS = ("requests.", "httpx.", "huggingface_hub.", "urllib3.", "aiohttp.")
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says. The user's code may have raised one whose own text cannot be had."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its text cannot be read: {type(another).__name__})"
+
+
+def advice(error: BaseException, failing_file: str | None = None) -> str | None:
+    """What to do about `error`, None where nothing can be said. `failing_file` is where the user's code raised it."""
+    for find in _FINDERS:
+        found = find(error, failing_file)
+        if found:
+            return found
+    return None
+
+
+def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) -> str | None:
+    """What to do when the model does not take the inputs that the manifest declares."""
+    text = text_of(error)
+    declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
+    if _INTEGERS.search(text):
+        return f"the manifest declares {declared}: indices are integers, such as `{inputs[0].name}: {{dtype: int64}}`"
+    if _DTYPE.search(text):
+        return (
+            f"the manifest declares {declared}: write the dtype that the model takes (`precision` alone says what "
+            "engines compute in)"
+        )
+    fits = isinstance(error, RuntimeError | ValueError | IndexError | AssertionError)
+    return otherwise if fits and not isinstance(error, NotImplementedError | RecursionError) else None
+
+
+def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
+    """What to do when the model does not take the integers that it is tried with, where these are a likely reason."""
+    integers = [entry for entry in inputs if "int" in entry.dtype]
+    if not integers or not is_beyond(text_of(error)):
+        return None
+    unsaid = next((entry for entry in integers if entry.range is None), None)
+    if unsaid is not None:
+        return (
+            "integer inputs are 0 and 1 here; say which values the model takes: "
+            f"`{unsaid.name}: {{dtype: {unsaid.dtype}, range: [LOWEST, HIGHEST]}}`"
+        )
+    told = ", ".join(f"`{entry.name}: {{range: {list(entry.range or ())}}}`" for entry in integers)
+    return f"the values here are from {told}: correct the range, or the model"
+
+
+def misspelt_module(name: str, folders: Sequence[Path]) -> str | None:
+    """The module that was probably meant by `name`, of those that lie in `folders`."""
+    package, _, last = name.rpartition(".")
+    known = set()
+    for folder in folders:
+        place = folder.joinpath(*package.split(".")) if package else folder
+        for entry in place.iterdir() if place.is_dir() else ():
+            if entry.suffix == ".py" or (entry.is_dir() and entry.name.isidentifier()):
+                known.add(entry.stem)
+    like = nearest(last, sorted(known - {"__init__", "__pycache__"}))
+    return f"{package}.{like}" if like and package else like
+
+
+def _missing_module(error: BaseException, failing_file: str | None) -> str | None:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    top = error.name.partition(".")[0]
+    if failing_file and _is_module(Path(failing_file).parent, top):
+        beside = Path(failing_file).parent.name
+        return f"{top} lies beside that file, and imports start at the manifest's folder: `from {beside} import {top}`"
+    if top == error.name or not _found(top):
+        return f"install it where trtbuild runs: {sys.executable} -m pip install {top}"
+    return f"{top} is installed, but has no {error.name}: is it another version than the one that was written for?"
+
+
+def _is_module(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+
+
+def _found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _missing_file(error: BaseException, failing_file: str | None) -> str | None:
+    path = getattr(error, "filename", None)
+    if isinstance(error, FileNotFoundError) and isinstance(path, str) and not Path(path).is_absolute():
+        return f"relative paths start at the project, {Path.cwd()}"
+    return None
+
+
+def _ended(error: BaseException, failing_file: str | None) -> str | None:
+    if isinstance(error, SystemExit):
+        return 'do not end the process there; what is for the command line goes below `if __name__ == "__main__":`'
+    return None
+
+
+def _no_gpu(error: BaseException, failing_file: str | None) -> str | None:
+    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU.search(text_of(error)):
+        return "models are traced on the CPU, with no GPU in sight: build them there (no .cuda(), map_location='cpu')"
+    return None
+
+
+def _no_network(error: BaseException, failing_file: str | None) -> str | None:
+    of_client = type(error).__module__.startswith(_CLIENTS)
+    if of_client or isinstance(error, URLError | ConnectionError):
+        return "a build should not depend on the network: download the file once, and read it from the project"
+    return None
+
+
+_FINDERS: Sequence[Callable[[BaseException, str | None], str | None]] = (
+    _missing_module,
+    _missing_file,
+    _ended,
+    _no_gpu,
+    _no_network,
+)

@@ -1,0 +1,154 @@
+"""What is there now of something that a trace depended on. Standard library only: plans look with it too.
+
+A listing is the names of a directory's entries, directories with a ``/`` behind them; entries of `IGNORED_ENTRIES`
+(derived state) are left out, and in the project itself those of `IGNORED_IN_PROJECT`. A link is the text of a symbolic
+link; one that points into the project by an absolute path is written relative to it, with ``./`` before it. A
+distribution's version is the one its ``.dist-info`` directory is named with, in the first place of ``sys.path`` that
+has it.
+"""
+
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH115, PTH116, PTH208
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
+
+#: Names that come and go while nothing changes → why.
+IGNORED_ENTRIES: dict[str, str] = {
+    "__pycache__": "Python derives it from sources",
+    ".git": "version control's own files",
+    ".trtbuild": "trtbuild's own state",
+}
+
+#: Names that a build makes in the project → why. Whoever lists the project would else make each first build stale.
+IGNORED_IN_PROJECT: dict[str, str] = {
+    "dist": "outputs are put there",
+    "cache": "the default store",
+    "trtbuild.lock": "`trtbuild lock` writes it",
+}
+
+#: Seen of what is neither a file nor a directory: a pipe, a socket, a device.
+SPECIAL = "special"
+
+#: How variables begin that no worker inherits: the signing key, and remotes with their credentials. User code never sees
+#: them, so they are never there.
+HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE")
+
+_INFO = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+
+#: Directory → (its mtime_ns, {normalized name: version}).
+_versions: dict[str, tuple[int, dict[str, str]]] = {}
+
+
+def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str | None]) -> str:
+    """What is seen of `dependency` now (`trtbuild.core.recipes.dependency` says in which form).
+
+    `sha256` gives the digest of a file's bytes by its path, None where it cannot be read.
+    """
+    if dependency.kind == "distribution":
+        return installed_version(dependency.name) or ABSENT
+    if dependency.kind == "environment":
+        if dependency.name.startswith(HIDDEN):
+            return ABSENT
+        value = os.environ.get(dependency.name)
+        return ABSENT if value is None else environment_digest(value)
+    path = os.path.join(project, dependency.name)
+    if dependency.kind == "listing":
+        return listing(path, in_project=dependency.name == ".")
+    if dependency.kind == "link":
+        return link(path, os.fspath(project))
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return ABSENT
+    if stat.S_ISDIR(mode):
+        return DIRECTORY
+    if not stat.S_ISREG(mode):
+        return SPECIAL
+    return sha256(path) or ABSENT
+
+
+def listing(path: str, *, in_project: bool = False) -> str:
+    """SHA-256 of a directory's sorted entry names, or ``absent``. `in_project`: it is the project itself."""
+    ignored = IGNORED_ENTRIES.keys() | (IGNORED_IN_PROJECT.keys() if in_project else set())
+    try:
+        with os.scandir(path) as entries:
+            names = [entry.name + "/" * entry.is_dir() for entry in entries if entry.name not in ignored]
+    except OSError:
+        return ABSENT
+    encoded = [name.encode("utf-8", "surrogateescape") for name in sorted(names)]
+    return hashlib.sha256(b"".join(len(name).to_bytes(4, "big") + name for name in encoded)).hexdigest()
+
+
+def link(path: str, project: str) -> str:
+    """Where a symbolic link points, or ``absent`` where there is none."""
+    try:
+        target = os.readlink(path)
+    except (OSError, ValueError):
+        return ABSENT
+    if target == project or target.startswith(project + os.sep):
+        target = "./" + target[len(project) + 1 :]
+    return target.replace(os.sep, "/")
+
+
+def environment_digest(value: str) -> str:
+    """SHA-256 of a variable's value: values may be secrets, so they are not kept."""
+    return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def file_digest(path: str) -> str | None:
+    """SHA-256 of a file's bytes, None where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest(file)
+    except OSError:
+        return None
+
+
+def _digest(file: object) -> str:
+    found = hashlib.sha256()
+    while block := file.read(1 << 20):  # type: ignore[attr-defined]
+        found.update(block)
+    return found.hexdigest()
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as PEP 503 writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def installed_version(name: str) -> str | None:
+    """The version of an installed distribution, by the normalized name."""
+    for directory in sys.path:
+        try:
+            changed = os.stat(directory or ".").st_mtime_ns
+        except OSError:
+            continue
+        known = _versions.get(directory)
+        if known is None or known[0] != changed:
+            known = _versions[directory] = (changed, _installed(directory or "."))
+        if name in known[1]:
+            return known[1][name]
+    return None
+
+
+def _installed(directory: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return {}
+    for entry in names:
+        match = _INFO.fullmatch(entry)
+        if match:
+            found.setdefault(normalized(match["name"]), match["version"])
+    return found

@@ -1,0 +1,183 @@
+"""Whose a file is: Python's, an installed distribution's, trtbuild's own, or the user's.
+
+Rules
+1. A file belongs to a distribution when the RECORD of an installed one lists it. An editable distribution lists none
+   of its sources, so they are the user's, like everything else that nothing claims.
+2. The standard library and the interpreter's prefix belong to Python; the version of Python is in the key.
+3. Names of the system and of this process (`IGNORED`) say nothing about a model.
+"""
+
+# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# ruff: noqa: PTH112, PTH117, PTH206, PTH208
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import site
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
+
+Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
+
+#: Absolute prefixes that are never dependencies → why.
+IGNORED: dict[str, str] = {
+    "/proc": "the state of processes, not of a model",
+    "/sys": "the state of the kernel and its devices",
+    "/dev": "devices; /dev/shm holds what this process shares with its own workers",
+    "/run": "sockets and locks of running services",
+    "/etc/localtime": "the clock is not seen (documented)",
+    "/usr/share/zoneinfo": "the clock is not seen (documented)",
+    "/etc/passwd": "who the user is must not change a key",
+    "/etc/nsswitch.conf": "who the user is must not change a key",
+    "/etc/hosts": "the network is not seen (documented)",
+    "/etc/resolv.conf": "the network is not seen (documented)",
+    "/etc/host.conf": "the network is not seen (documented)",
+    "/etc/ld.so.cache": "where the system's libraries lie; the platform is in the key",
+    "/etc/mime.types": "read by the standard library's mimetypes",
+    "/lib": "the system's libraries; the platform is in the key",
+    "/lib64": "the system's libraries; the platform is in the key",
+    "/usr/lib": "the system's libraries; the platform is in the key",
+    "/usr/lib64": "the system's libraries; the platform is in the key",
+}
+
+#: Installed distributions that say nothing about a model → why.
+DISTRIBUTIONS: dict[str, str] = {
+    "trtbuild": "its steps have versions of their own in the key",
+    "setuptools": "its .pth file loads a shim into every interpreter",
+    "pip": "it installs, and is not imported by models",
+}
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+
+#: The directory that the package trtbuild is imported from.
+HOME = os.path.dirname(_PACKAGE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """`owner` of a path; `distribution` is the normalized name of the one that it belongs to."""
+
+    owner: Owner
+    distribution: str | None = None
+
+
+class Places:
+    """Answers whose a path is. Answers are kept, because the same files are asked about thousands of times."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Place] = {}
+        self._sites = _site_directories()
+        self._python = _python_directories()
+        self._owners: dict[str, _Records] = {}
+
+    def of(self, path: str) -> Place:
+        """Whose `path` (absolute, or a frame's file name) is. The file need not exist."""
+        place = self._known.get(path)
+        if place is None:
+            place = self._known[path] = self._find(path)
+        return place
+
+    def is_user(self, path: str) -> bool:
+        return self.of(path).owner == "user"
+
+    def _find(self, path: str) -> Place:
+        if path.startswith("<") or not os.path.isabs(path):
+            # <frozen importlib._bootstrap> and <string>: code that has no file
+            return Place("python" if path.startswith("<frozen") else "ignored")
+        plain = os.path.normpath(path)
+        for name in (plain, os.path.realpath(plain)):
+            if name == _PACKAGE or name.startswith(_PACKAGE + os.sep):
+                return Place("trtbuild")
+            for directory in self._sites:
+                if name == directory or name.startswith(directory + os.sep):
+                    return self._in_site(directory, name)
+        for name in (plain, os.path.realpath(plain)):
+            if any(name == directory or name.startswith(directory + os.sep) for directory in self._python):
+                return Place("python")
+            if any(name == prefix or name.startswith(prefix + os.sep) for prefix in IGNORED):
+                return Place("ignored")
+        if any(part in IGNORED_ENTRIES for part in plain.split(os.sep)):
+            return Place("ignored")
+        return Place("user")
+
+    def _in_site(self, directory: str, path: str) -> Place:
+        records = self._owners.get(directory)
+        if records is None:
+            records = self._owners[directory] = _Records(directory)
+        relative = os.path.relpath(path, directory).replace(os.sep, "/")
+        if relative == ".":
+            return Place("python")
+        owner = records.owner(relative)
+        if owner is not None:
+            return Place("distribution", owner)
+        if "__pycache__" in relative.split("/") or not os.path.lexists(path):
+            return Place("python")
+        if os.path.isdir(path):
+            return Place("python")
+        return Place("user")
+
+
+class _Records:
+    """The RECORD files of one directory of installed distributions, read when first asked about a top-level name."""
+
+    def __init__(self, directory: str) -> None:
+        self._lists: list[tuple[str, frozenset[str], frozenset[str]]] = []
+        for entry in sorted(os.listdir(directory)):
+            match = re.fullmatch(r"(.+?)-[^-]+(?:-.+)?\.(?:dist|egg)-info", entry)
+            if match is None:
+                continue
+            for name in ("RECORD", "installed-files.txt", "SOURCES.txt"):
+                try:
+                    text = Path(directory, entry, name).read_text(encoding="utf-8", errors="replace")
+                except OSError:
+                    continue
+                files = frozenset(_record_path(line) for line in text.splitlines() if line)
+                tops = frozenset(file.split("/", 1)[0] for file in files) | {entry}
+                self._lists.append((normalized(match.group(1)), files, tops))
+                break
+
+    def owner(self, relative: str) -> str | None:
+        top = relative.split("/", 1)[0]
+        holders = [(name, files) for name, files, tops in self._lists if top in tops]
+        for name, files in holders:
+            if relative in files or (relative == top and top.endswith("-info")):
+                return name
+        if top.endswith("-info") and holders:
+            return holders[0][0]
+        return None
+
+
+def _record_path(line: str) -> str:
+    if line.startswith('"'):
+        return line[1:].split('"', 1)[0]
+    return line.split(",", 1)[0]
+
+
+def _site_directories() -> tuple[str, ...]:
+    found = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    found.add(site.getusersitepackages())
+    for entry in sys.path:
+        if os.path.basename(entry) in ("site-packages", "dist-packages"):
+            found.add(entry)
+    directories = {os.path.realpath(entry) for entry in found if os.path.isdir(entry)}
+    directories |= {os.path.normpath(entry) for entry in found if os.path.isdir(entry)}
+    return tuple(sorted(directories, key=len, reverse=True))
+
+
+@functools.cache
+def _python_directories() -> tuple[str, ...]:
+    found = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    found |= {os.path.join(prefix, "pyvenv.cfg") for prefix in (sys.prefix, sys.exec_prefix)}
+    found |= {os.path.join(p, name) for p in (sys.base_prefix, sys.base_exec_prefix) for name in ("lib", "share")}
+    found |= {entry for entry in sys.path if entry.endswith(".zip") and os.path.dirname(entry).endswith("lib")}
+    if sys.executable:
+        found.add(os.path.realpath(sys.executable))
+        found.add(sys.executable)
+    return tuple(sorted({os.path.realpath(entry) for entry in found} | {os.path.normpath(entry) for entry in found}))

@@ -1,0 +1,202 @@
+"""A local store examined: `verify` reads every byte, `stats` counts.
+
+`verify` goes bottom up, so that what rests on a wrong entry is found too: CAS files, chunk lists, then records. It does
+not count as use. Beside a running collection it may report what has just been collected as missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import is_entry_of
+from trtbuild.store.local.layout import Kind, listed
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import DOCUMENT, ActionResult, list_key
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One entry that is wrong."""
+
+    kind: Literal["blob", "chunk list", "record"]
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: {self.text}"
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was examined, and what was wrong with it (`damage`, empty when all is well)."""
+
+    records: int
+    lists: int
+    blobs: int
+    bytes_read: int
+    damage: tuple[Damage, ...]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a store holds."""
+
+    #: Number of records by stage.
+    records: Mapping[str, int]
+    #: Blobs that records name, each once, and the chunks among all CAS files.
+    blobs: int
+    chunks: int
+    #: The outputs of all records, as if each had its own copy.
+    logical_bytes: int
+    #: All entries: by the files' sizes, and as allocated on the disk (what `du` counts).
+    stored_bytes: int
+    allocated_bytes: int
+    quarantine_entries: int
+    quarantine_bytes: int
+
+    @property
+    def dedup_ratio(self) -> float:
+        """Logical bytes for each stored one."""
+        return self.logical_bytes / self.stored_bytes if self.stored_bytes else 1.0
+
+
+def verify(store: LocalStore, *, quarantine: bool = True) -> VerifyReport:
+    """Read everything and check it against its names; move to quarantine what is wrong, unless told not to.
+
+    Raises StoreUnavailable.
+    """
+    return _Verification(store, quarantine).run()
+
+
+class _Verification:
+    def __init__(self, store: LocalStore, quarantine: bool) -> None:
+        self._entries = store.entries
+        self._quarantine = quarantine
+        self._damage: list[Damage] = []
+        self._bytes_read = 0
+        self._sizes: dict[str, int] = {}  # of right CAS files
+        self._lists: dict[str, int] = {}  # of blobs whose lists are right: their size
+
+    def run(self) -> VerifyReport:
+        actions: dict[str, ActionResult] = {}
+        cas = [name for name, _ in self._entries.layout.entries("cas")]
+        for name in cas:
+            self._check_cas(name)
+        for key, _ in self._entries.layout.entries("ac"):
+            data = self._read("ac", key)
+            if data is None:
+                continue
+            try:
+                actions[key] = ActionResult.from_bytes(data)
+                actions[key].blobs()
+            except ValueError as error:
+                actions.pop(key, None)
+                self._wrong("record", "ac", key, str(error))
+        lists = {key for key, action in actions.items() if action.document is None}
+        for key in lists:
+            self._check_list(key, actions[key])
+        for key in actions.keys() - lists:
+            self._check_record(key, actions[key])
+        return VerifyReport(len(actions) - len(lists), len(lists), len(cas), self._bytes_read, tuple(self._damage))
+
+    def _read(self, kind: Kind, name: str) -> bytes | None:
+        data = self._entries.read(kind, name)
+        self._bytes_read += len(data or b"")
+        return data
+
+    def _wrong(self, what: Literal["blob", "chunk list", "record"], kind: Kind, name: str, text: str) -> None:
+        self._damage.append(Damage(what, name, text))
+        if self._quarantine:
+            self._entries.quarantine(kind, name, text)
+
+    def _check_cas(self, name: str) -> None:
+        data = self._read("cas", name)
+        if data is None:
+            return
+        if hashlib.sha256(data).hexdigest() == name:
+            self._sizes[name] = len(data)
+        else:
+            self._wrong("blob", "cas", name, "its bytes have another SHA-256")
+
+    def _check_list(self, key: str, action: ActionResult) -> None:
+        blobs = action.blobs()
+        if len(blobs) != 1 or list_key(next(iter(blobs))) != key:
+            self._wrong("record", "ac", key, "it is neither a record nor a chunk list")
+            return
+        ((sha256, chunks),) = blobs.items()
+        whole = hashlib.sha256()
+        for chunk in chunks:
+            data = self._read("cas", chunk.sha256) if self._sizes.get(chunk.sha256) == chunk.size else None
+            if data is None:
+                self._wrong("chunk list", "ac", key, f"blob {sha256} lacks chunk {chunk.sha256}")
+                return
+            whole.update(data)
+        if whole.hexdigest() != sha256:
+            self._wrong("chunk list", "ac", key, f"its chunks are not blob {sha256}")
+            return
+        self._lists[sha256] = sum(chunk.size for chunk in chunks)
+
+    def _check_record(self, key: str, action: ActionResult) -> None:
+        text = self._record_damage(key, action)
+        if text is not None:
+            self._wrong("record", "ac", key, text)
+
+    def _record_damage(self, key: str, action: ActionResult) -> str | None:
+        for path, part in action.files:
+            if self._sizes.get(part.sha256) != part.size:
+                return f"it lacks {part.sha256} ({path})"
+        document = action.document or Output("", 0)
+        try:
+            record = Record.from_bytes(self._read("cas", document.sha256) or b"")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return f"{DOCUMENT} is no record: {error}"
+        if not is_entry_of(key, record.recipe.key, action.signatures):
+            return "it is the record of another key"
+        named = action.blobs()
+        for name, output in record.outputs.items():
+            if self._sizes.get(output.sha256, self._lists.get(output.sha256)) != output.size:
+                return f"output {name!r}: blob {output.sha256} is not there"
+            if output.sha256 not in named:
+                return f"output {name!r}: blob {output.sha256} is not among its output files"
+        return None
+
+
+def stats(store: LocalStore) -> Stats:
+    """Count what is there; entries that cannot be read count by their size only. Raises StoreUnavailable."""
+    records: Counter[str] = Counter()
+    blobs: set[str] = set()
+    chunks: set[str] = set()
+    logical = stored = allocated = 0
+    for kind in ("cas", "ac"):
+        for _, stat in store.entries.layout.entries(kind):
+            stored += stat.st_size
+            allocated += stat.st_blocks * 512
+    for key, _ in store.entries.layout.entries("ac"):
+        try:
+            action = ActionResult.from_bytes(store.entries.read("ac", key) or b"")
+            for sha256, parts in action.blobs().items():
+                chunks.update(part.sha256 for part in parts if part.sha256 != sha256)
+            if action.document is None:
+                continue
+            record = Record.from_bytes(store.entries.read("cas", action.document.sha256) or b"")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue
+        records[record.recipe.stage] += 1
+        blobs.update(output.sha256 for output in record.outputs.values())
+        logical += sum(output.size for output in record.outputs.values())
+    aside = [found.stat(follow_symlinks=False).st_size for found in listed(store.entries.layout.quarantine)]
+    return Stats(
+        records=dict(sorted(records.items())),
+        blobs=len(blobs),
+        chunks=len(chunks),
+        logical_bytes=logical,
+        stored_bytes=stored,
+        allocated_bytes=allocated,
+        quarantine_entries=len(aside),
+        quarantine_bytes=sum(aside),
+    )

@@ -1,0 +1,157 @@
+"""Collection: a local store kept within bounds. Safe beside running builds; the argument is in local.py, rules 4 to 6.
+
+Rules
+1. What no session can rely on is what has an mtime before the cut-off: the earlier of this collection's start and the
+   starts of all sessions that live then, less a slack. Nothing else is removed, whatever the bounds say.
+2. Every removal looks at the mtime again, under the exclusive store-wide lock, which is held for short batches.
+3. Records go first, as retention.py says. After them the chunk lists of blobs that no remaining record names, then the CAS
+   files that no remaining record or list names. What remains is computed anew after each step, so a record that was used in
+   the meantime keeps its blobs.
+4. Unreferenced blobs before the cut-off always go: without a record no build finds them.
+"""
+
+# Paths are strings here, as in the rest of the store.
+# ruff: noqa: PTH108, PTH116
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, doomed_records, size_of
+from trtbuild.store.local.layout import Kind, Layout, unavailable
+from trtbuild.store.local.leftovers import remove_leftovers, session_starts
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.local.publication import sync_folder
+
+#: Covers the coarsest time stamps of a file system in use (FAT: 2 s), in seconds.
+SLACK_S = 2.0
+
+_BATCH = 64
+
+
+def collect(
+    store: LocalStore,
+    *,
+    max_size: int | None = None,
+    max_age_s: float | None = None,
+    pinned: Iterable[str] = (),
+    slack_s: float = SLACK_S,
+    quarantine_age_s: float = 7 * 86400.0,
+    dry_run: bool = False,
+) -> CollectReport:
+    """Bring `store` to at most `max_size` allocated bytes, and records to an age since last use of `max_age_s`.
+
+    Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed and the report says what
+    would be. Raises StoreUnavailable.
+    """
+    layout = store.entries.layout
+    store.entries.prepare()
+    begun_ns, cutoff_ns = _begin(store, int(slack_s * 1e9))
+    scan = _scan(layout)
+    reasons: Counter[str] = Counter()
+    doomed = doomed_records(scan, begun_ns, cutoff_ns, max_size, max_age_s, scan.places_of(pinned), reasons)
+    removal = _Removal(store, cutoff_ns, dry_run, reasons)
+
+    gone = removal.run("ac", doomed, lambda key: scan.records[key])
+    remaining = [entry for key, entry in scan.records.items() if key not in gone]
+
+    named_blobs = {blob for entry in remaining for blob in entry.blobs}
+    idle = {key: entry for blob, (key, entry) in scan.lists.items() if blob not in named_blobs}
+    gone_lists = removal.run("ac", idle, idle.__getitem__)
+    removal.settle()  # no power loss may leave a record whose blobs are gone
+
+    remaining += [entry for key, entry in scan.lists.values() if key not in gone_lists]
+    named = {file for entry in remaining for file in entry.files}
+    gone_cas = removal.run("cas", [name for name in scan.cas if name not in named], scan.cas.__getitem__)
+
+    kept = [entry.size for entry in remaining] + [e.size for name, e in scan.cas.items() if name not in gone_cas]
+    return CollectReport(
+        records_removed=tuple(gone),
+        lists_removed=len(gone_lists),
+        blobs_removed=len(gone_cas),
+        freed=removal.freed,
+        records_kept=len(scan.records) - len(gone),
+        blobs_kept=len(scan.cas) - len(gone_cas),
+        kept=sum(kept, Size()),
+        kept_because=dict(reasons),
+        leftovers_removed=0 if dry_run else remove_leftovers(layout, begun_ns, quarantine_age_s),
+    )
+
+
+def _begin(store: LocalStore, slack_ns: int) -> tuple[int, int]:
+    """The start and the cut-off, by the file system's clock (local.py, rule 5)."""
+    layout = store.entries.layout
+    stamp = layout.fresh_name()
+    with store.entries.lock.exclusive():
+        try:
+            descriptor = os.open(stamp, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC)
+            begun_ns = os.fstat(descriptor).st_mtime_ns
+            os.close(descriptor)
+            os.unlink(stamp)
+        except OSError as error:
+            raise unavailable(error, layout.root) from error
+        starts = list(session_starts(layout))
+        if any(start_ns > begun_ns for start_ns in starts):
+            # The clock was put back since that session began. So no mtime says what it relies on: all of it stays.
+            return begun_ns, -(1 << 62)
+        return begun_ns, min([begun_ns, *starts]) - slack_ns
+
+
+def _scan(layout: Layout) -> Scan:
+    scan = Scan()
+    for key, stat in layout.entries("ac"):
+        data = None
+        # One that cannot be read goes as a record does when its time comes.
+        with contextlib.suppress(OSError), open(layout.entry("ac", key), "rb") as file:
+            data = file.read()
+        scan.add(key, stat.st_mtime_ns, size_of(stat), data)
+    for name, stat in layout.entries("cas"):
+        scan.cas[name] = Entry(stat.st_mtime_ns, size_of(stat))
+    return scan
+
+
+class _Removal:
+    """Removes entries in batches (rule 2), and keeps the account."""
+
+    def __init__(self, store: LocalStore, cutoff_ns: int, dry_run: bool, reasons: Counter[str]) -> None:
+        self._store = store
+        self._cutoff_ns = cutoff_ns
+        self._dry_run = dry_run
+        self._reasons = reasons
+        self._folders: set[str] = set()
+        self.freed = Size()
+
+    def run(self, kind: Kind, names: Iterable[str], entry_of: Callable[[str], Entry]) -> dict[str, None]:
+        """Remove what still is before the cut-off; the names that are gone, in order."""
+        gone: dict[str, None] = {}
+        todo = list(names)
+        for start in range(0, len(todo), _BATCH):
+            with contextlib.nullcontext() if self._dry_run else self._store.entries.lock.exclusive():
+                for name in todo[start : start + _BATCH]:
+                    if self._remove(self._store.entries.layout.entry(kind, name)):
+                        gone[name] = None
+                        self.freed += entry_of(name).size
+                    else:
+                        self._reasons["in use"] += 1
+        return gone
+
+    def _remove(self, path: str) -> bool:
+        try:
+            if os.stat(path).st_mtime_ns >= self._cutoff_ns:
+                return False
+            if not self._dry_run:
+                os.unlink(path)
+                self._folders.add(os.path.dirname(path))
+        except FileNotFoundError:
+            pass  # another collection was faster
+        except OSError as error:
+            raise unavailable(error, self._store.entries.layout.root) from error
+        return True
+
+    def settle(self) -> None:
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                sync_folder(folder)
+        self._folders.clear()

@@ -1,0 +1,137 @@
+"""CAS files of a shared directory that no record names: condemned, then hidden, then removed. Why so: collection.py.
+
+    gc/condemned            JSON: the time (ns) at which a collection found no record for them → names of CAS files
+    gc/hidden/<ns>/<name>   files that were taken out of cas/ at that time
+
+Both are of this code alone. What is wrong in them is taken for not there: then files go later than they could.
+"""
+
+# Paths are relative to descriptors here, which pathlib cannot do.
+# ruff: noqa: PTH208
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from trtbuild.core.recipes.record import is_digest
+from trtbuild.store.collection.retention import Size, size_of
+from trtbuild.store.collection.shelves import Shelves, by_shelf
+from trtbuild.store.transports.shared_folder import SharedFolder, sync
+
+_SCHEMA = "trtbuild.condemned/1"
+
+# Files that are hidden under one time. Few enough that the time is right for all.
+_BATCH = 256
+
+
+class Condemned:
+    """The two places. Methods raise OSError."""
+
+    def __init__(self, shared: SharedFolder) -> None:
+        self._shared = shared
+        self._shelves = Shelves(shared)
+
+    def since(self, begun_ns: int) -> dict[str, int]:
+        """Condemned files and since when. A time that is yet to come (a clock was wrong) is now."""
+        try:
+            with open(self._shared.open("gc", "condemned"), "rb") as file:
+                document = json.loads(file.read())
+            found = {
+                name: min(int(time), begun_ns)
+                for time, names in document["since"].items()
+                for name in names
+                if document["schema"] == _SCHEMA and is_digest(name)
+            }
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return {}
+        return found
+
+    def keep(self, since: Mapping[str, int]) -> None:
+        """Have this, and nothing else, condemned."""
+        times: dict[str, list[str]] = {}
+        for name, time_ns in sorted(since.items()):
+            times.setdefault(str(time_ns), []).append(name)
+        text = json.dumps({"schema": _SCHEMA, "since": times}, separators=(",", ":"))
+        self._shared.write(("gc", "condemned"), text.encode())
+
+    def hidden(self) -> Iterator[tuple[str, int, Size]]:
+        """Each hidden file: its name, since when it is hidden, its size."""
+        for time_ns in self._times():
+            with contextlib.suppress(FileNotFoundError), self._at(time_ns) as folder, os.scandir(folder) as found:
+                for entry in found:
+                    with contextlib.suppress(FileNotFoundError):
+                        if is_digest(entry.name):
+                            yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
+
+    def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
+        """Take files out of ``cas/`` whose mtime is before a time; which ones."""
+        gone: dict[str, Size] = {}
+        ordered = sorted(names)
+        for start in range(0, len(ordered), _BATCH):
+            time_ns = self._shelves.now_ns()
+            self._shared.make("gc", "hidden", str(time_ns))
+            with self._at(time_ns) as hidden:
+                for shelf, group in by_shelf(ordered[start : start + _BATCH]):
+                    with contextlib.suppress(FileNotFoundError), self._shared.folder("cas", shelf) as folder:
+                        for name in group:
+                            with contextlib.suppress(FileNotFoundError):
+                                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                                if status.st_mtime_ns < before_ns:
+                                    os.rename(name, name, src_dir_fd=folder, dst_dir_fd=hidden)
+                                    gone[name] = size_of(status)
+                        sync(folder)
+                sync(hidden)
+        return gone
+
+    def put_back(self, names: Collection[str]) -> set[str]:
+        """Put hidden files back that were not written again by now; which ones."""
+        back: set[str] = set()
+        for time_ns in self._times() if names else ():
+            with contextlib.suppress(FileNotFoundError), self._at(time_ns) as hidden:
+                for name in set(os.listdir(hidden)).intersection(names):
+                    self._shared.make("cas", name[:2])
+                    with self._shared.folder("cas", name[:2]) as folder:
+                        with contextlib.suppress(FileNotFoundError):
+                            os.stat(name, dir_fd=folder, follow_symlinks=False)
+                            os.unlink(name, dir_fd=hidden)  # it was written again
+                            continue
+                        # If another comes at this moment, it has the same bytes.
+                        with contextlib.suppress(FileNotFoundError):
+                            os.rename(name, name, src_dir_fd=hidden, dst_dir_fd=folder)
+                            sync(folder)
+                            back.add(name)
+        return back
+
+    def remove(self, before_ns: int, begun_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
+        """Remove what was hidden before a time, but for `kept`; which files."""
+        gone: dict[str, Size] = {}
+        for time_ns in self._times():
+            if time_ns > 2 * begun_ns - before_ns:  # a clock was wrong, this is no collection beside: from now on, then
+                self._redate(time_ns, begun_ns)
+            elif time_ns < before_ns:
+                with contextlib.suppress(FileNotFoundError), self._at(time_ns) as folder:
+                    for name in os.listdir(folder):
+                        if name not in kept:
+                            with contextlib.suppress(FileNotFoundError):
+                                size = size_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+                                os.unlink(name, dir_fd=folder)
+                                gone[name] = size
+                with contextlib.suppress(OSError), self._shared.folder("gc", "hidden") as folder:
+                    os.rmdir(str(time_ns), dir_fd=folder)
+        return gone
+
+    def _redate(self, time_ns: int, begun_ns: int) -> None:
+        with contextlib.suppress(OSError), self._shared.folder("gc", "hidden") as folder:
+            os.rename(str(time_ns), str(begun_ns), src_dir_fd=folder, dst_dir_fd=folder)
+
+    def _times(self) -> Iterable[int]:
+        try:
+            with self._shared.folder("gc", "hidden") as folder:
+                return sorted(int(name) for name in os.listdir(folder) if name.isascii() and name.isdigit())
+        except FileNotFoundError:
+            return []
+
+    def _at(self, time_ns: int) -> contextlib.AbstractContextManager[int]:
+        return self._shared.folder("gc", "hidden", str(time_ns))

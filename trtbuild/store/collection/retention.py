@@ -1,0 +1,165 @@
+"""What a collection goes by: what there is, what names what, and which records go first.
+
+Rules
+1. Records go least recently used first: those past the age, then as many as the size asks for. Never those that are pinned,
+   or that were used at or after the cut-off.
+2. What a record alone names counts as gone with it: the lists and files that no other names and that nobody used since the
+   cut-off.
+3. A pin is of a key: it holds for the entry under it, and for the domains' own entries (core/recipes/trust.py, rule 4).
+4. Sizes that bounds are compared with are allocated ones (``st_blocks``, as `du` counts).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from trtbuild.core.recipes.trust import domain_key
+from trtbuild.store.trust.action_result import ActionResult, list_key
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes on the disk, as `du` counts, and bytes as the files have them."""
+
+    allocated: int = 0
+    apparent: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.allocated + other.allocated, self.apparent + other.apparent)
+
+
+@dataclass(frozen=True)
+class CollectReport:
+    """What a collection removed and kept. Blobs are CAS files: whole blobs, chunks and record documents."""
+
+    records_removed: tuple[str, ...]
+    lists_removed: int
+    blobs_removed: int
+    freed: Size
+    records_kept: int
+    blobs_kept: int
+    kept: Size
+    #: Why records and blobs were kept that the bounds, or rule 4, would have removed: reason → how many.
+    kept_because: Mapping[str, int]
+    #: Files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries that were removed.
+    leftovers_removed: int
+    #: Of a shared directory: the blobs that later collections will remove, and those that this one put back.
+    condemned: int = 0
+    condemned_size: Size = Size()
+    restored: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a store: when it was last used, by its file system's clock, and how large it is.
+
+    Of AC entries also the CAS files that it names, and the blobs that these make up.
+    """
+
+    used_ns: int
+    size: Size
+    files: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+
+
+@dataclass
+class Scan:
+    """What there is in a store."""
+
+    records: dict[str, Entry] = field(default_factory=dict)
+    lists: dict[str, tuple[str, Entry]] = field(default_factory=dict)  # by blob: the list's key, and the list
+    cas: dict[str, Entry] = field(default_factory=dict)
+    domains: set[str] = field(default_factory=set)  # that records are signed for
+    sizes: dict[str, set[int]] = field(default_factory=dict)  # what entries say of the sizes of CAS files
+
+    def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
+        """Take in the AC entry under `key`. False: it cannot be read, so it counts as a record that names nothing."""
+        try:
+            action = ActionResult.from_bytes(data or b"")
+            entry = Entry(used_ns, size, tuple({part.sha256 for _, part in action.files}), tuple(action.blobs()))
+        except ValueError:
+            self.records[key] = Entry(used_ns, size)
+            return False
+        self.domains.update(signature.domain for signature in action.signatures)
+        for _, part in action.files:
+            self.sizes.setdefault(part.sha256, set()).add(part.size)
+        if len(entry.blobs) == 1 and list_key(entry.blobs[0]) == key:
+            self.lists[entry.blobs[0]] = (key, entry)
+        else:
+            self.records[key] = entry
+        return True
+
+    def places_of(self, keys: Iterable[str]) -> frozenset[str]:
+        """The names of the entries in which the records of `keys` may stand (core/recipes/trust.py, rule 4)."""
+        return frozenset(name for key in keys for name in (key, *(domain_key(each, key) for each in self.domains)))
+
+
+def size_of(stat: os.stat_result) -> Size:
+    """The size of a file."""
+    return Size(stat.st_blocks * 512, stat.st_size)
+
+
+def doomed_records(
+    scan: Scan,
+    begun_ns: int,
+    cutoff_ns: int,
+    max_size: int | None,
+    max_age_s: float | None,
+    pinned: Collection[str],
+    reasons: Counter[str],
+    besides: int = 0,
+) -> list[str]:
+    """The records to remove, least recently used first."""
+    account = Account(scan, cutoff_ns, besides)
+    doomed = []
+    for key in sorted(scan.records, key=lambda key: (scan.records[key].used_ns, key)):
+        entry = scan.records[key]
+        too_old = max_age_s is not None and entry.used_ns < begun_ns - int(max_age_s * 1e9)
+        too_much = max_size is not None and account.allocated > max_size
+        if not too_old and not too_much:
+            continue
+        if key in pinned:
+            reasons["pinned"] += 1
+        elif entry.used_ns >= cutoff_ns:
+            reasons["in use"] += 1
+        else:
+            account.drop(entry)
+            doomed.append(key)
+    return doomed
+
+
+class Account:
+    """How many allocated bytes will remain, as records are given up one by one. `besides`: what no record has a part in."""
+
+    def __init__(self, scan: Scan, cutoff_ns: int, besides: int = 0) -> None:
+        self._scan = scan
+        self._cutoff_ns = cutoff_ns
+        self._blob_uses = Counter(blob for entry in scan.records.values() for blob in entry.blobs)
+        live_lists = [e for blob, (_, e) in scan.lists.items() if self._blob_uses[blob] or self._recent(e)]
+        holders = [*scan.records.values(), *live_lists]
+        self._file_uses = Counter(file for entry in holders for file in entry.files)
+        files = [e for name, e in scan.cas.items() if self._file_uses[name] or self._recent(e)]
+        self.allocated = besides + sum(entry.size.allocated for entry in [*holders, *files])
+
+    def _recent(self, entry: Entry) -> bool:
+        return entry.used_ns >= self._cutoff_ns
+
+    def drop(self, entry: Entry) -> None:
+        self.allocated -= entry.size.allocated
+        self._release(entry.files)
+        for blob in entry.blobs:
+            self._blob_uses[blob] -= 1
+            found = self._scan.lists.get(blob)
+            if found and not self._blob_uses[blob] and not self._recent(found[1]):
+                self.allocated -= found[1].size.allocated
+                self._release(found[1].files)
+
+    def _release(self, files: Iterable[str]) -> None:
+        for file in files:
+            self._file_uses[file] -= 1
+            entry = self._scan.cas.get(file)
+            if entry and not self._file_uses[file] and not self._recent(entry):
+                self.allocated -= entry.size.allocated

@@ -1,0 +1,42 @@
+"""Finding records by what they left: the way back from bytes to the recipe that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from trtbuild.core.recipes.record import Record
+from trtbuild.errors import EntryCorrupt, RecordUntrusted
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import ActionResult
+
+
+def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
+    """The records that count here and have the blob `sha256` among their outputs, each once. Every entry is read, none of
+    the others is touched.
+
+    Raises StoreUnavailable.
+    """
+    layout, wanted, seen = store.entries.layout, sha256.encode(), set()
+    for name, _ in layout.entries("ac"):
+        try:
+            data = Path(layout.entry("ac", name)).read_bytes()
+            key = _key(store, data) if wanted in data else None
+            if key is None or key in seen:
+                continue
+            seen.add(key)
+            record = store.get_record(key)
+        except (OSError, EntryCorrupt, RecordUntrusted):  # collected meanwhile, put aside now, or of no account
+            continue
+        if record is not None and any(output.sha256 == sha256 for output in record.outputs.values()):
+            yield record
+
+
+def _key(store: LocalStore, data: bytes) -> str | None:
+    """Which key the entry `data` is a record of, by its document: an entry may stand under its domain's key."""
+    try:
+        document = ActionResult.from_bytes(data).document
+        text = None if document is None else store.entries.read("cas", document.sha256)
+        return None if text is None else Record.from_bytes(text).recipe.key
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

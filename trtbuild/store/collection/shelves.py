@@ -1,0 +1,156 @@
+"""The entries of a shared directory as a collection sees them: listed, read without marking, measured, removed, moved.
+
+Rules
+1. Every step is relative to an open directory that was reached without following a link (shared_folder.py). A shelf that
+   is a link is an error: what stands behind it would be taken for not there.
+2. Reading an entry here is not using it: it is opened with O_NOATIME where that is allowed. Where it is not (another's
+   file), its atime says nothing, and is not gone by.
+3. What is gone when it is looked at was removed by somebody else, which is as good.
+"""
+
+# Paths are relative to descriptors here, which pathlib cannot do.
+# ruff: noqa: PTH208
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from trtbuild.core.recipes.record import is_digest
+from trtbuild.errors import StoreUnavailable
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports.shared_folder import SharedFolder, fresh_name
+
+_SHELF = re.compile(r"[0-9a-f]{2}")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_ATIME = getattr(os, "O_NOATIME", 0)
+
+
+class Shelves:
+    """The directory `shared`. Methods raise OSError, and StoreUnavailable as rule 1 says."""
+
+    def __init__(self, shared: SharedFolder) -> None:
+        self._shared = shared
+
+    def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result, int]]:
+        """The name and stat of every entry, and the descriptor of its shelf, in no order."""
+        for folder in self._folders(kind):
+            with os.scandir(folder) as found:
+                for entry in found:
+                    if is_digest(entry.name):
+                        with contextlib.suppress(FileNotFoundError):
+                            status = entry.stat(follow_symlinks=False)
+                            if stat.S_ISREG(status.st_mode):
+                                yield entry.name, status, folder
+
+    def _folders(self, kind: Kind) -> Iterator[int]:
+        try:
+            with self._shared.folder(kind) as folder:
+                names = [name for name in os.listdir(folder) if _SHELF.fullmatch(name)]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._no_folder(kind, error) from error
+        for name in names:
+            try:
+                with self._shared.folder(kind, name) as folder:
+                    yield folder
+            except (NotADirectoryError, PermissionError) as error:
+                raise self._no_folder(f"{kind}/{name}", error) from error
+
+    def _no_folder(self, name: str, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{name} cannot be listed ({error.strerror}); nothing more is collected",
+            file=self._shared.root,
+            hint="it must be a directory of its own (no symbolic link) that this user may read",
+        )
+
+    def read(self, name: str, status: os.stat_result, folder: int, limit: int) -> tuple[bytes | None, int]:
+        """The bytes of an entry, None if there are more than `limit`; and when it was last used (ns, rule 2)."""
+        used_ns = max(status.st_mtime_ns, status.st_atime_ns)
+        try:
+            descriptor = os.open(name, _READ | _NO_ATIME, dir_fd=folder)
+        except PermissionError:
+            used_ns = status.st_mtime_ns
+            descriptor = os.open(name, _READ, dir_fd=folder)
+        with open(descriptor, "rb") as file:
+            data = file.read(limit + 1)
+        return (data if len(data) <= limit else None), used_ns
+
+    def status(self, kind: Kind, name: str) -> os.stat_result | None:
+        """What is there now under an entry's name."""
+        with contextlib.suppress(FileNotFoundError), self._shared.folder(kind, name[:2]) as folder:
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return None
+
+    def remove(self, kind: Kind, name: str) -> None:
+        """Unlink an entry."""
+        with contextlib.suppress(FileNotFoundError), self._shared.folder(kind, name[:2]) as folder:
+            os.unlink(name, dir_fd=folder)
+
+    def now_ns(self) -> int:
+        """The time of the directory's file system."""
+        with self._shared.folder("tmp") as folder:
+            stamp = fresh_name()
+            descriptor = os.open(stamp, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            try:
+                return os.fstat(descriptor).st_mtime_ns
+            finally:
+                os.close(descriptor)
+                os.unlink(stamp, dir_fd=folder)
+
+    def allocated(self) -> int:
+        """Bytes of all that is there, as ``du -s`` counts: directories too, and a file of several names once."""
+        total, seen = 0, set[tuple[int, int]]()
+        with self._shared.folder() as root:
+            for _, folders, files, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
+                total += os.fstat(folder).st_blocks * 512
+                for name in [*files, *(name for name in folders if _is_link(name, folder))]:
+                    with contextlib.suppress(FileNotFoundError):
+                        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                        if status.st_nlink > 1:
+                            if (status.st_dev, status.st_ino) in seen:
+                                continue
+                            seen.add((status.st_dev, status.st_ino))
+                        total += status.st_blocks * 512
+        return total
+
+    def remove_leftovers(self, before_ns: int) -> int:
+        """Remove the files below ``tmp/`` whose mtime is before a time, and the empty directories that writers left there,
+        or beside it when they were making ``tmp/`` itself."""
+        with self._shared.folder() as root:
+            removed = sum(_remove_unfinished(name, root, before_ns) for name in os.listdir(root))
+        with contextlib.suppress(FileNotFoundError), self._shared.folder("tmp") as tmp:
+            for _, folders, files, folder in os.fwalk(".", topdown=False, dir_fd=tmp, follow_symlinks=False):
+                for name in files:
+                    with contextlib.suppress(FileNotFoundError, PermissionError):
+                        if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
+                            os.unlink(name, dir_fd=folder)
+                            removed += 1
+                removed += sum(_remove_unfinished(name, folder, before_ns) for name in folders)
+        return removed
+
+
+def _remove_unfinished(name: str, folder: int, before_ns: int) -> bool:
+    """Remove an empty directory of a writer that died while it made a shelf. Whether there was one."""
+    if name.startswith("."):
+        with contextlib.suppress(OSError):
+            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
+                os.rmdir(name, dir_fd=folder)
+                return True
+    return False
+
+
+def _is_link(name: str, folder: int) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False
+
+
+def by_shelf(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Names in the groups of their shelves."""
+    for shelf, group in groupby(sorted(names), key=lambda name: name[:2]):
+        yield shelf, list(group)

@@ -1,0 +1,286 @@
+"""Blobs of a local store: cut, hashed and written; found; read and verified. The rules are in local.py."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from trtbuild.core.recipes.ports import FileStamp
+from trtbuild.core.recipes.record import Output
+from trtbuild.errors import BlobMissing, EntryCorrupt
+from trtbuild.store.local.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
+from trtbuild.store.local.entries import Entries
+from trtbuild.store.local.publication import Publication, copy_atomically
+from trtbuild.store.local.receiving import Receipt, receiving
+from trtbuild.store.trust import action_result
+
+# Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More of them gain nothing.
+_WRITERS = min(8, (os.cpu_count() or 1) + 2)
+
+# Bytes of a blob that are read, hashed and handed on at once, which fit into a second-level cache (2 MiB cost twice the
+# time in the kernel), and how many such stretches wait for their hash.
+_STRETCH_SIZE = 512 << 10
+_AHEAD = 2
+# Bytes up to which a blob is read and hashed by the thread that asks.
+_SMALL_SIZE = 256 << 10
+
+
+class LocalBlobs:
+    """The `BlobStore` of core/recipes/ports.py in the directory `root`."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).absolute()
+        self.entries = Entries(str(self.root))
+
+    def put_bytes(self, data: bytes | memoryview) -> Output:
+        """Keep `data`; atomic and durable when it returns. Raises StoreUnavailable."""
+        self.entries.asking = False
+        view = memoryview(data).cast("B")
+        return self._put_small(view) if len(view) <= MAX_SIZE else self._put_large(windows_of_bytes(view))
+
+    def put_file(self, path: str) -> Output:
+        """Keep a file's bytes, reading it once. Raises StoreUnavailable, or OSError when `path` cannot be read."""
+        self.entries.asking = False
+        with open(path, "rb", buffering=0) as file:
+            head = bytearray()
+            while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
+                head += more
+            if len(head) <= MAX_SIZE:
+                return self._put_small(memoryview(head))
+            return self._put_large(windows_of_file(head, file))
+
+    def get_bytes(self, sha256: str) -> bytes:
+        """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""
+        parts = self.parts(sha256)
+        size = sum(part.size for part in parts)
+        if len(parts) == 1 and size <= _SMALL_SIZE:
+            data = self.entries.read("cas", sha256)
+            if data is not None and hashlib.sha256(data).hexdigest() == sha256:
+                return data
+        buffer = io.BytesIO()
+        if size:
+            buffer.seek(size - 1)
+            buffer.write(b"\0")
+        with buffer.getbuffer() as view:
+            for _ in self._verified(sha256, parts, _consecutive(view)):
+                pass
+        return buffer.getvalue()  # no copy is made: the buffer has exactly this size
+
+    def copy_to(self, sha256: str, path: str) -> FileStamp | None:
+        """Write the verified bytes to `path`, atomically. Returns the file's stamp (publication.py, rule 4).
+
+        Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError when `path` cannot be written.
+        """
+        return copy_atomically(self._verified(sha256, self.parts(sha256), _in_turns()), path)
+
+    def has(self, sha256: str) -> bool:
+        """Whether all parts of the blob are there; their bytes are not read. Raises StoreUnavailable."""
+        with self.entries.looking():
+            return self.find_parts(sha256) is not None
+
+    def parts(self, sha256: str) -> tuple[Output, ...]:
+        """The CAS files that the blob consists of, in order: itself, or its chunks.
+
+        Raises BlobMissing when any is not there, StoreUnavailable.
+        """
+        with self.entries.looking():
+            parts = self.find_parts(sha256)
+        if parts is None:
+            raise BlobMissing(f"blob {sha256} is not in the store {self.root}")
+        return parts
+
+    def receiving(self) -> AbstractContextManager[Receipt]:
+        """For CAS files that come from another store. They are durable at the end. Raises StoreUnavailable then."""
+        self.entries.asking = False
+        return receiving(self.entries)
+
+    def join(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
+        """Make a blob of two or more chunks that are in the store, as they came from another one. They are read, unless
+        they were `verified` just now: the blob's digest was computed over the bytes that were put.
+
+        Raises BlobMissing when one of them is not there, EntryCorrupt when they are not that blob, StoreUnavailable.
+        """
+        if len(chunks) < 2:
+            raise ValueError("a blob has at least two chunks, or none")
+        self.entries.asking = False
+        with self.entries.lock.shared():
+            for chunk in chunks:
+                if self.entries.find("cas", chunk.sha256) != chunk.size:
+                    raise BlobMissing(f"chunk {chunk.sha256} is not in the store {self.root}")
+            listed = verified and self._listed(sha256) == tuple(chunks)
+        if not verified:
+            self._read_whole(sha256, chunks)
+        if not listed:
+            entry = action_result.list_entry(sha256, chunks)
+            self.entries.write("ac", action_result.list_key(sha256), entry.to_bytes())
+        return Output(sha256, sum(chunk.size for chunk in chunks))
+
+    def _read_whole(self, sha256: str, chunks: Sequence[Output]) -> None:
+        whole = hashlib.sha256()
+        scratch = memoryview(bytearray(max(chunk.size for chunk in chunks)))
+        for chunk in chunks:
+            self.entries.read_into(chunk, scratch[: chunk.size])
+            whole.update(scratch[: chunk.size])
+        if whole.hexdigest() != sha256:
+            raise EntryCorrupt(f"the chunks that were given are not blob {sha256}")
+
+    def find_parts(self, sha256: str) -> tuple[Output, ...] | None:
+        """`parts`, or None; for a caller who holds the store-wide lock."""
+        size = self.entries.find("cas", sha256)
+        if size is not None:
+            return (Output(sha256, size),)
+        chunks = self._listed(sha256)
+        if chunks is None or any(self.entries.find("cas", chunk.sha256) != chunk.size for chunk in chunks):
+            return None
+        return chunks
+
+    def _listed(self, sha256: str) -> tuple[Output, ...] | None:
+        key = action_result.list_key(sha256)
+        if self.entries.find("ac", key) is None:
+            return None
+        data = self.entries.read("ac", key)
+        if data is None:
+            return None
+        try:
+            return action_result.listed_chunks(data, sha256)
+        except ValueError as error:
+            # A blob whose list cannot be read is a blob that is not there: the next put writes another list.
+            self.entries.quarantine("ac", key, f"chunk list of {sha256}: {error}")
+            return None
+
+    def _put_small(self, view: memoryview) -> Output:
+        output = Output(hashlib.sha256(view).hexdigest(), len(view))
+        publication = Publication(self.entries.layout)
+        self._put_part(publication, output, publication.write, view)
+        publication.settle()
+        return output
+
+    def _put_part(
+        self, publication: Publication, part: Output, write: Callable[[str, memoryview], None], view: memoryview
+    ) -> None:
+        path = self.entries.layout.entry("cas", part.sha256)
+        with self.entries.lock.shared():
+            found = self.entries.find("cas", part.sha256) == part.size
+        if found:
+            publication.also(os.path.dirname(path))
+        else:
+            self.entries.prepare()
+            write(path, view)
+
+    def _put_large(self, windows: Iterable[Window]) -> Output:
+        whole, size = hashlib.sha256(), 0
+        publication = Publication(self.entries.layout)
+        chunks: list[Output] = []
+
+        def put_chunk(chunk: memoryview) -> Output:
+            part = Output(hashlib.sha256(chunk).hexdigest(), len(chunk))
+            self._put_part(publication, part, publication.gather, chunk)
+            return part
+
+        with ThreadPoolExecutor(_WRITERS) as writers, ThreadPoolExecutor(1) as hasher:
+            waiting: deque[tuple[Future[None], list[Future[Output]]]] = deque()
+
+            def finish_one() -> None:
+                hashed, written = waiting.popleft()
+                chunks.extend(future.result() for future in written)
+                hashed.result()
+
+            try:
+                for window in windows:
+                    size += len(window.data)
+                    hashed = hasher.submit(whole.update, window.data)
+                    waiting.append((hashed, [writers.submit(put_chunk, chunk) for chunk in window.chunks]))
+                    if len(waiting) > 2:  # so a few windows are all that is in memory
+                        finish_one()
+                while waiting:
+                    finish_one()
+            except BaseException:
+                writers.shutdown(cancel_futures=True)
+                publication.abandon()
+                raise
+            publication.settle(writers)
+        output = Output(whole.hexdigest(), size)
+        with self.entries.lock.shared():
+            listed = self._listed(output.sha256)
+        if listed != tuple(chunks):
+            entry = action_result.list_entry(output.sha256, chunks)
+            self.entries.write("ac", action_result.list_key(output.sha256), entry.to_bytes())
+        return output
+
+    def _verified(
+        self, sha256: str, parts: Sequence[Output], place: Callable[[int], memoryview]
+    ) -> Iterator[memoryview]:
+        """The blob in stretches, each read to what `place` gives for its size, and hashed while it is used.
+
+        Ends with an error when all of them together are not what was asked for.
+        """
+        whole = hashlib.sha256()
+        hashing: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(1) as hasher:
+            for stretch in _stretches(parts):
+                if len(hashing) >= _AHEAD:
+                    hashing.popleft().result()
+                view, start = place(sum(part.size for part in stretch)), 0
+                for part in stretch:
+                    self.entries.read_into(part, view[start : start + part.size])
+                    start += part.size
+                if len(parts) == 1:
+                    whole.update(view)
+                else:
+                    hashing.append(hasher.submit(whole.update, view))
+                yield view
+        if whole.hexdigest() != sha256:
+            raise self._blame(sha256, parts)
+
+    def _blame(self, sha256: str, parts: Sequence[Output]) -> EntryCorrupt:
+        """Quarantine what makes a blob wrong: parts, or else its list. The error to raise."""
+        right = [self.entries.verify_part(part) for part in parts]
+        if all(right):
+            self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
+        return EntryCorrupt(f"blob {sha256} is not what its name says; what was wrong is in quarantine")
+
+
+def _stretches(parts: Sequence[Output]) -> Iterator[list[Output]]:
+    """`parts` in order, as many at once as `_STRETCH_SIZE` holds, and at least one."""
+    stretch: list[Output] = []
+    size = 0
+    for part in parts:
+        if stretch and size + part.size > _STRETCH_SIZE:
+            yield stretch
+            stretch, size = [], 0
+        stretch.append(part)
+        size += part.size
+    yield stretch
+
+
+def _consecutive(view: memoryview) -> Callable[[int], memoryview]:
+    """Places in `view`, one after another."""
+    start = 0
+
+    def place(size: int) -> memoryview:
+        nonlocal start
+        start += size
+        return view[start - size : start]
+
+    return place
+
+
+def _in_turns() -> Callable[[int], memoryview]:
+    """Places in `_AHEAD` buffers, which are used in turns."""
+    buffers = [bytearray() for _ in range(_AHEAD)]
+    turn = 0
+
+    def place(size: int) -> memoryview:
+        nonlocal turn
+        turn = (turn + 1) % _AHEAD
+        if len(buffers[turn]) < size:
+            buffers[turn] = bytearray(size)
+        return memoryview(buffers[turn])[:size]
+
+    return place

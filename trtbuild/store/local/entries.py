@@ -1,0 +1,154 @@
+"""Single entries of a local store: found, touched, read, written, set aside. The rules are in local.py."""
+
+# Paths are strings here: a large blob has thousands of them, and pathlib is slow.
+# ruff: noqa: PTH104, PTH116
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import stat
+from contextlib import AbstractContextManager, nullcontext
+
+from trtbuild.core.recipes.record import Output
+from trtbuild.errors import BlobMissing, EntryCorrupt
+from trtbuild.store.local.layout import Kind, Layout, unavailable
+from trtbuild.store.local.leases import Sessions, StoreLock
+from trtbuild.store.local.publication import Publication
+
+_log = logging.getLogger("trtbuild.store")
+
+_EMPTY = hashlib.sha256().hexdigest()
+
+# What is put into an entry's place after it was looked at may be a pipe: it is not waited for, and reads as empty.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+# Most entries are documents of less than this, in bytes.
+_PAGE_SIZE = 64 << 10
+
+
+class Entries:
+    """The entries of the store in directory `root`. Raises StoreUnavailable when it has another format."""
+
+    def __init__(self, root: str) -> None:
+        self.layout = Layout(root)
+        self.lock = StoreLock(self.layout)
+        self.sessions = Sessions(self.layout, self.lock)
+        self._prepared = False
+        #: Whether what is found is neither touched nor kept from collection (rule 9).
+        self.asking = False
+        self.layout.check_format()
+
+    def looking(self) -> AbstractContextManager[None]:
+        """Held while something is found."""
+        return nullcontext() if self.asking else self.lock.shared()
+
+    def prepare(self) -> None:
+        """Have the directories, before something is written. Raises StoreUnavailable."""
+        if not self._prepared:
+            self.layout.create()
+            self._prepared = True
+
+    def find(self, kind: Kind, name: str) -> int | None:
+        """The size of an entry in bytes, which is touched (rule 4; the caller holds the lock). None: not there."""
+        path = self.layout.entry(kind, name)
+        try:
+            found = os.stat(path, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                # A link, a directory, a pipe that would be waited for: out of the way, so that it can be put.
+                self.quarantine(kind, name, "it is no regular file")
+                return None
+            if found.st_size == 0 and name != _EMPTY:
+                return None  # never published so: a file system that lost power left it
+            if not self.asking and found.st_mtime_ns < self.sessions.since:
+                os.utime(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            # It is there, and may be readable, in a place where it cannot be touched.
+            return self._untouchable(path, error)
+        return found.st_size
+
+    def _untouchable(self, path: str, error: OSError) -> int:
+        try:
+            return os.stat(path).st_size
+        except OSError:
+            raise unavailable(error, self.layout.root) from error
+
+    def read(self, kind: Kind, name: str) -> bytes | None:
+        """The bytes of an entry, not verified. None: not there. Raises StoreUnavailable."""
+        try:
+            descriptor = os.open(self.layout.entry(kind, name), _READ)
+            try:
+                data = os.read(descriptor, _PAGE_SIZE)
+                if len(data) < _PAGE_SIZE and not os.read(descriptor, 1):
+                    return data
+                with open(descriptor, "rb", closefd=False) as file:
+                    file.seek(0)
+                    return file.read()
+            finally:
+                os.close(descriptor)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unavailable(error, self.layout.root) from error
+
+    def read_into(self, part: Output, view: memoryview) -> None:
+        """Fill `view`, which has the size of `part`, with a CAS file's bytes, not verified.
+
+        Raises BlobMissing, EntryCorrupt when it has another size (it is in quarantine then), StoreUnavailable.
+        """
+        try:
+            descriptor = os.open(self.layout.entry("cas", part.sha256), _READ)
+            try:
+                right = os.fstat(descriptor).st_size == part.size
+                filled = 0
+                while right and filled < part.size:
+                    count = os.readv(descriptor, [view[filled:]])
+                    right = count > 0
+                    filled += count
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}") from None
+        except OSError as error:
+            raise unavailable(error, self.layout.root) from error
+        if not right:
+            self.quarantine("cas", part.sha256, f"its size is not {part.size}")
+            raise EntryCorrupt(f"{part.sha256} has a wrong size; it was moved to quarantine")
+
+    def verify_part(self, part: Output) -> bool:
+        """Whether a CAS file is what its name says. If not, it is in quarantine now. Raises BlobMissing."""
+        data = self.read("cas", part.sha256)
+        if data is None:
+            raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}")
+        if hashlib.sha256(data).hexdigest() == part.sha256:
+            return True
+        self.quarantine("cas", part.sha256, "its bytes have another SHA-256")
+        return False
+
+    def write(self, kind: Kind, name: str, data: bytes) -> None:
+        """Publish one entry, durably. Raises StoreUnavailable."""
+        self.prepare()
+        publication = Publication(self.layout)
+        publication.write(self.layout.entry(kind, name), data)
+        publication.settle()
+
+    def quarantine(self, kind: Kind, name: str, why: str) -> None:
+        """Set a wrong entry aside, and say so in the log. In a place that cannot be written it stays."""
+        path = self.layout.entry(kind, name)
+        aside = f"{self.layout.quarantine}/{kind}-{name}-{secrets.token_hex(4)}"
+        with contextlib.suppress(OSError):
+            os.rename(path, aside)
+            if kind == "cas" and stat.S_ISREG(os.lstat(aside).st_mode) and _sha256_of(aside) == name:
+                # Another process put the right bytes there since they were read, and may rely on them.
+                os.rename(aside, path)
+                return
+        _log.warning("quarantined %s: %s", path, why)
+
+
+def _sha256_of(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()

@@ -1,0 +1,194 @@
+"""Where things lie in a store's directory, and which format that is. See cache/README.md.
+
+format            the version of this layout
+cas/<aa>/<sha256> bytes named by their SHA-256; aa is its first two digits
+ac/<aa>/<key>     entries by key: of records, and of chunk lists
+tmp/              what is being written
+quarantine/       entries that were wrong, for a person to look at
+locks/            `store`, `records`, and the keys that are being built
+sessions/         one file for each running session
+
+Where the root may be written by its group, or by all, several users share the store. Then the root's mode and group hold
+for all that is made below it, and no umask does: what one of them leaves, the others have to be able to read, touch and
+lock.
+"""
+
+# Paths are strings here: a large blob has thousands of them, and pathlib is slow.
+# ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH112, PTH116
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from trtbuild.core.recipes.record import is_digest
+from trtbuild.errors import StoreUnavailable
+from trtbuild.regular import read_regular
+
+Kind = Literal["cas", "ac"]
+
+#: The format that this code reads and writes.
+FORMAT = "trtbuild.store/1"
+
+_FORMAT = re.compile(r"trtbuild\.store/([1-9][0-9]*)\n?")
+
+_HINTS = {
+    errno.ENOSPC: "free some space, or run `trtbuild cache gc`",
+    errno.EDQUOT: "the disk quota is used up: free some space, or run `trtbuild cache gc`",
+    errno.EFBIG: "a limit on file sizes is in force (ulimit -f)",
+    errno.EACCES: "make the directory writable, or set TRTBUILD_CACHE_DIR to another one",
+    errno.EPERM: "make the directory writable, or set TRTBUILD_CACHE_DIR to another one",
+    errno.EROFS: "the file system is read-only: set TRTBUILD_CACHE_DIR to another directory",
+    errno.ENOTDIR: "a file is in its way: remove it, or set TRTBUILD_CACHE_DIR to another directory",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENOLCK: "the file system has no locks: set TRTBUILD_CACHE_DIR to a local directory",
+    errno.EOPNOTSUPP: "the file system has no locks: set TRTBUILD_CACHE_DIR to a local directory",
+}
+
+
+def unavailable(error: OSError, root: str) -> StoreUnavailable:
+    """What a person is told when the store's place cannot be used."""
+    hint = _HINTS.get(error.errno or 0, "set TRTBUILD_CACHE_DIR to a directory that can be written")
+    return StoreUnavailable(f"the cache cannot be used: {error.strerror or error}", file=root, hint=hint)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of a store. They are strings: a large blob has thousands of chunks, and Path is slow."""
+
+    root: str
+
+    @property
+    def tmp(self) -> str:
+        return f"{self.root}/tmp"
+
+    @property
+    def quarantine(self) -> str:
+        return f"{self.root}/quarantine"
+
+    @property
+    def locks(self) -> str:
+        return f"{self.root}/locks"
+
+    @property
+    def sessions(self) -> str:
+        return f"{self.root}/sessions"
+
+    def entry(self, kind: Kind, name: str) -> str:
+        """Raises ValueError for a name that is no digest, so that no name can leave the directory."""
+        if not is_digest(name):
+            raise ValueError(f"not a digest: {name!r}")
+        return f"{self.root}/{kind}/{name[:2]}/{name}"
+
+    def fresh_name(self) -> str:
+        """A path in ``tmp/`` that nothing else uses; the process's id is for a person to see."""
+        return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
+
+    def shared(self) -> os.stat_result | None:
+        """The stat of the root, where it is shared. Raises OSError."""
+        root = os.stat(self.root)
+        return root if root.st_mode & 0o022 else None
+
+    def make_folder(self, path: str) -> None:
+        """Make a directory whose parent is there, if it is not; nobody meets one that is not open to them yet. Raises
+        OSError."""
+        if os.path.isdir(path):
+            return
+        root = self.shared()
+        fresh = path
+        try:
+            if root is not None and path != self.tmp:
+                fresh = self.fresh_name()
+            os.mkdir(fresh)
+            if root is not None:
+                descriptor = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    allow(descriptor, root, 0o7777)
+                finally:
+                    os.close(descriptor)
+            if fresh != path:
+                os.rename(fresh, path)
+        except OSError:
+            if fresh != path:
+                with contextlib.suppress(OSError):
+                    os.rmdir(fresh)
+            if not os.path.isdir(path):  # else another process was faster
+                raise
+
+    def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
+        """The name and stat of every entry, in no order. What is removed meanwhile is left out, and what is no file.
+
+        Raises StoreUnavailable when a directory cannot be read, or is none.
+        """
+        try:
+            with os.scandir(f"{self.root}/{kind}") as shelves:
+                names = [shelf for shelf in shelves if len(shelf.name) == 2]
+            for shelf in names:
+                for found in listed(shelf.path):
+                    if is_digest(found.name) and found.name.startswith(shelf.name):
+                        with contextlib.suppress(FileNotFoundError):
+                            if found.is_file(follow_symlinks=False):
+                                yield found.name, found.stat(follow_symlinks=False)
+        except FileNotFoundError:  # nothing was written yet
+            return
+        except OSError as error:
+            raise unavailable(error, self.root) from error
+
+    def check_format(self) -> bool:
+        """Whether this is a store already. Raises StoreUnavailable when it has a format that is not ours."""
+        try:
+            text = read_regular(f"{self.root}/format").decode("utf-8", errors="replace")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise unavailable(error, self.root) from error
+        if text.strip() == FORMAT:
+            return True
+        newer = _FORMAT.fullmatch(text)
+        raise StoreUnavailable(
+            f"the cache has the format {text.strip()[:60]!r}; this trtbuild knows {FORMAT}",
+            file=f"{self.root}/format",
+            hint="upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
+            if newer
+            else "this is no cache of trtbuild's: set TRTBUILD_CACHE_DIR to another directory",
+        )
+
+    def create(self) -> None:
+        """Make what is missing of the directories, then the format file. Raises StoreUnavailable."""
+        try:
+            os.makedirs(self.root, exist_ok=True)
+            for name in ("tmp", "cas", "ac", "quarantine", "locks", "sessions"):
+                self.make_folder(f"{self.root}/{name}")
+            if not self.check_format():
+                fresh = self.fresh_name()
+                with open(fresh, "x", encoding="utf-8") as file:
+                    if (root := self.shared()) is not None:
+                        allow(file.fileno(), root, 0o666)
+                    file.write(f"{FORMAT}\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # an empty one would be another format
+                os.rename(fresh, f"{self.root}/format")
+        except OSError as error:
+            raise unavailable(error, self.root) from error
+
+
+def allow(descriptor: int, root: os.stat_result, bits: int) -> None:
+    """Give a new file or directory the group of `root`, and of its mode the `bits`. Raises OSError."""
+    if os.fstat(descriptor).st_gid != root.st_gid:
+        with contextlib.suppress(OSError):  # this user is not in that group
+            os.fchown(descriptor, -1, root.st_gid)
+    with contextlib.suppress(PermissionError):  # a file system with modes of its own
+        os.fchmod(descriptor, root.st_mode & bits)
+
+
+def listed(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as found:
+            return list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,282 @@
+"""Who uses a store right now: the store-wide lock, sessions, and the keys that are being built.
+
+All of it is flock(2), so the kernel lets go when a process dies, however it dies.
+
+Rules
+1. The store-wide lock ``locks/store`` is held shared for the moment in which entries are found and touched, or a
+   session begins; exclusive while a collection begins, and for each short batch that it removes. It is never held
+   while blobs are read, hashed or written, nor while another lock is waited for. A record's entry, a small file that
+   says where its document is, is read under it.
+2. A session is a file in ``sessions/`` whose flock is held for its duration. Its start is the file's mtime: by the
+   clock of the file system, which is the one that stamps entries, on NFS too. Nothing writes to the file afterwards.
+3. A key that is being built is an flock on ``locks/<key>``. The file is removed by its holder, while held; so whoever
+   gets a lock checks that the file is still the one of that name, and else starts over.
+4. Descriptors are closed in forked children and on exec. A child that had one would hold the lock after its parent.
+5. A place where nothing can be written is read without locks: nothing can be collected from there either.
+"""
+
+# Paths are strings here: a large blob has thousands of them, and pathlib is slow.
+# ruff: noqa: PTH108, PTH116
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import math
+import os
+import threading
+from collections.abc import Iterator
+
+from trtbuild.store.local.layout import Layout, allow, unavailable
+
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+
+_held: set[int] = set()
+_held_lock = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    global _held_lock
+    _held_lock = threading.Lock()
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _open(path: str, flags: int) -> int:
+    # Registered under one lock with the open itself: a fork in between would leak the descriptor.
+    with _held_lock:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        _held.add(descriptor)
+    return descriptor
+
+
+def _open_or_make(layout: Layout, path: str) -> int:
+    """A descriptor of a lock file, which all users of the store may open from when it has its name on."""
+    while True:
+        try:
+            return _open(path, os.O_RDWR)
+        except FileNotFoundError:
+            root = layout.shared()
+        if root is None:
+            return _open(path, os.O_RDWR | os.O_CREAT)
+        fresh = layout.fresh_name()
+        descriptor = _open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            allow(descriptor, root, 0o666)
+            os.link(fresh, path)
+        except FileExistsError:
+            pass  # another process was faster
+        except OSError:  # a file system without hard links
+            made = _open(path, os.O_RDWR | os.O_CREAT)
+            allow(made, root, 0o666)
+            return made
+        finally:
+            _close(descriptor)
+            os.unlink(fresh)
+
+
+def _close(descriptor: int) -> None:
+    with _held_lock:
+        # Not there: this is a forked child, where it is closed already and its number may be another file's.
+        if descriptor in _held:
+            _held.remove(descriptor)
+            # Said, and not left to the close: a process that was forked a moment ago has the descriptor still.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+class StoreLock:
+    """The store-wide lock (rule 1). Re-entrant within a thread: a shared hold inside any hold is part of that one."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._thread = threading.local()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Keeps collection out. Raises StoreUnavailable when the file system has no locks."""
+        if getattr(self._thread, "held", False):
+            yield
+            return
+        try:
+            descriptor = self._open()
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise unavailable(error, self._layout.root) from error
+            yield
+            return
+        with self._hold(descriptor, fcntl.LOCK_SH):
+            yield
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps everyone out. Raises StoreUnavailable when the store cannot be written."""
+        try:
+            descriptor = _open_or_make(self._layout, f"{self._layout.locks}/store")
+        except OSError as error:
+            raise unavailable(error, self._layout.root) from error
+        with self._hold(descriptor, fcntl.LOCK_EX):
+            yield
+
+    def _open(self) -> int:
+        path = f"{self._layout.locks}/store"
+        try:
+            return _open_or_make(self._layout, path)  # NFS wants it open for writing
+        except PermissionError:
+            return _open(path, os.O_RDONLY)
+
+    @contextlib.contextmanager
+    def _hold(self, descriptor: int, operation: int) -> Iterator[None]:
+        try:
+            try:
+                fcntl.flock(descriptor, operation)
+            except OSError as error:
+                raise unavailable(error, self._layout.root) from error
+            self._thread.held = True
+            try:
+                yield
+            finally:
+                self._thread.held = False
+        finally:
+            _close(descriptor)
+
+
+class Sessions:
+    """The sessions of this process on one store (rule 2)."""
+
+    def __init__(self, layout: Layout, lock: StoreLock) -> None:
+        self._layout = layout
+        self._store_lock = lock
+        self._lock = threading.Lock()
+        self._starts: dict[str, int] = {}
+        #: An entry with an mtime (ns) from here on is safe without touching it. Infinite when there is no session:
+        #: then everything is touched, and a session of another process, such as the parent's, protects it.
+        self.since: float = math.inf
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """A session. Where nothing can be written there is none, and nothing is said."""
+        path = f"{self._layout.sessions}/{os.path.basename(self._layout.fresh_name())}"
+        with self._store_lock.shared():
+            try:
+                descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            except OSError as error:
+                if error.errno not in _READ_ONLY:
+                    raise unavailable(error, self._layout.root) from error
+                descriptor = None
+            if descriptor is not None:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    if (root := self._layout.shared()) is not None:
+                        allow(descriptor, root, 0o666)
+                    start = os.fstat(descriptor).st_mtime_ns
+                except OSError as error:
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+                    _close(descriptor)
+                    raise unavailable(error, self._layout.root) from error
+                self._change(path, start)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                self._change(path, None)
+                if descriptor in _held:  # not in a forked child
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+                _close(descriptor)
+
+    @property
+    def active(self) -> bool:
+        """Whether this process holds a session."""
+        return self.since < math.inf
+
+    def _change(self, path: str, start: int | None) -> None:
+        with self._lock:
+            if start is None:
+                self._starts.pop(path, None)
+            else:
+                self._starts[path] = start
+            self.since = max(self._starts.values(), default=math.inf)
+
+
+@contextlib.contextmanager
+def building(layout: Layout, key: str) -> Iterator[None]:
+    """Hold `key` alone, among all threads and processes (rule 3). Raises StoreUnavailable."""
+    path = f"{layout.locks}/{key}"
+    try:
+        descriptor = _acquire(layout, path)
+    except OSError as error:
+        raise unavailable(error, layout.root) from error
+    try:
+        yield
+    finally:
+        if descriptor in _held:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        _close(descriptor)
+
+
+@contextlib.contextmanager
+def publishing(layout: Layout) -> Iterator[None]:
+    """Hold ``locks/records``: one record is looked for and published at a time. Raises StoreUnavailable."""
+    try:
+        descriptor = _open_or_make(layout, f"{layout.locks}/records")
+    except OSError as error:
+        raise unavailable(error, layout.root) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise unavailable(error, layout.root) from error
+        yield
+    finally:
+        _close(descriptor)
+
+
+def _acquire(layout: Layout, path: str) -> int:
+    while True:
+        descriptor = _open_or_make(layout, path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_named(descriptor, path):
+                return descriptor
+        except BaseException:
+            _close(descriptor)
+            raise
+        _close(descriptor)
+
+
+def is_named(descriptor: int, path: str) -> bool:
+    """Whether the open file is the one that `path` names now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def abandoned(path: str) -> int | None:
+    """A descriptor that holds the flock on the file `path` when no one else does, to be closed by `os.close`."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        try:  # files in tmp/ are read-only; where flock is emulated (NFS) this fails, and the file counts as held
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_named(descriptor, path):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None

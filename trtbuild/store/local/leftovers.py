@@ -1,0 +1,72 @@
+"""What dead processes left in a store: unfinished files, locks, sessions; and quarantined entries past their time."""
+
+# Paths are strings here, as in the rest of the store.
+# ruff: noqa: PTH106, PTH108, PTH112
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+
+from trtbuild.store.local import leases
+from trtbuild.store.local.layout import Layout, listed
+
+#: Files in ``tmp/`` whose writer is gone are removed from this age on, in seconds.
+UNFINISHED_AGE_S = 3600.0
+
+
+def session_starts(layout: Layout) -> Iterator[int]:
+    """The starts (mtime, ns) of the sessions that live. The caller holds the store-wide lock alone."""
+    for found in listed(layout.sessions):
+        try:
+            start_ns = found.stat().st_mtime_ns
+        except FileNotFoundError:
+            continue
+        descriptor = leases.abandoned(found.path)
+        if descriptor is None:
+            yield start_ns
+        else:
+            os.close(descriptor)
+
+
+def remove_leftovers(layout: Layout, begun_ns: int, quarantine_age_s: float) -> int:
+    """Remove what no process holds, and what lay in quarantine longer than told; how many files."""
+    removed = 0
+    for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
+        for found in listed(folder):
+            if folder == layout.locks and found.name in ("store", "records"):
+                continue
+            removed += _older(found, begun_ns, age_s) and _remove_abandoned(found.path)
+    for found in listed(layout.quarantine):
+        if _older(found, begun_ns, quarantine_age_s):
+            with contextlib.suppress(OSError):
+                if found.is_dir(follow_symlinks=False):
+                    shutil.rmtree(found.path)
+                else:
+                    os.unlink(found.path)
+                removed += 1
+    return removed
+
+
+def _remove_abandoned(path: str) -> bool:
+    descriptor = leases.abandoned(path)
+    if descriptor is None:
+        return False
+    try:
+        if os.path.isdir(path):  # that was to become a shelf (Layout.make_folder)
+            os.rmdir(path)
+        else:
+            os.unlink(path)  # while held: whoever waits for it finds out that it lost its name (leases.py, rule 3)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _older(found: os.DirEntry[str], than_ns: int, age_s: float) -> bool:
+    try:
+        return found.stat(follow_symlinks=False).st_mtime_ns <= than_ns - int(age_s * 1e9)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,298 @@
+"""One HTTP/1.1 connection that gives up in time: to resolve, to connect, to send and to read.
+
+The standard library's HTTPResponse reads the answer; the rest is sockets. Measured (1,400 entries of 256 KiB from nginx on
+loopback, Python 3.11): 0.15 ms of CPU for each, half of what urllib3 takes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import re
+import select
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from trtbuild.store.transports.pace import Flow, Pace, Silence
+from trtbuild.store.transports.route import Proxy, Route
+from trtbuild.store.transports.transport import SLOWEST
+
+#: Most bytes of an answer before its body. The library limits lines and headers, but not how many ``100 Continue`` come.
+_HEAD_LIMIT = 256 << 10
+
+#: Patiences that an upload may be in buffers of others without an answer. It is the price of a server that takes a body and
+#: never answers, so it is small; a line through such buffers must carry 1 MiB in three patiences.
+_HIDDEN = 2
+
+
+class NotHttp(Exception):
+    """What came is no answer of an HTTP server."""
+
+
+class Connection:
+    """A connection that may be used again. Not for several threads at once; only `abort` may be called from others."""
+
+    def __init__(self, route: Route, flow: Flow, patience_s: float) -> None:
+        self._route = route
+        self._pace = Pace(flow, patience_s)
+        self._sock: socket.socket | None = None
+        self._head_left = 0
+        self._aborted = False
+        self._fresh = False
+        self._cut_short = False
+        #: Bytes of the answer that came so far.
+        self.received = 0
+
+    def finish_within(self, whole_s: float | None) -> None:
+        """What follows may take so many seconds altogether; None is any time."""
+        self._pace.finish_within(whole_s)
+
+    def connect(self) -> None:
+        """Raises OSError (ssl.SSLError is one), Silence, NotHttp."""
+        self._pace.begin()
+        self._fresh = True
+        addresses = self._route.addresses.get(self._pace.left_s())
+        for number, address in enumerate(addresses):
+            last = number == len(addresses) - 1
+            try:
+                self._open(address, self._pace.left_s() / (1 if last else 2))
+                break
+            except TimeoutError:
+                if last:
+                    raise Silence(self._pace.patience_s, some=False) from None
+            except OSError:
+                if last:
+                    raise
+        if len(addresses) > 1:
+            self._route.addresses.prefer(address)
+        try:
+            if self._route.proxy and self._route.tls:
+                self._tunnel(self._route.proxy)
+            if self._route.tls:
+                assert self._sock is not None
+                self._sock.settimeout(self._pace.left_s())
+                self._sock = self._route.context.wrap_socket(
+                    self._sock, server_hostname=self._route.host, do_handshake_on_connect=False
+                )
+                self._sock.do_handshake()
+        except TimeoutError:
+            raise Silence(self._pace.patience_s, some=False) from None
+
+    def usable(self) -> bool:
+        """Whether nothing came since the last answer: neither an end nor bytes that nobody asked for."""
+        return self._sock is not None and not self._cut_short and not self._readable(0)
+
+    def exchange(self, method: str, head: bytes, body: memoryview | None) -> http.client.HTTPResponse:
+        """Send a request and read the head of its answer. Raises OSError, Silence, NotHttp, http.client.HTTPException."""
+        if not self._fresh:
+            self._pace.begin()
+        self._fresh = False
+        self.received, self._head_left = 0, _HEAD_LIMIT
+        try:
+            self._send(memoryview(head))
+            if body is not None:
+                self._send(body)
+                self._await_answer(len(body))
+        except (OSError, Silence):
+            # a server may refuse a body without reading it; what it says then is the better answer
+            self._cut_short = True
+            if not self._readable(0.05):
+                raise
+            self._pace.begin()
+        response = http.client.HTTPResponse(cast(socket.socket, self), method=method)
+        response.begin()
+        self._head_left = sys.maxsize
+        self._pace.head_came()
+        return response
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        """What HTTPResponse reads from."""
+        return io.BufferedReader(_Incoming(self._receive), 32 << 10)
+
+    def drain(self, response: http.client.HTTPResponse) -> bool:
+        """Read the rest of a short answer, if it is there already. Whether the connection can be used again."""
+        if response.will_close or response.chunked or response.length is None or response.length > 16 << 10:
+            return False
+        self._pace.patience_s, patience_s = min(0.2, self._pace.patience_s), self._pace.patience_s
+        try:
+            self._pace.begin()
+            response.read()
+        except (OSError, Silence, http.client.HTTPException):
+            return False
+        finally:
+            self._pace.patience_s = patience_s
+        return True
+
+    def abort(self) -> None:
+        """End what another thread waits for on this connection."""
+        self._aborted = True
+        if (sock := self._sock) is not None:
+            try:
+                # of an SSLSocket too: not unwrap(), which would wait for the other side
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+
+    def _open(self, address: Any, timeout_s: float) -> None:
+        family, kind, protocol, _, where = address
+        sock = socket.socket(family, kind, protocol)
+        self._sock = sock  # from here on `abort` reaches it
+        try:
+            if self._aborted:
+                raise ConnectionAbortedError
+            sock.settimeout(timeout_s)
+            sock.connect(where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            self._sock = None
+            sock.close()
+            raise
+
+    def _tunnel(self, proxy: Proxy) -> None:
+        host = f"[{self._route.host}]" if ":" in self._route.host else self._route.host
+        where = f"{host}:{self._route.port}"
+        login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+        self._head_left = _HEAD_LIMIT
+        self._send(memoryview(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n{login}\r\n".encode()))
+        # the answer's bytes are read one by one: what follows it belongs to TLS
+        response = http.client.HTTPResponse(cast(socket.socket, _Unbuffered(self._receive)), method="CONNECT")
+        try:
+            response.begin()
+        except http.client.HTTPException:
+            raise NotHttp("the proxy's answer is no HTTP") from None
+        if response.status != 200:
+            raise NotHttp(f"the proxy answered {response.status}")
+
+    def _send(self, data: memoryview) -> None:
+        assert self._sock is not None
+        while data:
+            self._sock.settimeout(self._pace.left_s())
+            try:
+                sent = self._sock.send(data)
+            except TimeoutError:
+                continue
+            self._pace.moved(sent)
+            data = data[sent:]
+
+    def _await_answer(self, size: int) -> None:
+        """Wait until a body is with the other side, and grant it time for its answer.
+
+        Bytes that this machine's kernel still holds must move, where it tells (Linux). How far the rest is, buffers on the
+        way hide: so patience grows with the size, but not above `_HIDDEN` times itself.
+        """
+        self._pace.allow(0)
+        queued, step_s = self._queued(), 0.001
+        while queued:
+            step_s = min(2 * step_s, self._pace.patience_s / 8, self._pace.left_s())
+            if isinstance(self._sock, ssl.SSLSocket):  # what can be read there need not be an answer
+                time.sleep(step_s)
+            elif self._readable(step_s):
+                return
+            left = self._queued()
+            self._pace.moved(max(queued - left, 0))
+            queued = left
+        hidden_s = size / SLOWEST
+        if self._route.proxy is None and sys.platform.startswith("linux"):
+            hidden_s = min(hidden_s, _HIDDEN * self._pace.patience_s)
+        self._pace.allow(hidden_s)
+
+    def _queued(self) -> int:
+        """Bytes that were sent and not yet acknowledged, as far as the kernel tells (Linux)."""
+        if not sys.platform.startswith("linux") or self._sock is None:
+            return 0
+        import fcntl
+        import termios
+
+        try:
+            return int.from_bytes(fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
+        except (OSError, ValueError):
+            return 0
+
+    def _readable(self, wait_s: float) -> bool:
+        assert self._sock is not None
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            return True
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLIN)
+        except ValueError:  # closed
+            return True
+        return bool(poll.poll(wait_s * 1000))
+
+    def _receive(self, buffer: Any) -> int:
+        assert self._sock is not None
+        while True:
+            self._sock.settimeout(self._pace.left_s())
+            try:
+                size = self._sock.recv_into(buffer)
+            except TimeoutError:
+                continue
+            self._pace.came(size)
+            self.received += size
+            self._head_left -= size
+            if self._head_left < 0:
+                raise NotHttp("its headers do not end")
+            return size
+
+
+def chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
+    """A body in chunks (RFC 9112, 7.1), or its first bytes: more than `limit`, if there are.
+
+    The library would take a chunk of -1 bytes for one without an end. Raises what `exchange` raises.
+    """
+    pieces: list[bytes] = []
+    got = 0
+    while got <= limit:
+        line = response.fp.readline(256)
+        if not line:
+            raise http.client.IncompleteRead(b"")
+        size_text = line.partition(b";")[0].strip()
+        if not line.endswith(b"\n") or not re.fullmatch(rb"[0-9A-Fa-f]{1,15}", size_text):
+            raise NotHttp("its chunks have no size")
+        size = int(size_text, 16)
+        piece = response.fp.read(min(size, limit + 1 - got)) if size else b""
+        pieces.append(piece)
+        got += len(piece)
+        if got > limit:
+            break
+        if len(piece) < size:
+            raise http.client.IncompleteRead(b"")
+        end = response.fp.readline(256)
+        while size == 0 and end.strip():  # fields after the body
+            got += len(end)
+            if got > limit + _HEAD_LIMIT:
+                raise NotHttp("its trailers do not end")
+            end = response.fp.readline(256)
+        if end not in (b"\r\n", b"\n"):
+            raise http.client.IncompleteRead(b"")
+        if size == 0:
+            response.close()
+            break
+    return b"".join(pieces)
+
+
+class _Incoming(io.RawIOBase):
+    def __init__(self, receive: Callable[[Any], int]) -> None:
+        self._receive = receive
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        return self._receive(buffer)
+
+
+class _Unbuffered:
+    def __init__(self, receive: Callable[[Any], int]) -> None:
+        self._receive = receive
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        return io.BufferedReader(_Incoming(self._receive), 1)

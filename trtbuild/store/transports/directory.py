@@ -1,0 +1,229 @@
+"""A shared directory as a remote: ``file:///srv/cache``, on NFS as well. No locks, no server.
+
+    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     as behind the nginx recipe; gc/ is collection.py's
+
+Rules
+1. Entries appear whole, open to whoever may use the root, and nothing is reached through a symbolic link
+   (shared_folder.py). What is no regular file is RemoteLied, and is replaced by the next writer if it can be.
+2. An empty file is no entry: it is what a loss of power leaves of a file that was not synced (nginx does not sync).
+3. ESTALE and ENOENT are also what a race with another machine looks like: a call that meets one is tried again.
+4. The root is made by a writer if its parent is there. If that is missing too, the share is not mounted: RemoteDown.
+   A local store (it has a ``format``) is only read: its collection could not see a writer of this kind.
+5. A system call on a hung mount cannot be interrupted. So the first look at the root is in a thread of its own, and after
+   `patience_s` without an answer the remote is given up until there is one. A mount that hangs later holds the calling
+   thread for as long as it hangs. One that drips does not: what is timed is read in pieces of `_PIECE` bytes.
+6. An entry that is found is marked as used by its mtime, if that is off by more than `USED_WITHIN_S` and may be set.
+"""
+
+# Paths are strings here, as in the rest of the store.
+# ruff: noqa: PTH116
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from io import RawIOBase
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from trtbuild.core.recipes.record import is_digest
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports import faults
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.transports.shared_folder import SharedFolder
+from trtbuild.store.transports.transport import WHOLE
+
+T = TypeVar("T")
+
+#: Seconds by which the mtime of an entry in use may be off (collection.py counts on it).
+USED_WITHIN_S = 900.0
+
+EMPTY_BLOB = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+# Bytes that one system call reads of what has a limit as a whole (rule 5).
+_PIECE = 64 << 10
+
+_RACES = (errno.ENOENT, errno.ESTALE)
+# Of writers that make the same directory at once, the last one's replaces those of the others while they are empty.
+_RACING_WRITERS = 16
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR)
+
+
+def root_of(url: str) -> str:
+    """The directory of a ``file://`` URL. Raises ConfigurationError when it names another host, or no absolute path."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise ConfigurationError(
+            "a shared directory is named by its absolute path, without a host",
+            hint="write three slashes: file:///srv/cache (a ? or # in the path as %3F or %23)",
+        )
+    if not path.startswith("/") or "\0" in path or os.path.normpath(path) in ("/", "//"):
+        raise ConfigurationError(f"no directory for a cache: {path!r}", hint="write file:///srv/cache")
+    return os.path.normpath(path)
+
+
+def is_entry(kind: Kind, name: str, found: os.stat_result) -> bool:
+    """Whether a file is an entry (rules 1 and 2)."""
+    return stat.S_ISREG(found.st_mode) and (found.st_size > 0 or (kind == "cas" and name == EMPTY_BLOB))
+
+
+class DirectoryTransport:
+    """See `transport.Transport`. Raises ConfigurationError when the URL is no ``file:///path``."""
+
+    decides = True
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        self._shared = SharedFolder(root_of(settings.url))
+        self.place = f"file://{self._shared.root}"
+        self._patience_s = settings.patience_s
+        self._lock = threading.Lock()
+        self._first_look: threading.Thread | None = None
+        self._give_up_at = 0.0
+        self._answered = threading.Event()
+        self._is_local_store = False
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        shelf = _shelf(name)
+        overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
+        return self._asked(lambda: self._get(kind, shelf, name, limit, overdue_at), None)
+
+    def has(self, kind: Kind, name: str) -> bool:
+        shelf = _shelf(name)
+        return self._asked(lambda: self._has(kind, shelf, name), False)
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        path = (kind, _shelf(name), name)
+        self._wait_for_an_answer()
+        if self._is_local_store:
+            raise RemoteRefused(
+                f"{self.place} is a local store of trtbuild, which others may only read",
+                hint='share a directory of its own, or give this remote mode = "r"',
+            )
+        stays = (lambda found: is_entry(kind, name, found)) if once else None
+        for attempt in range(_RACING_WRITERS):
+            try:
+                if attempt:
+                    self._shared.make(*path[:-1])
+                return self._shared.write(path, data, once=stays)
+            except OSError as error:
+                if error.errno not in _RACES or attempt + 1 == _RACING_WRITERS:
+                    raise self._fault(error, "write") from error
+        raise AssertionError  # the last attempt raises
+
+    def close(self) -> None:
+        return
+
+    def _get(self, kind: Kind, shelf: str, name: str, limit: int, overdue_at: float) -> bytes | None:
+        descriptor = self._shared.open(kind, shelf, name)
+        with open(descriptor, "rb", buffering=0) as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.ENXIO, "not a regular file")
+            if not is_entry(kind, name, found):
+                return None
+            if found.st_size > limit:
+                raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
+            if kind == "ac":
+                _mark_used(found, lambda: os.utime(descriptor))
+            return self._read(file, found.st_size, f"{kind}/{name}", overdue_at)
+
+    def _read(self, file: RawIOBase, size: int, name: str, overdue_at: float) -> bytes:
+        pieces, count, most = [], 0, size if overdue_at == float("inf") else _PIECE
+        while count < size:  # a signal may cut a read short
+            piece = file.read(min(most, size - count))
+            if not piece:
+                raise RemoteDown(f"{self.place}: {name} ended early", may_pass=True)
+            pieces.append(piece)
+            count += len(piece)
+            if count < size and time.monotonic() >= overdue_at:
+                raise faults.overdue(self.place, WHOLE * self._patience_s)
+        return b"".join(pieces)
+
+    def _has(self, kind: Kind, shelf: str, name: str) -> bool:
+        with self._shared.folder(kind, shelf) as folder:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not is_entry(kind, name, found):
+                return False
+            _mark_used(found, lambda: os.utime(name, dir_fd=folder, follow_symlinks=False))
+            return True
+
+    def _asked(self, ask: Callable[[], T], absent: T) -> T:
+        self._wait_for_an_answer()
+        try:
+            try:
+                return ask()
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                return ask()
+        except FileNotFoundError:
+            self._check_that_it_is_mounted()
+            return absent
+        except OSError as error:
+            raise self._fault(error, "read") from error
+
+    def _check_that_it_is_mounted(self) -> None:
+        root = self._shared.root
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(root)
+                return
+            os.stat(os.path.dirname(root))
+        except OSError as error:
+            raise self._fault(error, "read") from error
+
+    def _wait_for_an_answer(self) -> None:
+        """Return once the directory has answered. Raises RemoteDown when it does not within the patience (rule 5)."""
+        if self._answered.is_set():
+            return
+        with self._lock:
+            if self._first_look is None:
+                self._give_up_at = time.monotonic() + self._patience_s
+                self._first_look = threading.Thread(target=self._look, daemon=True, name="trtbuild-shared-directory")
+                self._first_look.start()
+        if not self._answered.wait(max(0.0, self._give_up_at - time.monotonic())):
+            raise RemoteDown(
+                f"{self.place} has not answered for {self._patience_s:g} s",
+                hint="does the mount hang? look at its server, or unmount it",
+            )
+
+    def _look(self) -> None:
+        with contextlib.suppress(OSError):
+            os.stat(f"{self._shared.root}/format")
+            self._is_local_store = True
+        self._answered.set()
+
+    def _fault(self, error: OSError, what: str) -> RemoteFault:
+        text = f"{self.place}: {error.strerror or error}"
+        if error.errno in _REFUSED:
+            return RemoteRefused(text, hint=f"this user may not {what} there: ask for it, or change the remote's mode")
+        if error.errno in _FULL:
+            return RemoteFull(text, hint="free some space there: trtbuild cache gc --dir DIR --max-size SIZE")
+        if error.errno in _NO_FILE:
+            return RemoteLied(text) if what == "read" else RemoteRefused(text, hint="something else is in its place")
+        if error.errno == errno.ENOENT:
+            return RemoteDown(text, hint="is the share mounted? the directory's parent must be there")
+        return RemoteDown(text, may_pass=error.errno in _PASSING)
+
+
+def _shelf(name: str) -> str:
+    """Raises ValueError for a name that is no digest, so that no name can leave the directory."""
+    if not is_digest(name):
+        raise ValueError(f"not a digest: {name!r}")
+    return name[:2]
+
+
+def _mark_used(found: os.stat_result, touch: Callable[[], None]) -> None:
+    # Clocks may be off by any amount: the file system gives the time, this machine's only says whether to ask for it.
+    if abs(time.time() - found.st_mtime) > USED_WITHIN_S:
+        with contextlib.suppress(OSError, NotImplementedError):
+            touch()

@@ -1,0 +1,104 @@
+"""What went wrong with an HTTP remote, in words of our own: causes are not kept, for they may hold URLs and headers."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import socket
+import ssl
+import time
+from typing import Literal
+
+from trtbuild.errors import RemoteDown, RemoteFault, RemoteRefused
+from trtbuild.store.transports.connection import NotHttp
+from trtbuild.store.transports.credentials import Credentials, environment_name
+from trtbuild.store.transports.pace import Overdue, Silence
+from trtbuild.store.transports.route import Route
+
+Doing = Literal["read", "write"]
+
+#: What to do about an entry that comes, but too slowly for who waits for it.
+SLOW_LINE = "is its line slow? raise patience_s of this remote"
+
+_PASSING = frozenset({408, 425, 429})
+_NO_UPLOADS = frozenset({404, 405, 410, 501})
+
+
+def of_login(place: str, remote: str, status: int, doing: Doing, login: Credentials | None) -> RemoteRefused:
+    """For 401, 403 and 407."""
+    token, user, password = (environment_name(remote, what) for what in ("TOKEN", "USER", "PASSWORD"))
+    said = f"{_said(place, status)}: it wants {'other ' if login else ''}credentials to {doing}"
+    said += f" than those from {login.source}" if login else ""
+    hint = f"set {token}, or {user} and {password}, or add the host to ~/.netrc"
+    if status == 407:
+        said, hint = _said(place, status), "put user and password into the proxy's URL (HTTPS_PROXY)"
+    if doing == "write":
+        hint += '; or set mode = "r", if this machine need not write'
+    return RemoteRefused(said, hint=hint)
+
+
+def of_status(place: str, status: int, doing: Doing, retry_after_s: float | None) -> RemoteFault:
+    """For any other status that is no result."""
+    said = _said(place, status)
+    if doing == "write" and status in _NO_UPLOADS:
+        return RemoteRefused(f"{said}: it takes no uploads", hint='check its url, or set mode = "r"')
+    if status in _PASSING or (status >= 500 and status != 501):
+        return RemoteDown(said, may_pass=True, retry_after_s=retry_after_s)
+    if status < 300:
+        return RemoteDown(f"{said}, which is no answer to a request to {doing}")
+    return RemoteRefused(said, hint="check the url of the remote")
+
+
+def overdue(place: str, seconds: float) -> RemoteDown:
+    """For an entry that comes, but not within the time that it may take as a whole."""
+    return RemoteDown(f"{place}: an entry was not there after {seconds:.2g} s", hint=SLOW_LINE)
+
+
+def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
+    """For what the connection raises."""
+    if isinstance(error, Overdue):
+        return overdue(place, error.seconds)
+    if isinstance(error, Silence):
+        return RemoteDown(f"{place}: {error}", hint="is it up, and can it be reached from here?")
+    if isinstance(error, NotHttp):
+        return RemoteDown(f"{place}: {error}", hint="check the url of the remote, and the proxy, if there is one")
+    if isinstance(error, socket.gaierror):
+        who = f"the proxy {route.proxy.host}" if route.proxy else f"the host {route.host}"
+        return RemoteDown(f"{place}: {who} is not known", hint="check the url of the remote, and DNS")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = "set SSL_CERT_FILE to the certificates of your organization"
+        return RemoteDown(f"{place}: its certificate does not hold ({error.verify_message})", hint=hint)
+    if isinstance(error, ssl.SSLEOFError) or (isinstance(error, OSError) and error.errno in _BROKEN):
+        return RemoteDown(f"{place}: the connection broke off", may_pass=True)
+    if isinstance(error, ssl.SSLError):
+        return RemoteDown(f"{place}: TLS failed ({error.reason})", hint="does it speak TLS on this port?")
+    if isinstance(error, ConnectionRefusedError):
+        return RemoteDown(f"{place}: nobody listens there", may_pass=True, hint="is it up, and is its port right?")
+    if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # RemoteDisconnected is a ConnectionError
+        return RemoteDown(f"{place}: the connection broke off", may_pass=True)
+    if isinstance(error, OSError):
+        return RemoteDown(f"{place}: {error.strerror or type(error).__name__}")
+    return RemoteDown(
+        f"{place}: what came is not HTTP", hint="check the url of the remote: http or https, and the port"
+    )
+
+
+_BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.EBADF})
+
+
+def seconds(retry_after: str | None) -> float | None:
+    """The value of a Retry-After header, which is seconds or a date (RFC 9110, 10.2.3); None when it is neither."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdecimal():
+        return float(retry_after.strip()[:9])
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _said(place: str, status: int) -> str:
+    return f"{place} answered {status} {http.client.responses.get(status, '')}".rstrip()

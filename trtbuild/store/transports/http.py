@@ -1,0 +1,296 @@
+"""Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``.
+
+nginx with WebDAV, bazel-remote and others speak it (docs/team-cache.md).
+
+Rules
+1. What is said to whom: credentials go to the host of the URL alone. A redirect is followed within the origin (scheme, host
+   and port), at most `_HOPS` times; any other is RemoteRefused.
+2. Errors are made of what this file knows, without their causes: those may hold URLs, headers or lines of netrc.
+3. A kept connection may have been closed by the other side. If nothing came over it, the request is sent once more over a
+   new one: all requests can be repeated.
+4. Every thread that asks has a connection for itself; up to `connections` are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, urljoin, urlsplit
+
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports import credentials, faults
+from trtbuild.store.transports.connection import Connection, NotHttp, chunked_body
+from trtbuild.store.transports.faults import Doing
+from trtbuild.store.transports.pace import Flow, Silence
+from trtbuild.store.transports.proxies import is_loopback, proxy_for
+from trtbuild.store.transports.route import Proxy, Route
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.transports.transport import WHOLE
+
+_HOPS = 3
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    #: The body of a 200 to GET, else empty.
+    data: bytes
+
+
+class HttpTransport:
+    """See `transport.Transport`.
+
+    Raises ConfigurationError for a URL without a host, for a proxy that is none, and for credentials that cannot be read.
+    """
+
+    decides = False  # one that does is not told from one that does not
+
+    def __init__(self, settings: RemoteSettings, environment: Mapping[str, str] | None = None) -> None:
+        environment = os.environ if environment is None else environment
+        self.place = credentials.public_place(settings.url)
+        self._settings = settings
+        parts = urlsplit(settings.url)
+        tls = parts.scheme == "https"
+        host = parts.hostname or ""
+        port = parts.port or _PORTS[parts.scheme]
+        proxy = proxy_for(parts.scheme, host, environment)
+        self._route = Route(host, port, tls=tls, proxy=proxy)
+        self._flow = Flow()
+        self._login = credentials.find(settings.name, settings.url, environment)
+        #: What a person should know before anything is sent.
+        self.warnings: tuple[str, ...] = ()
+        if self._login and not tls and not is_loopback(host):
+            self.warnings = (
+                f"{self.place}: credentials (from {self._login.source}) go over the network in clear: use https",
+            )
+        path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._")
+        self._origin = self.place.removesuffix(parts.path.rstrip("/"))
+        # a proxy is asked for plain http by the whole URL
+        self._base = f"{self._origin if proxy and not tls else ''}{path}"
+        self._query = f"?{quote(parts.query, safe='/%:@!$&*+,;=~-._?')}" if parts.query else ""
+        self._common = self._headers(host, port, parts.scheme, proxy)
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"HttpTransport({self.place!r})"
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        whole_s = WHOLE * self._settings.patience_s if timed else None
+        answer = self._ask("GET", kind, name, limit=limit, whole_s=whole_s)
+        if answer.status in (404, 410):
+            return None
+        if answer.status != 200:
+            raise self._fault(answer, "read")
+        self._refuse_page(answer)
+        return answer.data
+
+    def has(self, kind: Kind, name: str) -> bool:
+        """See `transport.Transport`; RemoteLied as well, for a page of HTML."""
+        answer = self._ask("HEAD", kind, name)
+        if answer.status in (404, 410):
+            return False
+        if answer.status not in (200, 204):
+            raise self._fault(answer, "read")
+        self._refuse_page(answer)
+        return True
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        answer = self._ask("PUT", kind, name, memoryview(data).cast("B"), once=once)
+        if answer.status in (200, 201, 202, 204):
+            return True
+        if answer.status in (409, 412):
+            return False
+        if answer.status in (413, 507):
+            why = f"takes no entry of {len(data)} bytes (413)" if answer.status == 413 else "is full (507)"
+            raise RemoteFull(
+                f"{self.place} {why}", hint="collect it, or raise its limit (client_max_body_size of nginx)"
+            )
+        raise self._fault(answer, "write")
+
+    def close(self) -> None:
+        """Let go of all connections. A request that another thread waits for ends now, with RemoteDown."""
+        with self._lock:
+            self._closed = True
+            idle, busy = self._idle, list(self._busy)
+            self._idle = []
+        for connection in idle:
+            connection.close()
+        for connection in busy:
+            connection.abort()
+
+    def _headers(self, host: str, port: int, scheme: str, proxy: Proxy | None) -> str:
+        try:
+            shown = f"[{host}]" if ":" in host else host.encode("idna").decode() if not host.isascii() else host
+        except UnicodeError:
+            raise ConfigurationError(
+                f"{self.place}: {host!r:.80} is no name of a host", hint="write one such as https://cache.example"
+            ) from None
+        lines = [f"Host: {shown}" if port == _PORTS[scheme] else f"Host: {shown}:{port}"]
+        lines += ["User-Agent: trtbuild", "Accept-Encoding: identity"]
+        if self._login:
+            lines.append(f"Authorization: {self._login.header}")
+        if proxy and proxy.authorization and scheme == "http":
+            lines.append(f"Proxy-Authorization: {proxy.authorization}")
+        return "".join(f"{line}\r\n" for line in lines)
+
+    def _ask(
+        self,
+        method: str,
+        kind: Kind,
+        name: str,
+        body: memoryview | None = None,
+        *,
+        limit: int = 0,
+        once: bool = False,
+        whole_s: float | None = None,
+    ) -> _Answer:
+        lines = "Accept: application/json\r\n" if kind == "ac" and method != "PUT" else ""
+        if body is not None:
+            form = "application/json" if kind == "ac" else "application/octet-stream"
+            lines = f"Content-Type: {form}\r\nContent-Length: {len(body)}\r\n"
+            if once:  # our nginx needs no such hint; other servers may
+                lines += "If-None-Match: *\r\n"
+        path = f"{self._base}/{kind}/{name}{self._query}"
+        for _ in range(_HOPS + 1):
+            head = f"{method} {path} HTTP/1.1\r\n{self._common}{lines}\r\n".encode("latin-1")
+            answer = self._attempt(method, head, body, limit, whole_s)
+            if answer.status not in _REDIRECTS or (method == "PUT" and answer.status not in (307, 308)):
+                return answer
+            path = self._redirected(path, answer)
+        raise RemoteRefused(f"{self.place} redirects in circles", hint="give the URL that it redirects to")
+
+    def _redirected(self, path: str, answer: _Answer) -> str:
+        here = path if path.startswith(self._origin) else f"{self._origin}{path}"
+        try:
+            there = urlsplit(urljoin(here, answer.headers.get("Location", "")))
+            host, port = there.hostname or "", there.port or _PORTS.get(there.scheme)
+        except ValueError:
+            host, port, there = "", None, urlsplit("")
+        own = urlsplit(self._origin)
+        if (there.scheme, host, port) != (own.scheme, own.hostname, self._route.port):
+            to = f"{there.scheme}://{host}" if host else "nowhere"
+            raise RemoteRefused(
+                f"{self.place} redirects to another server ({to[:200]!r}), which is not followed",
+                hint="a login page, or a remote that moved: give the URL of the cache itself",
+            )
+        target = quote(there.path or "/", safe="/%:@!$&'()*+,;=~-._")
+        if there.query:
+            target += "?" + quote(there.query, safe="/%:@!$&*+,;=~-._?")
+        return f"{self._origin}{target}" if self._route.proxy and not self._route.tls else target
+
+    def _attempt(self, method: str, head: bytes, body: memoryview | None, limit: int, whole_s: float | None) -> _Answer:
+        """One request. Every error is a RemoteFault without a cause (rule 2)."""
+        try:
+            connection = self._kept()
+            if connection is not None:
+                connection.finish_within(whole_s)
+                with contextlib.suppress(_Stale):
+                    return self._over(connection, method, head, body, limit, kept=True)
+            connection = self._new(whole_s)
+            return self._over(connection, method, head, body, limit, kept=False)
+        except RemoteFault:
+            raise
+        except (Silence, OSError, http.client.HTTPException, NotHttp) as error:
+            fault = self._closed_down() if self._closed else faults.of_error(self.place, self._route, error)
+        raise fault
+
+    def _kept(self) -> Connection | None:
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise self._closed_down()
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+                self._busy.add(connection)
+            if connection.usable():
+                return connection
+            self._drop(connection)
+
+    def _new(self, whole_s: float | None) -> Connection:
+        connection = Connection(self._route, self._flow, self._settings.patience_s)
+        connection.finish_within(whole_s)
+        with self._lock:
+            if self._closed:
+                raise self._closed_down()
+            self._busy.add(connection)
+        try:
+            connection.connect()
+        except BaseException:
+            self._drop(connection)
+            raise
+        return connection
+
+    def _drop(self, connection: Connection) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+        connection.close()
+
+    def _over(
+        self, connection: Connection, method: str, head: bytes, body: memoryview | None, limit: int, *, kept: bool
+    ) -> _Answer:
+        again = False
+        try:
+            try:
+                response = connection.exchange(method, head, body)
+            except (OSError, http.client.HTTPException):
+                if kept and not connection.received and not self._closed:
+                    raise _Stale from None
+                raise
+            data = b""
+            if response.status == 200 and method == "GET":
+                data = self._body(response, limit)
+                again = not response.will_close
+            else:
+                again = connection.drain(response)
+            return _Answer(response.status, response.headers, data)
+        finally:
+            with self._lock:
+                self._busy.discard(connection)
+                again = again and not self._closed and len(self._idle) < self._settings.connections
+                if again:
+                    self._idle.append(connection)
+            if not again:
+                connection.close()
+
+    def _body(self, response: http.client.HTTPResponse, limit: int) -> bytes:
+        announced = response.length
+        if announced is not None and announced > limit:
+            raise RemoteLied(f"{self.place} sends {announced} bytes, where at most {limit} are right")
+        data = chunked_body(response, limit) if response.chunked else response.read(limit + 1)
+        if len(data) > limit:
+            raise RemoteLied(f"{self.place} sends more than {limit} bytes")
+        if announced is not None and len(data) < announced:
+            raise RemoteDown(f"{self.place} broke off after {len(data)} of {announced} bytes", may_pass=True)
+        return data
+
+    def _refuse_page(self, answer: _Answer) -> None:
+        if (answer.headers.get("Content-Type") or "").partition(";")[0].strip().lower() == "text/html":
+            raise RemoteLied(
+                f"{self.place} answers with a page of HTML",
+                hint="a login page, or the URL of something else: check the url of the remote",
+            )
+
+    def _closed_down(self) -> RemoteDown:
+        return RemoteDown(f"{self.place}: it was closed")
+
+    def _fault(self, answer: _Answer, doing: Doing) -> RemoteFault:
+        retry_after_s = faults.seconds(answer.headers.get("Retry-After"))
+        if answer.status in (401, 403, 407):
+            return faults.of_login(self.place, self._settings.name, answer.status, doing, self._login)
+        return faults.of_status(self.place, answer.status, doing, retry_after_s)
+
+
+class _Stale(Exception):
+    """A kept connection was closed by the other side."""

@@ -1,0 +1,244 @@
+"""An object store as a remote: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, by obstore.
+
+    <prefix>/ac/<key>  <prefix>/cas/<sha256>
+
+Rules
+1. Credentials and endpoints are found by obstore: variables of the environment, web identity, the machine's own (container,
+   instance). It reads no ~/.aws. A URL has none. Plain http is spoken only to an ``AWS_ENDPOINT_URL`` that says so.
+   obstore follows redirects and cannot be told not to: without the Authorization header where the host is another, but
+   with a session token, which is worth nothing without its key.
+2. What obstore says in an error has URLs, some with signatures in them. An error here is put together from the status, the
+   service's code and nothing else, and does not chain to obstore's.
+3. Written once is ``If-None-Match: *``. A service that does not know it gets a look before the write.
+4. Time is limited where nothing happens, as far as obstore lets it: to connect (with the look-up of the name), to the first
+   byte of an answer, between bytes that come. It does not tell how far an upload is, and its clock runs while bytes go. So
+   an upload's limit grows with its size, by `SLOWEST`: a server that stops in the middle of one is noticed only then.
+5. Nothing is marked as used: object stores keep no such time. What a bucket's lifecycle rules remove is a miss.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports import faults
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.transports.transport import SLOWEST, WHOLE
+
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "set GOOGLE_SERVICE_ACCOUNT to the file of a service account's key",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_KEY",
+}
+
+# Sizes, in bytes, for which uploads have a limit of their own (rule 4): of small files, average chunks, the largest.
+_UPLOADS = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
+
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
+_METADATA = re.compile(r"latest/api/token|latest/meta-data|computeMetadata|metadata/identity|source: TokenRequest")
+_STATUS = re.compile(r"status code: (\d{3})\b")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_FULL_CODE = re.compile(r"EntityTooLarge|RequestBodyTooLarge|QuotaExceeded|StorageFull|InsufficientStorage")
+
+
+class ObjectTransport:
+    """See `transport.Transport`. Raises ConfigurationError when obstore is not installed, or the URL or the environment
+    is not enough to know the place."""
+
+    decides = True
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        parts = urlsplit(settings.url)
+        if (
+            parts.scheme not in _CREDENTIALS
+            or not parts.hostname
+            or "@" in parts.netloc
+            or parts.query
+            or parts.fragment
+        ):
+            raise ConfigurationError(
+                f"remote {settings.name}: an object store is named by its bucket and a prefix, and by nothing else",
+                hint="write s3://bucket/prefix, gs://bucket/prefix or az://container/prefix; "
+                "credentials are variables of the environment",
+            )
+        self._scheme = parts.scheme
+        self._url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.place = self._url
+        self._patience_s = settings.patience_s
+        self._lock = threading.Lock()
+        self._writes_once = True
+        self._uploads: dict[int, Any] = {}
+        self._store = self._open(settings.patience_s)
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
+        try:
+            found = self._store.get(f"{kind}/{name}")
+            size = int(found.meta["size"])
+            if size > limit:
+                raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
+            return self._read(found, f"{kind}/{name}", size, overdue_at)
+        except RemoteFault:
+            raise
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error)):
+                return None
+            fault = self._fault(error)
+        raise fault  # out here, so that obstore's error is not its context (rule 2)
+
+    def _read(self, found: Any, name: str, size: int, overdue_at: float) -> bytes:
+        pieces, count = [], 0
+        since, before = time.monotonic(), 0
+        for piece in found.stream(min_chunk_size=1):
+            pieces.append(piece)
+            count += len(piece)
+            now = time.monotonic()
+            if now >= overdue_at and count < size:
+                raise faults.overdue(self.place, WHOLE * self._patience_s)
+            if now - since > self._patience_s:
+                if count - before < SLOWEST * self._patience_s and count < size:
+                    raise RemoteDown(f"{self.place}: fewer than {SLOWEST} bytes came in a second")
+                since, before = now, count
+        if count != size:
+            raise RemoteDown(f"{self.place}: {name} ended after {count} of {size} bytes", may_pass=True)
+        return b"".join(pieces)
+
+    def has(self, kind: Kind, name: str) -> bool:
+        try:
+            self._store.head(f"{kind}/{name}")
+            return True
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            fault = self._fault(error)
+        raise fault
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        try:
+            if once and self._writes_once:
+                written = self._put_once(kind, name, data)
+                if written is not None:
+                    return written
+            if once and self.has(kind, name):
+                return False
+            self._put(kind, name, data, "overwrite")
+            return True
+        except RemoteFault:
+            raise
+        except Exception as error:
+            fault = self._fault(error)
+        raise fault
+
+    def _put_once(self, kind: Kind, name: str, data: bytes | memoryview) -> bool | None:
+        """None: the service cannot."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
+
+        try:
+            self._put(kind, name, data, "create")
+            return True
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        except BaseError as error:
+            if not isinstance(error, NotSupportedError) and _status(str(error)) != 501:
+                raise
+        self._writes_once = False
+        return None
+
+    def _put(self, kind: Kind, name: str, data: bytes | memoryview, mode: Any) -> None:
+        types = {"Content-Type": "application/json" if kind == "ac" else "application/octet-stream"}
+        size = len(memoryview(data).cast("B"))
+        store = self._upload_store(size)
+        store.put(f"{kind}/{name}", data, attributes=types, mode=mode, use_multipart=False)
+
+    def _upload_store(self, size: int) -> Any:
+        limit = next((limit for limit in _UPLOADS if size <= limit), size)
+        with self._lock:
+            store = self._uploads.get(limit)
+            if store is None:
+                store = self._uploads[limit] = self._open(self._patience_s + limit / SLOWEST)
+        return store
+
+    def close(self) -> None:
+        return
+
+    def _open(self, answer_s: float) -> Any:
+        try:
+            from obstore.store import from_url
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{self.place}: object stores need the package obstore, which is not installed",
+                hint="pip install 'trtbuild[objects]'",
+            ) from error
+        options: Any = {
+            "connect_timeout": timedelta(seconds=self._patience_s),
+            "read_timeout": timedelta(seconds=answer_s),
+            "timeout": timedelta(days=30),  # as a whole: none; obstore's own is 30 s
+        }
+        if self._speaks_plain_http():
+            options["allow_http"] = True
+        try:
+            return from_url(self._url, client_options=options, retry_config={"max_retries": 0})
+        except Exception as error:
+            problem = _problem(str(error))
+        raise ConfigurationError(
+            f"{self.place}: the environment does not say enough: {problem}", hint=_CREDENTIALS[self._scheme]
+        )
+
+    def _speaks_plain_http(self) -> bool:
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
+        return self._scheme == "s3" and endpoint.startswith("http://")
+
+    def _fault(self, error: Exception) -> RemoteFault:
+        """What obstore's error means, in words of our own (rule 2)."""
+        text = str(error)
+        status, code = _status(text), _code(text)
+        said = f"{self.place}: the service answered {status or 404}" + (f" {code}" if code else "")
+        if _METADATA.search(text):
+            return RemoteRefused(f"{self.place}: no credentials were found", hint=_CREDENTIALS[self._scheme])
+        if isinstance(error, FileNotFoundError) or _NO_BUCKET.search(text):
+            return RemoteRefused(said, hint="there is no such bucket: make it, or correct the remote's url")
+        if status is None:
+            return self._silence(text)
+        if status in (413, 507) or _FULL_CODE.search(code):
+            return RemoteFull(said)
+        if status in (408, 409, 429) or status >= 500:
+            return RemoteDown(said, may_pass=True)
+        if 300 <= status < 400:
+            return RemoteRefused(said, hint="is the bucket in another region? set AWS_REGION")
+        return RemoteRefused(said, hint=_CREDENTIALS[self._scheme])
+
+    def _silence(self, text: str) -> RemoteFault:
+        if "kind: Timeout" in text or "TimedOut" in text:
+            return RemoteDown(f"{self.place}: no answer within {self._patience_s:g} s")
+        if "dns error" in text:
+            return RemoteDown(f"{self.place}: its host is not known")
+        if "ConnectionRefused" in text:
+            return RemoteDown(f"{self.place}: the connection was refused")
+        if "kind: Connect" in text:
+            return RemoteDown(f"{self.place}: no connection")
+        return RemoteDown(f"{self.place}: the connection broke off, or the answer made no sense", may_pass=True)
+
+
+def _status(text: str) -> int | None:
+    found = _STATUS.search(text)
+    return int(found[1]) if found else None
+
+
+def _code(text: str) -> str:
+    """What an object store calls an error: ``<Code>SlowDown</Code>``."""
+    found = _CODE.search(text)
+    return found[1] if found else ""
+
+
+def _problem(text: str) -> str:
+    """What is missing, from obstore's name for it (``MissingAccessKeyId``); all else could hold what it was given."""
+    found = re.search(r"source: ((?:Missing|UnknownCredential|Unable)[A-Za-z]{0,60})\b", text)
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", found[1]).lower() if found else "it could not be read"

@@ -1,0 +1,112 @@
+"""Whether bytes come and go fast enough. Only silence, and what is as good as silence, ends a transfer that has no limit as
+a whole.
+
+Rules
+1. Time is judged in windows. The first one begins with the attempt, and connecting, asking and the head of the answer share
+   its `patience_s`. The next ends when the first would have, but not before a fifth of that has passed: so a remote that
+   answers at the last moment and then drips costs 1.2 times the patience. All others last `patience_s`.
+2. A window in which fewer than `SLOWEST` bytes a second moved is silence, with one exception:
+3. Connections that share a slow line share its speed. While all of them together move `SLOWEST`, a single one may wait,
+   but not longer than `QUEUED` times the patience without any byte.
+4. A transfer that has a limit as a whole (`finish_within`) ends with it, however fast bytes come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trtbuild.store.transports.transport import SLOWEST
+
+#: See rule 3.
+QUEUED = 8
+
+
+class Silence(Exception):
+    """Nothing came for `seconds`, or too little."""
+
+    def __init__(self, seconds: float, some: bool) -> None:
+        super().__init__(f"{'hardly anything' if some else 'nothing'} came for {seconds:.2g} s")
+
+
+class Overdue(Silence):
+    """What may take `seconds` as a whole was not there by then (rule 4)."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds, some=True)
+        self.seconds = seconds
+
+
+@dataclass
+class Flow:
+    """Bytes that all connections to one remote moved. Counted without a lock: a lost update does not matter."""
+
+    moved: int = 0
+
+
+class Pace:
+    """The windows of one connection. `clock` is in seconds, and only differences matter."""
+
+    def __init__(self, flow: Flow, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._flow = flow
+        self.patience_s = patience_s
+        self._clock = clock
+        self._whole_s, self._overdue = 0.0, float("inf")
+        self.begin()
+
+    def finish_within(self, whole_s: float | None) -> None:
+        """What follows, until this is called again, may take `whole_s` altogether; None is any time."""
+        self._whole_s = whole_s or 0.0
+        self._overdue = float("inf") if whole_s is None else self._clock() + whole_s
+
+    def begin(self) -> None:
+        """An attempt begins."""
+        self._begun = self._last_byte = self._clock()
+        self._open(self._begun, self._begun + self.patience_s)
+
+    def head_came(self) -> None:
+        """The head of the answer is complete, and its body begins."""
+        now = self._clock()
+        self._open(now, max(self._begun + self.patience_s, now + self.patience_s / 5))
+
+    def allow(self, extra_s: float) -> None:
+        """A new window begins, which is longer by `extra_s`."""
+        now = self._clock()
+        self._open(now, now + self.patience_s + extra_s)
+
+    def came(self, size: int) -> None:
+        """`size` bytes came."""
+        if size:
+            self._some = True
+        self.moved(size)
+
+    def moved(self, size: int) -> None:
+        """`size` bytes came or went."""
+        self._flow.moved += size
+        self._own += size
+        if size:
+            self._last_byte = self._clock()
+
+    def left_s(self) -> float:
+        """Seconds that one call may block, more than 0. Raises Silence, Overdue."""
+        now = self._clock()
+        if now >= self._overdue:
+            raise Overdue(self._whole_s)
+        if now >= self._end:
+            self._judge(now)
+        return max(min(self._end, self._overdue) - now, 0.001)
+
+    def _open(self, now: float, end: float) -> None:
+        self._start, self._end = now, end
+        self._own = 0
+        self._some = False
+        self._all_before = self._flow.moved
+
+    def _judge(self, now: float) -> None:
+        length_s = now - self._start
+        enough = SLOWEST * length_s
+        queued = now - self._last_byte < QUEUED * self.patience_s and self._flow.moved - self._all_before >= enough
+        if self._own < enough and not queued:
+            raise Silence(length_s, some=self._some)
+        self._open(now, now + self.patience_s)

@@ -1,0 +1,64 @@
+"""Which proxy is on the way to a host, by the variables that all such programs know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+from urllib.parse import unquote, urlsplit
+
+from trtbuild.errors import ConfigurationError
+from trtbuild.store.transports.credentials import basic_header
+from trtbuild.store.transports.route import Proxy
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent there stays on this machine."""
+    return host in _LOOPBACK or host.startswith("127.")
+
+
+def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy | None:
+    """The proxy by ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in small letters or capitals.
+
+    Loopback is never behind one. In a CGI program HTTP_PROXY is a header of the client, and not used. Raises
+    ConfigurationError when what they name is no proxy of plain HTTP.
+    """
+
+    def value(name: str) -> str:
+        if name == "http_proxy" and "REQUEST_METHOD" in environment:  # httpoxy
+            return environment.get(name, "")
+        return environment.get(name) or environment.get(name.upper(), "")
+
+    named = value(f"{scheme}_proxy") or value("all_proxy")
+    if not named or is_loopback(host) or _excepted(host, value("no_proxy")):
+        return None
+    try:
+        parts = urlsplit(named if "://" in named else f"http://{named}")
+        where, port = parts.hostname, parts.port
+    except ValueError:
+        where = port = None
+    if not where or parts.scheme != "http":
+        raise ConfigurationError(
+            f"the proxy that {scheme}_proxy or all_proxy names cannot be used",
+            hint="http://[user:password@]host[:port]",
+        )
+    login = None
+    if parts.username is not None:
+        login = basic_header(unquote(parts.username), unquote(parts.password or ""))
+    return Proxy(where, port or 80, login)
+
+
+def _excepted(host: str, no_proxy: str) -> bool:
+    """Names with all names below them, addresses, networks (``10.0.0.0/8``), or ``*``; separated by commas."""
+    for entry in (word.strip().lower() for word in no_proxy.split(",")):
+        name = entry.removeprefix("*.").removeprefix(".")
+        if entry == "*" or (name and (host == name or host.endswith(f".{name}"))):
+            return True
+        if "/" in entry:
+            try:
+                if ip_address(host) in ip_network(entry, strict=False):
+                    return True
+            except ValueError:
+                continue
+    return False

@@ -1,0 +1,294 @@
+"""Whom a machine believes, and what it signs: the `Trust` of core/recipes/trust.py.
+
+Rules
+1. A signature counts if its key is trusted and neither revoked nor expired, if it fits the statement, and if its domain is
+   read here and is one that the key may sign for.
+2. A machine that signs believes its own key, for its own domain: what it built is a hit for itself.
+3. One that judges and does not sign has a key that counts on it alone (core/recipes/trust.py, rule 5), made when it is
+   needed. It is not looked at while there is a signing key: what was built under a laxer policy is then built anew.
+4. Expired is what this machine's clock (UTC) says. A signer's decides nothing: who stole a key sets it as they like.
+5. A signing key that no longer counts is as good as none, and said once: no build fails for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.trust import LOCAL, Everyone, Signature, Trust, statement
+from trtbuild.errors import ConfigurationError
+from trtbuild.store.trust.signing import (
+    Signer,
+    TrustedKey,
+    check_domain,
+    fingerprint,
+    parse_trusted,
+    require_cryptography,
+)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+class MachineKey:
+    """The key of rule 3, in the file `path`. Where that cannot be, a key that lasts as long as this process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key: Signer | None = None
+        self._lock = threading.Lock()
+        #: Why it does not last, for people.
+        self.problem = ""
+
+    def find(self) -> Signer | None:
+        """The key, if there is one already."""
+        with self._lock:
+            if self._key is None and self._is_there():
+                self._key = self._load()
+            return self._key
+
+    def make(self) -> Signer:
+        """The key, which is made if there is none."""
+        found = self.find()
+        if found is not None:
+            return found
+        key = Signer.new("local")
+        try:
+            key.save(self._path)
+        except FileExistsError:  # another process was faster
+            return self.find() or self._fleeting("it is gone again")
+        except OSError as error:
+            return self._fleeting(str(error.strerror or error))
+        with self._lock:
+            self._key = self._key or key
+            return self._key
+
+    def _is_there(self) -> bool:
+        try:
+            return self._path.exists()
+        except OSError:
+            return False
+
+    def _load(self) -> Signer:
+        try:
+            return Signer.load(self._path)
+        except ConfigurationError as error:
+            self.problem = f"{error.text} ({self._path})"
+            return Signer.new("local")
+
+    def _fleeting(self, why: str) -> Signer:
+        with self._lock:
+            self.problem = f"the key of this machine cannot be kept: {why} ({self._path})"
+            self._key = self._key or Signer.new("local")
+            return self._key
+
+
+class Keyring:
+    """A machine's policy. An object may be shared between threads.
+
+    `trusted` are the keys that are believed, `revoked` public keys that are not, whatever else says so. `read_domains` are
+    the domains that are believed; not given, they are the own one, and for each trusted key its domains, or the one that
+    has its name. `signer` signs for `domain`, which has the key's name if not given. `machine` is the key of rule 3, and
+    `builder` says who and where. `warnings` is what a person should know of these keys.
+
+    Raises ConfigurationError for what can be no domain, and where `cryptography` is not installed.
+    """
+
+    def __init__(
+        self,
+        trusted: Sequence[TrustedKey] = (),
+        *,
+        revoked: Collection[bytes] = (),
+        read_domains: Sequence[str] = (),
+        signer: Signer | None = None,
+        domain: str | None = None,
+        machine: MachineKey | None = None,
+        builder: str = "",
+        now: Callable[[], datetime.datetime] = _now,
+    ) -> None:
+        self.enforced = bool(trusted) or signer is not None
+        if self.enforced:
+            require_cryptography()
+        self.warnings: Sequence[str] = ()
+        self._revoked = frozenset(revoked)
+        self._machine = machine
+        self._machine_public: TrustedKey | None = None
+        self._builder = builder
+        self._now = now
+        self._believed: dict[bytes, list[TrustedKey]] = {}
+        self._verified: dict[tuple[str, Output, Signature], bool] = {}
+        for key in trusted:
+            self._believed.setdefault(key.public_key, []).append(key)
+        self._signer = self._usable(signer)
+        self._domain: str | None = None
+        if self._signer is not None:
+            self._domain = check_domain(domain or self._signer.name)
+            own = replace(self._signer.trusted, domains=(self._domain,))
+            self._believed.setdefault(own.public_key, []).append(own)
+        named = [name for key in trusted for name in key.domains or (key.name,)]
+        mine = [self._domain] if self._domain else []
+        wanted = [*read_domains, *mine] if read_domains else [*mine, *named]
+        self.read_domains: Sequence[str] = tuple(dict.fromkeys(map(check_domain, wanted)))
+
+    def _usable(self, signer: Signer | None) -> Signer | None:
+        """`signer`, unless those who are to believe it would not (rule 5)."""
+        if signer is None:
+            return None
+        known = self._believed.get(signer.public_key, [])
+        if signer.public_key in self._revoked:
+            why_not = "is revoked"
+        elif known and (past := self._expired(known)) is not None:
+            why_not = f"expired on {past}"
+        else:
+            return signer
+        consequence = "what is built here counts on this machine alone, and is not uploaded"
+        self.warnings = (f"the signing key {signer.name!r} {why_not}: {consequence}",)
+        return None
+
+    def to_json(self) -> dict[str, object] | None:
+        """See `core.recipes.trust.Trust`."""
+        if not self.enforced:
+            return None
+        machine = self._machine_trusted()
+        return {
+            "trusted": [str(key) for keys in self._believed.values() for key in keys],
+            "revoked": [base64.b64encode(key).decode() for key in self._revoked],
+            "read_domains": list(self.read_domains),
+            "machine": None if machine is None else str(replace(machine, domains=())),
+        }
+
+    # -- signing
+
+    @property
+    def own_domain(self) -> str | None:
+        """See `core.recipes.trust.Trust`."""
+        if self._domain is not None:
+            return self._domain
+        machine = self._machine_trusted()
+        return None if machine is None else machine.domains[0]
+
+    def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
+        """See `core.recipes.trust.Trust`."""
+        signer, domain = self._signer, self._domain
+        if signer is None and self.enforced and self._machine is not None:
+            signer = self._machine.make()
+            if self._machine.problem:
+                self.warnings = tuple(dict.fromkeys((*self.warnings, self._machine.problem)))
+        if signer is None:
+            return ()
+        domain = domain or _for_its_machine(signer.trusted).domains[0]
+        signed_at = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return (signer.sign(key, document, domain, self._builder, signed_at),)
+
+    def for_others(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
+        """See `core.recipes.trust.Trust`."""
+        return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL))
+
+    # -- judging
+
+    def voucher(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
+        """See `core.recipes.trust.Trust`."""
+        if not self.enforced:
+            return None
+        return next((given for given in signatures if self._objection(key, document, given) is None), None)
+
+    def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
+        """See `core.recipes.trust.Trust`."""
+        if not self.enforced:
+            return None
+        objections: list[str] = []
+        for given in signatures:
+            objection = self._objection(key, document, given)
+            if objection is None:
+                return None
+            objections.append(objection)
+        return "; ".join(dict.fromkeys(objections[:3])) if objections else "it is not signed"
+
+    def _objection(self, key: str, document: Output, given: Signature) -> str | None:
+        """Why a signature does not count (rule 1), or None."""
+        known = self._known(given)
+        name = known[0].name if known else given.signer
+        if given.public_key in self._revoked:
+            return f"key {name!r:.60} is revoked"
+        if not known:
+            return (
+                f"signed by a key that is not trusted (name {name!r:.60}, fingerprint {fingerprint(given.public_key)})"
+            )
+        if not self._fits(key, document, given):
+            return "its signature does not fit (altered, or another record's)"
+        if given.domain not in self.read_domains and not given.domain.startswith(LOCAL):
+            return f"signed for domain {given.domain}; this machine reads {', '.join(self.read_domains)}"
+        able = [key for key in known if given.domain in (key.domains or (given.domain,))]
+        if not able:
+            return f"key {name!r} may not sign for domain {given.domain}"
+        past = self._expired(able)
+        return None if past is None else f"key {name!r} expired on {past}"
+
+    def _known(self, given: Signature) -> Sequence[TrustedKey]:
+        """The trusted keys that a signature may be by."""
+        if not given.domain.startswith(LOCAL):
+            return self._believed.get(given.public_key, ())
+        machine = self._machine_trusted()
+        fits = machine is not None and (given.public_key, given.domain) == (machine.public_key, machine.domains[0])
+        return (machine,) if machine is not None and fits else ()
+
+    def _machine_trusted(self) -> TrustedKey | None:
+        """The public half of the key of rule 3, where it counts and there is one."""
+        if self._machine_public is not None or self._machine is None or self._signer is not None or not self.enforced:
+            return self._machine_public  # for a worker, it was told
+        found = self._machine.find()
+        if found is not None:
+            self._machine_public = _for_its_machine(found.trusted)
+        return self._machine_public
+
+    def _expired(self, keys: Sequence[TrustedKey]) -> str | None:
+        """When the last of `keys` expired, and by which clock; None if one of them has not."""
+        today = self._now().date()
+        past = [key.expires for key in keys if key.expires is not None and key.expires < today]
+        if len(past) < len(keys):
+            return None
+        return f"{max(past).isoformat()} (this machine's clock says {today.isoformat()})"
+
+    def _fits(self, key: str, document: Output, given: Signature) -> bool:
+        asked = (key, document, given)
+        known = self._verified.get(asked)
+        if known is None:
+            known = self._verified[asked] = _verify(given.public_key, given.value, statement(key, document, given))
+        return known
+
+
+def judge(policy: Mapping[str, Any] | None) -> Trust:
+    """Whom a worker believes: the policy that `to_json` gave. It signs nothing."""
+    if policy is None:
+        return Everyone()
+    keyring = Keyring(
+        [parse_trusted(text) for text in policy["trusted"]],
+        revoked=[base64.b64decode(text) for text in policy["revoked"]],
+        read_domains=policy["read_domains"],
+    )
+    keyring.enforced = True  # also where the only key was the signing key, and is revoked
+    if policy["machine"] is not None:
+        keyring._machine_public = _for_its_machine(parse_trusted(policy["machine"]))
+    return keyring
+
+
+def _for_its_machine(key: TrustedKey) -> TrustedKey:
+    return replace(key, domains=(f"{LOCAL}{fingerprint(key.public_key)}",))
+
+
+def _verify(public_key: bytes, value: bytes, said: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(value, said)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,234 @@
+"""Ed25519 keys: how they are written and read, and how a record is signed. Whom to believe is in keyring.py.
+
+Rules
+1. A private key is in no error, log or repr, and no other process is told it.
+2. Its text begins otherwise than a public key's, so that one is never configured, or published, in place of the other.
+3. Its file is read and written by its owner alone, is never overwritten, and appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import errno
+import hashlib
+import importlib.util
+import os
+import re
+import secrets
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.trust import LOCAL, Signature, is_domain, statement
+from trtbuild.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+#: How the text of a private key begins, so that it is never taken for a public one, and is found by who looks for secrets.
+PRIVATE = "trtbuild-private-key"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+_HOW_PUBLIC = "it is name:base64, as `trtbuild cache keygen` prints it"
+
+
+@dataclass(frozen=True)
+class TrustedKey:
+    """A public key (32 bytes) that is believed: through `expires` (UTC) if given, and only for `domains` if given."""
+
+    name: str
+    public_key: bytes
+    expires: datetime.date | None = None
+    domains: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.public_key)
+
+    def __str__(self) -> str:
+        """As `parse_trusted` reads it."""
+        text = f"{self.name}:{base64.b64encode(self.public_key).decode()}"
+        text += f";expires={self.expires.isoformat()}" if self.expires else ""
+        return text + (f";domains={','.join(self.domains)}" if self.domains else "")
+
+
+def fingerprint(public_key: bytes) -> str:
+    """A short name of a key, for people: the first 16 hex digits of its SHA-256."""
+    return hashlib.sha256(public_key).hexdigest()[:16]
+
+
+def parse_trusted(text: str) -> TrustedKey:
+    """``ci:<base64>``, with ``;expires=2027-01-01`` and ``;domains=ci,release`` behind it if wanted.
+
+    Raises ConfigurationError, without a place.
+    """
+    if text.strip().startswith(PRIVATE):
+        raise ConfigurationError(
+            "this is a private key, where a public one belongs",
+            hint="it may have been seen: make a new one with `trtbuild cache keygen`, and trust the line that it prints",
+        )
+    head, *options = text.strip().split(";")
+    name, colon, encoded = head.partition(":")
+    if not colon or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{text!r:.80} is no trusted key", hint=_HOW_PUBLIC)
+    key = TrustedKey(name, _public_key(encoded, name))
+    for option in options:
+        what, _, value = option.partition("=")
+        if what == "expires":
+            key = replace(key, expires=_date(value, name))
+        elif what == "domains":
+            key = replace(key, domains=tuple(check_domain(domain) for domain in value.split(",")))
+        else:
+            raise ConfigurationError(
+                f"trusted key {name!r}: {option!r:.80} is not known",
+                hint="it is expires=2027-01-01 or domains=ci,release",
+            )
+    return key
+
+
+def parse_revoked(text: str) -> bytes:
+    """The public key in ``ci:<base64>`` or ``<base64>``. Raises ConfigurationError, without a place."""
+    if text.strip().startswith(PRIVATE):
+        return parse_trusted(text).public_key  # which raises
+    name, _, encoded = text.strip().partition(";")[0].rpartition(":")
+    return _public_key(encoded, name or "revoked")
+
+
+def check_domain(name: str) -> str:
+    """`name`, if it can be a domain's. Raises ConfigurationError, without a place."""
+    if not is_domain(name):
+        raise ConfigurationError(
+            f"{name!r:.80} is no domain", hint="it is letters, digits and ._/@+-, such as ci or pr-17"
+        )
+    if name.startswith(LOCAL):
+        raise ConfigurationError(
+            f"no domain may be called {name!r}", hint=f"what begins with {LOCAL} is what counts on one machine alone"
+        )
+    return name
+
+
+def _date(text: str, name: str) -> datetime.date:
+    try:
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            raise ValueError("not year-month-day")
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"trusted key {name!r}: {text!r:.40} is no date", hint="it is the last day that counts (UTC): 2027-01-31"
+        ) from None
+
+
+def _public_key(encoded: str, name: str) -> bytes:
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != 32:
+        raise ConfigurationError(f"key {name!r} is not the base64 of 32 bytes", hint=_HOW_PUBLIC)
+    return key
+
+
+def require_cryptography() -> None:
+    """Raises ConfigurationError where the package that signs and verifies is not installed."""
+    if importlib.util.find_spec("cryptography") is None:
+        raise ConfigurationError(
+            "keys are configured, and the package that verifies signatures is not installed",
+            hint="pip install 'cryptography>=42'",
+        )
+
+
+class Signer:
+    """A private key and the name that its holder gives it. `from_text` reads what `text` gives."""
+
+    def __init__(self, name: str, seed: bytes) -> None:
+        require_cryptography()
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        self.name = name
+        self._key: Ed25519PrivateKey = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public_key: bytes = self._key.public_key().public_bytes_raw()
+
+    def __repr__(self) -> str:
+        return f"Signer({self.name!r}, {fingerprint(self.public_key)})"
+
+    @classmethod
+    def new(cls, name: str) -> Signer:
+        """A new key. Raises ConfigurationError for what is no name."""
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r:.80} is no name of a key", hint="it is letters, digits and ._@+-, at most 64"
+            )
+        return cls(name, secrets.token_bytes(32))
+
+    @classmethod
+    def from_text(cls, text: str) -> Signer:
+        """The key in ``trtbuild-private-key:<name>:<base64 of 32 bytes>``. Raises ConfigurationError, without a place and
+        without the text."""
+        prefix, _, rest = text.strip().partition(":")
+        name, _, encoded = rest.partition(":")
+        try:
+            seed = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            seed = b""
+        if prefix != PRIVATE or not _NAME.fullmatch(name) or len(seed) != 32:
+            raise ConfigurationError(
+                "this is no signing key", hint=f"`trtbuild cache keygen` makes one: it begins with {PRIVATE}:"
+            )
+        return cls(name, seed)
+
+    @classmethod
+    def load(cls, path: Path) -> Signer:
+        """The key in a file. Raises ConfigurationError: it is not there, is no key, or others may read it."""
+        try:
+            with open(path, "rb") as file:
+                state, text = os.fstat(file.fileno()), file.read(4096).decode("ascii", "replace")
+        except OSError as error:
+            raise ConfigurationError(
+                f"the signing key cannot be read: {error.strerror or error}",
+                file=str(path),
+                hint="correct its place, or make one: trtbuild cache keygen",
+            ) from error
+        if state.st_uid == os.getuid() and state.st_mode & 0o077:  # as ssh has it: a mounted secret is another user's
+            raise ConfigurationError(
+                "others may read or write this signing key", file=str(path), hint=f"chmod 600 {shlex.quote(str(path))}"
+            )
+        try:
+            return cls.from_text(text)
+        except ConfigurationError as error:
+            error.file = str(path)
+            raise
+
+    def save(self, path: Path) -> None:
+        """Write the key to a new file. Raises FileExistsError when it is there, or another OSError."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
+        aside = f"{path}.{secrets.token_hex(8)}"
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(f"{self.text()}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(aside, path)
+        finally:
+            Path(aside).unlink()
+
+    def text(self) -> str:
+        """What `from_text` reads: a secret."""
+        return f"{PRIVATE}:{self.name}:{base64.b64encode(self._key.private_bytes_raw()).decode()}"
+
+    @property
+    def trusted(self) -> TrustedKey:
+        """The public half, as those who trust it configure it."""
+        return TrustedKey(self.name, self.public_key)
+
+    def sign(self, key: str, document: Output, domain: str, builder: str, signed_at: str) -> Signature:
+        """A signature on a record, for `domain`."""
+        unsigned = Signature(self.name, self.public_key, domain, builder[:200], signed_at)
+        return replace(unsigned, value=self._key.sign(statement(key, document, unsigned)))

@@ -1,0 +1,231 @@
+"""From an engine job to a plan.
+
+Rules
+1. The job's toolchain version must be the loaded library's: what the key says is what compiles.
+2. Equal jobs give equal bytes with TensorRT-RTX, in one process after another and one after another in one process; no
+   key rests on it, because the library was seen to differ once on a loaded machine (`Flavour.reproducible`).
+3. The network has the inputs and outputs that the partition says (`declared`); else nothing is compiled.
+4. What the library says is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are
+   in the statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.partition.network_document import is_document
+from trtbuild.errors import InconsistentShapes, TargetUnsupported, ToolchainError
+from trtbuild.toolchain.compiling import timing_cache
+from trtbuild.toolchain.compiling.configuration import configure
+from trtbuild.toolchain.compiling.declared import disagreements
+from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
+from trtbuild.toolchain.compiling.preparing import prepared
+from trtbuild.toolchain.libraries.devices import Device, use_device
+from trtbuild.toolchain.libraries.library import Log, listening, load, stay_loaded
+from trtbuild.toolchain.libraries.releases import release
+from trtbuild.toolchain.libraries.table import FLAVOURS
+from trtbuild.toolchain.networks.network import NodeError, Parsed, create_network
+from trtbuild.toolchain.networks.replaying import Replayed, weight_names
+from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, outline
+from trtbuild.toolchain.tensorrt8.precision import constrain
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An engine.
+
+    `plan` is the serialized engine. `layers` is JSON: the network's layers before TensorRT fuses them, and its inputs
+    and outputs, with names, types and shapes (-1 is dynamic). `statistics` are seconds by phase, bytes and warnings.
+    """
+
+    plan: memoryview
+    layers: bytes
+    statistics: dict[str, object]
+
+
+def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> Compiled:
+    """Compile `job`. `read` gives a blob's bytes by its SHA-256; weights that the model does not read are not asked for.
+    `timings` is a directory for timing caches, where the toolchain has them.
+
+    Raises EnvironmentFault when the library is missing or of another version, or no GPU is there that it needs;
+    ToolchainError when it refuses.
+    """
+    clock = _Clock()
+    trt = load(job.target.toolchain, job.toolchain_version)
+    clock.phase("load_s")
+    model = bytes(read(job.onnx))
+    blobs: dict[str, Bytes] = {}
+    weights: dict[str, Bytes] = {}
+    recorded = is_document(model)
+    for name in weight_names(model) if recorded else [wanted.name for wanted in outline(model).weights]:
+        weight = job.weights[int(name[1:])]
+        if weight.sha256 not in blobs:
+            blobs[weight.sha256] = read(weight.sha256)
+        weights[name] = blobs[weight.sha256]
+    clock.phase("read_s")
+    device = _device(job)
+    own = release(job.target.toolchain, job.toolchain_version)
+    if not recorded:
+        model, weights = prepared(model, weights, own)
+    timing = _timing_path(job, device, timings)
+    with listening(trt) as (logger, log):
+        if device is not None:
+            stay_loaded(trt, logger, device.ordinal)
+        builder = trt.Builder(logger)
+        with (
+            Replayed(create_network(trt, builder, own), log) if recorded else Parsed(trt, builder, logger, log, own)
+        ) as parsed:
+            if isinstance(parsed, Replayed):
+                parsed.define(trt, model, weights, strongly_typed=own.strongly_typed)
+            else:
+                _parse(parsed, model, weights, job, log)
+            _refuse_undeclared(parsed.network, job)
+            clock.phase("parse_s")
+            layers = _layers(parsed.network)
+            config = configure(trt, builder, parsed.network, job)
+            if not own.strongly_typed and not recorded:
+                constrain(trt, parsed.network, config, outline(model))
+            cache = timing_cache.attach(config, timing) if timing is not None else None
+            plan = builder.build_serialized_network(parsed.network, config)
+            clock.phase("build_s")
+            if timing is not None and plan is not None:
+                timing_cache.keep(config, timing)
+            del config
+            del cache
+        del builder
+    if plan is None:
+        raise _refused(job, log)
+    view = memoryview(plan)
+    statistics: dict[str, object] = {
+        **clock.seconds,
+        "plan_bytes": view.nbytes,
+        "weights_bytes": sum(memoryview(blob).nbytes for blob in blobs.values()),
+        "peak_rss_bytes": _peak_rss_bytes(),
+        "warnings": log.warnings(),
+    }
+    if device is not None:
+        statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
+    return Compiled(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _refuse_undeclared(network: Any, job: EngineJob) -> None:
+    if job.inputs is None or job.outputs is None:
+        return
+    found = disagreements(network, job.inputs, job.outputs)
+    if found:
+        said = "; ".join(f"{name} {text}" for name, text in found)
+        raise InconsistentShapes(f"what {job.target.toolchain} made of the partition is another model: {said}")
+
+
+def _device(job: EngineJob) -> Device | None:
+    """The GPU that is built on; None where none is needed."""
+    if not FLAVOURS[job.target.toolchain].needs_gpu:
+        return None
+    device = use_device(job.target.sm)
+    if device is None:
+        raise TargetUnsupported(
+            f"{job.target.toolchain} builds on a GPU of the target's SM {job.target.sm}, and here is none"
+        )
+    return device
+
+
+def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> Path | None:
+    if device is None or folder is None or not FLAVOURS[job.target.toolchain].timing_cache:
+        return None
+    if not release(job.target.toolchain, job.toolchain_version).keeps_timings:
+        return None
+    return timing_cache.path_of(folder, job.target.toolchain, job.toolchain_version, device.name, device.driver)
+
+
+def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
+    shape = outline(model)
+    own = release(job.target.toolchain, job.toolchain_version)
+    foreign = foreign_nodes(shape, own.dtypes, narrows=own.narrows_int64, largest=largest_sizes(job))
+    try:
+        errors = [NodeError(text, name) for name, text in foreign.items()]
+        errors = errors or parsed.parse(model, weights) or parsed.changed_types(shape)
+    except ValueError as error:
+        raise ToolchainError(str(error)) from error
+    if errors:
+        said = ", ".join(f"{error.node or 'the model'} ({error.text})" for error in errors)
+        refused = ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {said}", log=log.texts())
+        refused.nodes = tuple(dict.fromkeys(error.node for error in errors if error.node))
+        raise refused
+
+
+def largest_sizes(job: EngineJob) -> dict[str, int]:
+    """The largest size of any axis of an input, in any profile, by its name."""
+    return {
+        f"i{number}": max((max(shape.max, default=0) for shape in shapes), default=0)
+        for number, shapes in enumerate(zip(*job.profiles, strict=False))
+    }
+
+
+def _refused(job: EngineJob, log: Log) -> ToolchainError:
+    errors = log.errors()
+    text = errors[0] if errors else "no reason was given"
+    hint = None
+    if "for Turing (SM75)" in text:
+        hint = "Turing (SM 75) computes matrix products in half precision only: set precision: float16"
+    return ToolchainError(
+        f"{job.target.toolchain} {job.toolchain_version} cannot build for SM {job.target.sm}: {text}",
+        hint=hint,
+        log=log.texts(),
+    )
+
+
+def _layers(network: Any) -> dict[str, object]:
+    layers = []
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
+        layers.append(
+            {
+                "name": layer.name,
+                "type": _name(layer.type),
+                "inputs": [tensor.name for tensor in inputs if tensor is not None],
+                "outputs": [_tensor(layer.get_output(k)) for k in range(layer.num_outputs)],
+            }
+        )
+    return {
+        "schema": "trtbuild.layers/1",
+        "inputs": [_tensor(network.get_input(k)) for k in range(network.num_inputs)],
+        "outputs": [_tensor(network.get_output(k)) for k in range(network.num_outputs)],
+        "layers": layers,
+    }
+
+
+def _tensor(tensor: Any) -> dict[str, object]:
+    try:
+        shape: list[int] | None = list(tensor.shape)
+    except ValueError:  # a rank that is not known before the build
+        shape = None
+    return {"name": tensor.name, "dtype": _name(tensor.dtype), "shape": shape}
+
+
+def _name(member: Any) -> str:
+    return str(member).rpartition(".")[2].lower()
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def phase(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = round(now - self._last, 6)
+        self._last = now
+
+
+def _peak_rss_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

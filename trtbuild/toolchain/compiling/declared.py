@@ -1,0 +1,51 @@
+"""A network has the inputs and outputs that its partition says: names, element types, ranks and sizes.
+
+Rules
+1. A size that the partition knows is the network's, where that knows it too. A size that the partition leaves open is
+   open in the network: one that is fixed there was lost on the way.
+2. A network is looked at before it is compiled, on any machine: engines can be opened only where they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trtbuild.core.engines.engine_job import Declared
+from trtbuild.toolchain.onnx_files.element_types import NAMES, TENSORRT_TYPES
+
+#: torch's name of a dtype → tensorrt.DataType's.
+_TYPES = {NAMES[element]: name for element, name in TENSORRT_TYPES.items()}
+
+
+def disagreements(network: Any, inputs: Sequence[Declared], outputs: Sequence[Declared]) -> list[tuple[str, str]]:
+    """(name of an input or output, what is wrong with it): empty is good."""
+    found = []
+    for kind, declared, count, tensor in (
+        ("i", inputs, network.num_inputs, network.get_input),
+        ("o", outputs, network.num_outputs, network.get_output),
+    ):
+        tensors = {each.name: each for each in map(tensor, range(count))}
+        wanted = {f"{kind}{number}": each for number, each in enumerate(declared)}
+        found += [(name, "is in the network and not in the partition") for name in tensors.keys() - wanted.keys()]
+        found += [(name, "is in the partition and not in the network") for name in wanted.keys() - tensors.keys()]
+        for name in wanted.keys() & tensors.keys():
+            found += [(name, text) for text in _wrong(tensors[name], wanted[name])]
+    return sorted(found)
+
+
+def _wrong(tensor: Any, declared: Declared) -> Iterator[str]:
+    dtype, sizes = declared
+    taken = str(tensor.dtype).rpartition(".")[2]
+    if taken != _TYPES.get(dtype, dtype):
+        yield f"is {dtype} in the partition and {taken} in the network"
+    try:
+        shape: list[int] = list(tensor.shape)
+    except ValueError:  # a rank that is not known before the build
+        return
+    if len(shape) != len(sizes) or any(b >= 0 and a != b for a, b in zip(sizes, shape, strict=True)):
+        yield f"is {_shown(sizes)} in the partition and {_shown(shape)} in the network"
+
+
+def _shown(sizes: Sequence[int | None]) -> str:
+    return f"[{', '.join('?' if size is None or size < 0 else str(size) for size in sizes)}]"

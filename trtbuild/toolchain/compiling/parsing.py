@@ -1,0 +1,137 @@
+"""Asking NVIDIA's parser what it takes. The partitioner rests on this; `supports_operator` says yes too often.
+
+Rules
+1. The question is a whole candidate, parsed as the compiler would parse it; what parses is taken.
+2. The values of weights are not known when a model is partitioned, and must not matter. The parser sees zeros: windows
+   of one block of memory, each at its own place, because TensorRT tells weights apart by their address. A weight whose
+   *value* TensorRT reads while it parses (an integer buffer used as a shape, as axes or as a repeat count) is judged by
+   zero: a Reshape to (0, 0) means "as the input". Should the true values then be refused, the compiler says so, with the
+   node; nothing wrong can be built from a wrong answer here.
+3. A refusal names every node that is known to be refused: those that the parser names, and those that
+   `supports_model_v2` leaves out of its subgraphs.
+4. What the parser takes by changing an element type in silence counts as refused (`element_types`).
+5. The parser of `tensorrt` needs a GPU. Without one, TensorRT-RTX's is asked in its place, after what is known of the
+   release: its element types, and operators that it refuses (`trtbuild.core.model.stand_in`). Should the toolchain's own
+   parser refuse more than that, the engine step says so, with the node; nothing wrong is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.model.spec import ToolchainName
+from trtbuild.errors import ToolchainMissing
+from trtbuild.toolchain.compiling.declared import disagreements
+from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
+from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.library import listening, load
+from trtbuild.toolchain.libraries.releases import release
+from trtbuild.toolchain.networks.network import NodeError, Parsed
+from trtbuild.toolchain.onnx_files.onnx_outline import ExternalWeight, Outline, outline
+
+#: Bytes between the windows: what any type of element may be aligned to.
+_STEP = 64
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the parser does not take a model. `nodes` are ONNX node names in graph order; none means the model as a whole."""
+
+    nodes: tuple[str, ...]
+    messages: tuple[str, ...]
+    #: Node → the message about it, where it has one of its own.
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+class Parser:
+    """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
+
+    Raises ToolchainMissing and EnvironmentFault as `load` does, and ToolchainMissing where it cannot run here.
+    """
+
+    def __init__(
+        self, toolchain: ToolchainName, version: str | None = None, stand_in: Mapping[str, Any] | None = None
+    ) -> None:
+        own = release(toolchain, version or table.installed_version(toolchain) or "")
+        self._dtypes, self._narrows, self._refused = own.dtypes, own.narrows_int64, frozenset(own.refuses)
+        self._name, self._release = f"{toolchain} {version or ''}".rstrip(), own
+        asked: tuple[ToolchainName, str | None] = (toolchain, version)
+        if stand_in is not None:
+            asked = stand_in["toolchain"], stand_in["version"]
+            self._dtypes, self._narrows = tuple(stand_in["dtypes"]), bool(stand_in["narrows_int64"])
+            self._refused = frozenset(stand_in["refuses"])
+            self._release = release(*asked)
+        self._own_reasons = table.FLAVOURS[toolchain].needs_gpu
+        self._needs_gpu = table.FLAVOURS[asked[0]].needs_gpu
+        self._trt = load(*asked)
+
+    def refused(
+        self,
+        model: bytes,
+        largest: Mapping[str, int] | None = None,
+        declared: tuple[Sequence[Declared], Sequence[Declared]] | None = None,
+    ) -> Refusal | None:
+        """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why. `largest` is
+        the largest size of any axis of an input, by its name, as far as it is known; the compiler checks what is not.
+        `declared` is what the model's inputs and outputs are to be: a parser that makes others of them refuses."""
+        shape = outline(model)
+        foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows, largest=largest)
+        known = [NodeError(text, name) for name, text in foreign.items()]
+        known += [
+            NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)
+            for node in shape.nodes
+            if node.operator in self._refused
+        ]
+        with listening(self._trt) as (logger, log):
+            builder = self._builder(logger)
+            with Parsed(self._trt, builder, logger, log, self._release) as parsed:
+                errors = parsed.parse(model, _zeros(shape.weights))
+                if not errors:
+                    errors = known or parsed.changed_types(shape) or _undeclared(parsed, shape, declared)
+                    return self._refusal(shape, errors, []) if errors else None
+            # A parse stops at the first node that fails to convert; supports_model_v2 goes on behind it.
+            with Parsed(self._trt, builder, logger, log, self._release) as parsed:
+                pieces, more = parsed.supported(model)
+        taken = {index for piece in pieces for index in piece}
+        left = [node.name for index, node in enumerate(shape.nodes) if index not in taken]
+        return self._refusal(shape, [*errors, *more, *known], left)
+
+    def _refusal(self, shape: Outline, errors: Sequence[NodeError], left: Sequence[str]) -> Refusal:
+        named = {error.node for error in errors} | set(left)
+        texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
+        nodes = tuple(node.name for node in shape.nodes if node.name in named)
+        # In partitions for TensorRT-RTX all nodes have had all messages, and such documents are named by their bytes.
+        own = {error.node: error.text for error in reversed(errors)} if self._own_reasons else {}
+        return Refusal(nodes, tuple(dict.fromkeys(texts)), own)
+
+    def _builder(self, logger: Any) -> Any:
+        try:
+            return self._trt.Builder(logger)
+        except TypeError as error:  # how pybind11 says that there is none: "factory function returned nullptr"
+            if not self._needs_gpu:
+                raise
+            raise ToolchainMissing(
+                f"the parser of {self._name} needs a GPU, and here is none",
+                hint="pip install tensorrt-rtx, whose parser answers for it, or cut the model on a machine with a GPU",
+            ) from error
+
+
+def _undeclared(
+    parsed: Parsed, shape: Outline, declared: tuple[Sequence[Declared], Sequence[Declared]] | None
+) -> list[NodeError]:
+    found = [] if declared is None else disagreements(parsed.network, *declared)
+    makers = {name: node.name for node in shape.nodes for name in node.outputs}
+    return [NodeError(f"{name} {text}", makers.get(name, "")) for name, text in found]
+
+
+def _zeros(weights: Sequence[ExternalWeight]) -> dict[str, memoryview]:
+    largest = max((weight.size_bytes for weight in weights), default=0)
+    block: memoryview = np.zeros(largest + _STEP * len(weights), dtype=np.uint8).data
+    return {
+        weight.name: block[_STEP * index : _STEP * index + weight.size_bytes] for index, weight in enumerate(weights)
+    }

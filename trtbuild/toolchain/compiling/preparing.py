@@ -1,0 +1,22 @@
+"""What a library is given in place of the model that the convert step left, where it computes that better.
+
+The numbers are the model's, up to the rounding of what it computes in half. Engines and the files that trtexec is given are
+both made of it. The rules are in the key of an engine: before strong typing by `trtbuild.core.recipes.keys.TYPED`, from
+then on by the version of the engine step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trtbuild.toolchain.libraries.releases import Release
+from trtbuild.toolchain.onnx_files.onnx_outline import Bytes
+from trtbuild.toolchain.tensorrt8.half_norms import typed_norms
+from trtbuild.toolchain.tensorrt8.half_weights import cast_weights
+
+
+def prepared(model: bytes, weights: Mapping[str, Bytes], release: Release) -> tuple[bytes, dict[str, Bytes]]:
+    """`model`, and the data of its external weights by name, for `release`. Raises ValueError where `model` is no ONNX."""
+    if not release.strongly_typed:
+        return cast_weights(model, weights)
+    return typed_norms(model, weights, scales_halves=release.scales_halves)

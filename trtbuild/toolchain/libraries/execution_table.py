@@ -1,0 +1,86 @@
+"""How the versions of TensorRT differ when an engine runs, in one table.
+
+Rules
+1. A version is looked up by the newest row that it reaches (`calls_of`); a newer one is as the newest row.
+2. Each row says where it is from. 8.6.0 was run on an H200, TensorRT-RTX 1.7.1's names were read from the library (no GPU
+   here runs it), the others are from NVIDIA's API references and the open bindings (pyEngine.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trtbuild.core.model.spec import ToolchainName
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of one version, and what it can do."""
+
+    #: How a context without device memory is made: a method of its own, an allocation strategy, or a runtime
+    #: configuration that holds the strategy.
+    context: Literal["method", "strategy", "configuration"]
+    #: How a context is given its memory: the property `device_memory`, or ``set_device_memory(address, size)``.
+    memory: Literal["property", "sized"]
+    #: The engine's property and method (of a profile) that say how many bytes of it are needed.
+    memory_size: str
+    memory_size_of_profile: str | None
+    #: Whether contexts may share an optimization profile. Before 9, one profile is for one context at a time, unless the
+    #: engine was built with PreviewFeature.PROFILE_SHARING_0806.
+    shared_profiles: bool
+    #: Whether it compiles kernels at run time and can keep them (``IRuntimeCache``), and captures graphs itself.
+    runtime_compiler: bool = False
+
+
+_TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
+    "tensorrt-rtx": (
+        # 1.7.1's own names; create_runtime_config is in 1.0's reference (IRuntimeConfig) already.
+        (
+            (1,),
+            Calls(
+                "configuration",
+                "sized",
+                "device_memory_size_v2",
+                "get_device_memory_size_for_profile_v2",
+                shared_profiles=True,
+                runtime_compiler=True,
+            ),
+        ),
+    ),
+    "tensorrt": (
+        # 10.1 release notes: the v2 sizes are 64-bit, and set_device_memory takes a size.
+        (
+            (10, 1),
+            Calls(
+                "strategy",
+                "sized",
+                "device_memory_size_v2",
+                "get_device_memory_size_for_profile_v2",
+                shared_profiles=True,
+            ),
+        ),
+        # 10.0: ExecutionContextAllocationStrategy, get_device_memory_size_for_profile.
+        (
+            (10,),
+            Calls(
+                "strategy",
+                "property",
+                "device_memory_size",
+                "get_device_memory_size_for_profile",
+                shared_profiles=True,
+            ),
+        ),
+        # 9.0: contexts share profiles (PreviewFeature.PROFILE_SHARING_0806 of 8.6.1: "will become the default in 9.0").
+        ((9,), Calls("method", "property", "device_memory_size", None, shared_profiles=True)),
+        # 8.5 is the first with tensor names. Read from the bindings of 8.6.1.
+        ((8, 5), Calls("method", "property", "device_memory_size", None, shared_profiles=False)),
+    ),
+}
+
+
+def calls_of(toolchain: ToolchainName, version: str) -> Calls | None:
+    """The row of a library version (as the library says it), or None where it is older than all rows."""
+    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
+    return next((calls for first, calls in _TABLE[toolchain] if numbers >= first), None)

@@ -1,0 +1,150 @@
+"""Loading a TensorRT library, and listening to what it says."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtbuild.core.model.spec import ToolchainName
+from trtbuild.errors import EnvironmentFault, ToolchainMissing
+from trtbuild.toolchain.libraries.mapped import check_mapped
+from trtbuild.toolchain.libraries.table import FLAVOURS
+
+#: Said by every call on a machine without a GPU; never the reason of a failure.
+_NOISE = (
+    "CUDA driver version is insufficient",
+    "Thread context has not been set",
+    "CUDA initialization failure",
+    "--- Begin node ---",
+    "--- End node ---",
+)
+#: A warning that every model with int64 inputs or outputs gets.
+_ALWAYS_WARNED = "has Int64 binding"
+
+
+@dataclass(eq=False)
+class Log:
+    """What a library said, in order, as (severity, text): ``internal_error``, ``error``, ``warning``."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+
+    def mark(self) -> int:
+        return len(self.lines)
+
+    def errors(self, since: int = 0) -> list[str]:
+        """What went wrong, without what is always said on a machine without a GPU."""
+        return [
+            text
+            for severity, text in self.lines[since:]
+            if severity in ("internal_error", "error") and not any(noise in text for noise in _NOISE)
+        ]
+
+    def texts(self) -> tuple[str, ...]:
+        """All lines, with their severity."""
+        return tuple(f"{severity}: {text}" for severity, text in self.lines)
+
+    def warnings(self) -> list[str]:
+        return [text for severity, text in self.lines if severity == "warning" and _ALWAYS_WARNED not in text]
+
+
+def load(toolchain: ToolchainName, version: str | None = None) -> Any:
+    """The library's Python module.
+
+    Raises ToolchainMissing where it is not installed or cannot be loaded, EnvironmentFault where the module, or a library
+    that is loaded with it, is not `version`.
+    """
+    flavour = FLAVOURS[toolchain]
+    try:
+        module = importlib.import_module(flavour.module)
+    except (ImportError, OSError) as error:
+        raise ToolchainMissing(
+            f"{toolchain} cannot be loaded: {error}", hint=f"pip install '{flavour.distribution}'"
+        ) from error
+    loaded = str(module.__version__)
+    if version is not None and loaded not in (version, flavour.library_versions.get(version)):
+        raise EnvironmentFault(
+            f"the engine is to be built by {toolchain} {version}, but the library that was loaded is {loaded}",
+            hint=f"pip install '{flavour.distribution}=={version}'",
+        )
+    if version is not None:
+        check_mapped(flavour, version)
+    return module
+
+
+def stay_loaded(trt: Any, logger: Any, ordinal: int) -> None:
+    """Keep what builds on GPU `ordinal` need until this process ends.
+
+    TensorRT loads its kernels with the first Builder of a process and drops them with the last, which takes 6 to 8 seconds
+    each time (8.6.0, H200): a Builder that nothing uses keeps them.
+    """
+    if (trt.__name__, ordinal) not in _RESIDENT:
+        _RESIDENT[trt.__name__, ordinal] = trt.Builder(logger)
+        atexit.register(_RESIDENT.clear)  # while the library is still there
+
+
+#: Library and GPU → a Builder that nothing uses.
+_RESIDENT: dict[tuple[str, int], Any] = {}
+
+
+@contextlib.contextmanager
+def listening(trt: Any) -> Iterator[tuple[Any, Log]]:
+    """The ILogger of library `trt`, and what it says in this block, of this thread's doing.
+
+    TensorRT keeps the first logger that a process gives it and ignores every later one, so there is one for all. What
+    it says on a thread of its own is written into every open log.
+    """
+    log, thread = Log(), threading.get_ident()
+    entry = (thread, log)
+    _OPEN.append(entry)
+    try:
+        yield _listener(trt), log
+    finally:
+        _OPEN.remove(entry)
+
+
+#: The logs that are open now: thread and log. `list` operations are atomic.
+_OPEN: list[tuple[int, Log]] = []
+
+#: The errors that were said last on threads without an open log: for calls that are made too often to open one for each.
+_LAST_ERRORS: deque[tuple[int, str]] = deque(maxlen=64)
+
+
+def last_errors() -> list[str]:
+    """What went wrong on this thread since this was asked last, oldest first, at most 64 lines."""
+    thread = threading.get_ident()
+    mine = [entry for entry in list(_LAST_ERRORS) if entry[0] == thread]
+    for entry in mine:
+        with contextlib.suppress(ValueError):  # pushed out meanwhile
+            _LAST_ERRORS.remove(entry)
+    return [text for _, text in mine if not any(noise in text for noise in _NOISE)]
+
+
+@functools.cache
+def _listener(trt: Any) -> Any:
+    names = {
+        trt.ILogger.INTERNAL_ERROR: "internal_error",
+        trt.ILogger.ERROR: "error",
+        trt.ILogger.WARNING: "warning",
+    }
+
+    class Listener(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity in names:
+                thread, entries = threading.get_ident(), list(_OPEN)
+                mine = [log for owner, log in entries if owner == thread]
+                if not mine and names[severity] != "warning":
+                    _LAST_ERRORS.append((thread, text))
+                for log in mine or [log for _, log in entries]:
+                    log.lines.append((names[severity], text))
+
+    return Listener()

@@ -1,0 +1,106 @@
+"""Which files of a TensorRT library this process has loaded, and of which version they are.
+
+The bindings are linked to a library by its name alone, so ``LD_LIBRARY_PATH``, the loader's cache and what is loaded
+already decide which file that is.
+
+Rules
+1. The library is asked for its version (``getInferLibVersion``, NvInferRuntime.h); its file name need not say it.
+2. An ONNX parser has no such function (``getNvOnnxParserVersion`` counts by itself: 0.2.0 in TensorRT-RTX 1.7.1). It is
+   right if its file name has the version, or if it lies beside the library, as NVIDIA's archives and packages put it.
+3. Numbers are compared as far as both sides have them. Where nothing can be known (no ``/proc``, a library that is linked
+   into the bindings), the bindings' version has to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from trtbuild.errors import EnvironmentFault
+from trtbuild.toolchain.libraries.releases import numbers_of
+from trtbuild.toolchain.libraries.table import Flavour
+
+#: The files that a process has mapped (proc(5)).
+_MAPS = Path("/proc/self/maps")
+_REPLACED = " (deleted)"
+
+
+def check_mapped(flavour: Flavour, version: str) -> None:
+    """Raise EnvironmentFault where a library of `flavour` that this process has loaded is not of `version`, as the
+    distribution says it."""
+    files = mapped_files()
+    libraries = _named(files, flavour.library)
+    planned = {numbers_of(name) for name in (version, flavour.library_versions.get(version, version))}
+    for library in libraries:
+        found = library_version(library)
+        if found is not None and not any(_agree(found, wanted) for wanted in planned):
+            said = ".".join(map(str, found))
+            raise EnvironmentFault(
+                f"{flavour.name} {version} was planned, but {library} is loaded, which is {said}",
+                hint=f"{_way_out(library)}, or install the toolchain that goes with it: "
+                f"pip install '{flavour.distribution}=={'.'.join(map(str, found[:3]))}.*'",
+            )
+    for parser in _named(files, flavour.parser_library):
+        numbers = _numbers_in(parser)
+        if len(numbers) > 1 and any(_agree(numbers, wanted) for wanted in planned):
+            continue
+        if len(numbers) > 1 or (libraries and parser.parent not in {library.parent for library in libraries}):
+            what = ".".join(map(str, numbers)) if len(numbers) > 1 else f"not the one beside {libraries[0]}"
+            raise EnvironmentFault(
+                f"the ONNX parser of {flavour.name} {version} was planned, but {parser} is loaded, which is {what}",
+                hint=f"{_way_out(parser)}, or reinstall the toolchain: pip install --force-reinstall "
+                f"'{flavour.distribution}=={version}'",
+            )
+
+
+def mapped_files() -> list[Path]:
+    """The files that this process has mapped, each once; none where the system does not tell."""
+    try:
+        lines = os.fsdecode(_MAPS.read_bytes()).splitlines()
+    except OSError:
+        return []
+    names = (line.split(maxsplit=5)[5] for line in lines if line.count("/"))
+    return [Path(name.removesuffix(_REPLACED)) for name in dict.fromkeys(names) if name.startswith("/")]
+
+
+def library_version(library: Path) -> tuple[int, ...] | None:
+    """What a loaded library says that it is: major, minor, patch, and the build where it tells that; None where it has no
+    function to ask."""
+    try:
+        opened = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # the one that is loaded, and no other
+        whole = int(opened.getInferLibVersion())
+    except (OSError, AttributeError):
+        return None
+    # NV_TENSORRT_VERSION: 8601 is 8.6.1; from 10 on, and in TensorRT-RTX, 100300 is 10.3.0 and 10701 is 1.7.1
+    major, rest = divmod(whole, 1000 if whole < 10000 else 10000)
+    version = major, *divmod(rest, 100)
+    try:
+        return *version, int(opened.getInferLibBuildVersion())
+    except AttributeError:
+        return version
+
+
+def _named(files: Iterable[Path], stem: str) -> list[Path]:
+    return [file for file in files if file.name == stem or file.name.startswith(f"{stem}.")]
+
+
+def _numbers_in(file: Path) -> tuple[int, ...]:
+    """``libnvonnxparser.so.10.3.0`` → (10, 3, 0)."""
+    found = re.search(r"\.so\.([0-9.]+)$", file.name)
+    return numbers_of(found[1]) if found else ()
+
+
+def _agree(found: tuple[int, ...], planned: tuple[int, ...]) -> bool:
+    shared = min(len(found), len(planned))
+    return found[:shared] == planned[:shared]
+
+
+def _way_out(library: Path) -> str:
+    named = [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    entry = next((entry for entry in named if os.path.realpath(entry) == str(library.parent)), None)
+    if entry is not None:
+        return f"take {entry} out of LD_LIBRARY_PATH"
+    return "put the folder of the planned one first in LD_LIBRARY_PATH"

@@ -1,0 +1,142 @@
+"""Proxies of TensorRT's objects, which a function is given while its network is recorded: every call goes through one.
+
+Reading is TensorRT's own answer. What changes the network goes to the recorder (`trtbuild.toolchain.networks.recording`),
+and all else is refused in the caller's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from trtbuild.core.partition.network_document import NotRecorded
+
+_TENSOR_SETS = ("dtype", "allowed_formats")
+_PLUGINS = ("add_plugin",)
+_CALLS = ("mark_output", "unmark_output", "set_input", "set_condition", "set_output_type")
+_READS = ("get_", "is_", "are_", "num_")
+_LABELS = ("name", "metadata")
+
+
+class Recorder(Protocol):
+    """Who writes down what is done."""
+
+    def call(self, on: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
+
+    def set(self, on: Proxy, name: str, value: Any) -> None: ...
+
+    def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor: ...
+
+    def mark_output(self, tensor: Any) -> None: ...
+
+    def unmark_output(self, tensor: Any) -> None: ...
+
+    def tensor(self, real: Any, written: dict[str, Any] | None = None) -> Any: ...
+
+    def layer(self, index: int) -> Any: ...
+
+    def plain(self, value: Any, name: str) -> Any: ...
+
+    def heard(self, what: str) -> AbstractContextManager[None]: ...
+
+
+class Proxy:
+    """Of one of TensorRT's objects. `real` is that, `number` its number in the document (None: the network)."""
+
+    def __init__(self, recorder: Recorder, real: Any, number: int | None) -> None:
+        object.__setattr__(self, "_recorder", recorder)
+        object.__setattr__(self, "real", real)
+        object.__setattr__(self, "number", number)
+
+    _recorder: Recorder
+    real: Any
+    number: int | None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(_PLUGINS):
+            raise NotRecorded(f"{name}: plugins cannot be recorded; use TensorRT's own layers")
+        with self._recorder.heard(name):
+            found = getattr(self.real, name)  # AttributeError is TensorRT's own
+        if not callable(found):
+            return self._recorder.plain(found, name)
+        if name.startswith(_READS):
+            return lambda *args: self._recorder.plain(found(*args), name)
+        if not (name.startswith("add_") or name in _CALLS):
+            raise NotRecorded(f"{name} cannot be recorded")
+        return lambda *args, **kwargs: self._recorder.call(self, name, args, kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        getattr(self.real, name)  # AttributeError is TensorRT's own
+        if name in _LABELS:
+            setattr(self.real, name, value)
+        else:
+            self._recorder.set(self, name, value)
+
+
+class Network(Proxy):
+    """Of an ``INetworkDefinition``."""
+
+    def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor:
+        return self._recorder.add_input(name, dtype, shape)
+
+    def mark_output(self, tensor: Any) -> None:
+        self._recorder.mark_output(tensor)
+
+    def unmark_output(self, tensor: Any) -> None:
+        self._recorder.unmark_output(tensor)
+
+    def get_input(self, index: int) -> Any:
+        return self._recorder.tensor(self.real.get_input(index))
+
+    def get_output(self, index: int) -> Any:
+        return self._recorder.tensor(self.real.get_output(index))
+
+    def get_layer(self, index: int) -> Any:
+        return self._recorder.layer(index)
+
+    def __len__(self) -> int:
+        return int(self.real.num_layers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._recorder.layer(index)
+
+
+class Made(Proxy):
+    """Of what a call made: an ``ILayer``, an ``ILoop``, an ``IIfConditional``."""
+
+    def get_output(self, index: int) -> Any:
+        return self._recorder.tensor(self.real.get_output(index), {"output": [self.number, index]})
+
+    def get_input(self, index: int) -> Any:
+        return self._recorder.tensor(self.real.get_input(index))
+
+
+class Tensor(Proxy):
+    """Of an ``ITensor``; `written` is what the document calls it, `label` the name that it was given."""
+
+    written: dict[str, Any]
+    label: str | None
+
+    def __init__(self, recorder: Recorder, real: Any, written: dict[str, Any]) -> None:
+        super().__init__(recorder, real, None)
+        object.__setattr__(self, "written", written)
+        object.__setattr__(self, "label", None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "name":
+            if "input" in self.written and value != self.real.name:
+                raise NotRecorded(f"input {self.real.name!r} has the name that the manifest gives it")
+            self.real.name = value
+            object.__setattr__(self, "label", str(value))
+        elif name in _TENSOR_SETS and hasattr(self.real, name):
+            self._recorder.set(self, name, value)
+        else:
+            raise NotRecorded(f"the attribute {name!r} of a tensor cannot be recorded")
+
+    def __getattr__(self, name: str) -> Any:
+        with self._recorder.heard(name):
+            found = getattr(self.real, name)
+        if callable(found) and not name.startswith(_READS):
+            raise NotRecorded(f"{name} of a tensor cannot be recorded")
+        return found if callable(found) else self._recorder.plain(found, name)

@@ -1,0 +1,294 @@
+"""Running a function that defines a TensorRT network, and writing down what it does
+(`trtbuild.core.partition.network_document`).
+
+Rules
+1. The function works on proxies of a real network (`trtbuild.toolchain.networks.proxies`), so whatever it reads (shapes,
+   types, numbers of layers) is TensorRT's own answer; TensorRT's module, and the values that it is given, are the real
+   ones.
+2. What changes the network is written down before it is handed on: ``add_…``, ``mark_output``, ``set_input``, attributes
+   that are set. What only reads is not. Anything else cannot be recorded, and raises `NotRecorded` in the caller's line:
+   plugins, debug tensors, refit marks.
+3. TensorRT logs what it does not take and goes on; here every call that it complains about raises.
+4. Names that the function gives are labels: the network has them, the document has not.
+5. TensorRT-RTX alone defines networks without a GPU, so it is what records, whatever compiles. The document is for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trtbuild.core.model.spec import ToolchainName
+from trtbuild.core.partition import network_document
+from trtbuild.core.partition.network_document import NotRecorded
+from trtbuild.toolchain.libraries.library import Log, listening, load
+from trtbuild.toolchain.networks.proxies import Made, Network, Proxy, Tensor
+
+#: What records (rule 5). A trace depends on it: its module belongs to an installed distribution.
+RECORDER: ToolchainName = "tensorrt-rtx"
+
+#: torch's names → tensorrt.DataType, of what may be an input, an output or a weight.
+DTYPES = {
+    "float32": "FLOAT",
+    "float16": "HALF",
+    "bfloat16": "BF16",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int32": "INT32",
+    "int64": "INT64",
+    "bool": "BOOL",
+}
+_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """An input that the manifest declares. `sizes` are numbers, or ``d<k>`` for dynamic ones."""
+
+    name: str
+    dtype: str
+    sizes: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A network: its document, its weights by slot, (name, type) of its layers, and (name, dtype, sizes) of its outputs,
+    where -1 is a size that is not fixed."""
+
+    document: bytes
+    weights: list[np.ndarray]
+    layers: list[tuple[str, str]]
+    outputs: list[tuple[str, str, tuple[int, ...]]]
+
+
+#: Looks at an input that the function adds: name, dtype, sizes (-1 is dynamic). Raises where it is not as declared.
+CheckInput = Callable[[str, str, Sequence[int]], None]
+
+
+def record(define: Callable[[Any, Any], object], inputs: Sequence[NetworkInput], check: CheckInput) -> Recorded:
+    """Call ``define(network, trt)`` and record the network. Raises ToolchainMissing, NotRecorded, and what it raises."""
+    trt = load(RECORDER)
+    with listening(trt) as (logger, log):
+        builder = trt.Builder(logger)
+        real = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        recorder = _Recorder(trt, real, inputs, check, log)
+        try:
+            define(recorder.network, trt)
+            return recorder.finish()
+        finally:
+            recorder.close()
+            del real, builder
+
+
+class _Recorder:
+    def __init__(self, trt: Any, real: Any, inputs: Sequence[NetworkInput], check: CheckInput, log: Log) -> None:
+        self.trt, self.real, self.log = trt, real, log
+        self._declared = {entry.name: (number, entry) for number, entry in enumerate(inputs)}
+        self._check = check
+        self._calls: list[dict[str, Any]] = []
+        self._weights: list[np.ndarray] = []
+        self._objects: list[Any] = []
+        #: id of a real tensor → its proxy; the real ones are kept, so ids are theirs.
+        self._tensors: dict[int, Tensor] = {}
+        self._inputs: dict[int, Tensor] = {}
+        self.outputs: list[Tensor] = []
+        self.layer_numbers: dict[int, int] = {}
+        self.network = Network(self, real, None)
+
+    # -- what is recorded
+
+    def call(self, on: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call that changes the network: written down, and done."""
+        given, named = [self._value(value) for value in args], {k: self._value(v) for k, v in sorted(kwargs.items())}
+        entry: dict[str, Any] = {"on": on.number, "call": name, "args": [written for written, _ in given]}
+        if named:
+            entry["kwargs"] = {key: written for key, (written, _) in named.items()}
+        before = self.real.num_layers
+        with self.heard(name):
+            made = getattr(on.real, name)(
+                *(value for _, value in given), **{k: value for k, (_, value) in named.items()}
+            )
+        if made is None and name.startswith("add_"):
+            raise NotRecorded(f"TensorRT did not make what {name} asks for")
+        self._calls.append(entry)  # not what was refused: the function may catch that, and do something else
+        if made is None:
+            return None
+        if isinstance(made, self.trt.ILayer):
+            entry["makes"] = "layer"
+            if self.real.num_layers == before + 1:
+                self.layer_numbers[before] = len(self._objects)
+        elif type(made).__module__ == type(self.real).__module__ and not isinstance(made, self.trt.ITensor):
+            entry["makes"] = "scope"
+        else:
+            return made
+        proxy = Made(self, made, len(self._objects))
+        self._objects.append(proxy)
+        return proxy
+
+    def set(self, on: Proxy, name: str, value: Any) -> None:
+        """An attribute that is set: written down, and done."""
+        if name == "allowed_formats" and value != 1 << int(self.trt.TensorFormat.LINEAR):
+            raise NotRecorded(
+                "inputs and outputs are row-major (LINEAR), as arrays are: other formats cannot be recorded"
+            )
+        where = {"on": on.number} if not isinstance(on, Tensor) else {"tensor": on.written}
+        written, real = self._value(value)
+        with self.heard(name):
+            setattr(on.real, name, real)
+        self._calls.append({**where, "set": name, "value": written})
+
+    def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor:
+        """Inputs are the manifest's, in its order, whatever the order in which the function adds them."""
+        sizes = [int(size) for size in shape]
+        self._check(name, _TORCH.get(dtype.name, dtype.name.lower()), sizes)
+        number, declared = self._declared[name]
+        if number in self._inputs:
+            raise NotRecorded(f"input {name!r} is added twice")
+        with self.heard("add_input"):
+            real = self.real.add_input(name, dtype, [size if isinstance(size, int) else -1 for size in declared.sizes])
+        if real is None:
+            raise NotRecorded(f"TensorRT does not take input {name!r}")
+        for axis, size in enumerate(declared.sizes):
+            if isinstance(size, str):
+                real.set_dimension_name(axis, size)
+        proxy = Tensor(self, real, {"input": number})
+        self._tensors[id(real)] = self._inputs[number] = proxy
+        return proxy
+
+    def tensor(self, real: Any, written: dict[str, Any] | None = None) -> Any:
+        """The proxy of a tensor; None for none."""
+        if real is None:
+            return None
+        known = self._tensors.get(id(real))
+        if known is None:
+            if written is None:
+                raise NotRecorded("this tensor was not made by a recorded call: take it from its layer's get_output")
+            known = self._tensors[id(real)] = Tensor(self, real, written)
+        return known
+
+    def layer(self, index: int) -> Any:
+        """The proxy of a layer, by its index in the network."""
+        if index not in self.layer_numbers:
+            raise NotRecorded(f"layer {index} was not made by a recorded call: keep what add_… returns")
+        return self._objects[self.layer_numbers[index]]
+
+    def mark_output(self, tensor: Any) -> None:
+        if not isinstance(tensor, Tensor):
+            raise NotRecorded("mark_output takes a tensor of this network")
+        if "input" in tensor.written:
+            raise NotRecorded("an input cannot be an output: put network.add_identity between them")
+        if tensor in self.outputs:
+            raise NotRecorded(f"{tensor.real.name!r} is marked as an output twice")
+        with self.heard("mark_output"):
+            self.real.mark_output(tensor.real)
+        self.outputs.append(tensor)
+
+    def unmark_output(self, tensor: Any) -> None:
+        if tensor not in self.outputs:
+            raise NotRecorded("only an output can be unmarked")
+        self.real.unmark_output(tensor.real)
+        self.outputs.remove(tensor)
+
+    # -- the result
+
+    def finish(self) -> Recorded:
+        """The network as it is now. Raises NotRecorded where something is missing."""
+        for name, (number, _) in self._declared.items():
+            if number not in self._inputs:
+                raise NotRecorded(f"input {name!r} of the manifest is not added: network.add_input({name!r}, …)")
+        if not self.outputs:
+            raise NotRecorded("no output is marked: network.mark_output(tensor)")
+        inputs = [[DTYPES[entry.dtype], list(entry.sizes)] for _, entry in self._declared.values()]
+        weights = [[str(array.dtype), array.size] for array in self._weights]
+        outputs = []
+        for number, tensor in enumerate(self.outputs):
+            with self.heard(f"the shape of output {number}"):
+                shape = tuple(int(size) for size in tensor.real.shape)
+            dtype = _TORCH.get(tensor.real.dtype.name)
+            if dtype is None:
+                raise NotRecorded(f"output {tensor.real.name!r} has type {tensor.real.dtype.name}, which no array has")
+            name = tensor.label or f"output_{number}"
+            outputs.append((name, dtype, shape))
+        layers = [proxy for proxy in self._objects if isinstance(proxy.real, self.trt.ILayer)]
+        return Recorded(
+            network_document.to_bytes(inputs, weights, self._calls, [tensor.written for tensor in self.outputs]),
+            self._weights,
+            [(proxy.real.name, proxy.real.type.name.lower()) for proxy in layers],
+            outputs,
+        )
+
+    def close(self) -> None:
+        """Let go of TensorRT's objects before their network goes."""
+        self._tensors.clear()
+        self._inputs.clear()
+        self._objects.clear()
+        self.outputs.clear()
+        del self.real, self.network
+
+    # -- values
+
+    def _value(self, value: Any) -> tuple[Any, Any]:
+        """A value as the document has it (its rule 3), and as TensorRT takes it. Raises NotRecorded."""
+        trt = self.trt
+        if value is None or isinstance(value, bool | int | str):
+            return value, value
+        if isinstance(value, np.generic):
+            return self._value(value.item())
+        if isinstance(value, float):
+            return {"float": value.hex()}, value
+        if isinstance(value, Tensor):
+            return value.written, value.real
+        if isinstance(value, Made):
+            return {"object": value.number}, value.real
+        if isinstance(value, np.ndarray) or (isinstance(value, trt.Weights) and value.size):
+            return self._weights_of(value if isinstance(value, np.ndarray) else _array(value))
+        if isinstance(value, trt.Weights):
+            return {"no_weights": value.dtype.name}, value
+        if hasattr(type(value), "__members__") and type(value).__module__ == type(self.real).__module__:
+            return {"enum": [type(value).__name__, value.name]}, value
+        if isinstance(value, trt.Permutation):
+            return {"permutation": list(value)}, value
+        if isinstance(value, list | tuple | trt.Dims):
+            items = [self._value(item) for item in value]
+            return [written for written, _ in items], tuple(real for _, real in items)
+        raise NotRecorded(f"a value of type {type(value).__name__} cannot be recorded")
+
+    def _weights_of(self, value: np.ndarray) -> tuple[Any, Any]:
+        """A slot, and a copy that nobody changes: TensorRT keeps a pointer to it."""
+        if str(value.dtype) not in DTYPES:
+            raise NotRecorded(f"weights of type {value.dtype} cannot be recorded; they may be {', '.join(DTYPES)}")
+        self._weights.append(np.array(value, order="C", copy=True))
+        return {"weights": len(self._weights) - 1}, self._weights[-1]
+
+    def plain(self, value: Any, name: str) -> Any:
+        """A value that was read. Raises NotRecorded for an object that could change the network behind our back."""
+        plain = (self.trt.Dims, self.trt.Permutation, self.trt.Weights)
+        is_trts = type(value).__module__ == type(self.real).__module__ and not hasattr(type(value), "__members__")
+        if is_trts and not isinstance(value, plain):
+            raise NotRecorded(f"{name} gives a {type(value).__name__}, on which nothing could be recorded")
+        return value
+
+    @contextlib.contextmanager
+    def heard(self, what: str) -> Iterator[None]:
+        """Raises NotRecorded when TensorRT complains inside (rule 3)."""
+        mark = self.log.mark()
+        try:
+            yield
+        except RuntimeError as error:  # its shapes and types are asked for when they are read
+            said = self.log.errors(mark) or [str(error)]
+            raise NotRecorded(f"{what}: TensorRT says: {said[0]}") from error
+        errors = self.log.errors(mark)
+        if errors:
+            raise NotRecorded(f"{what}: TensorRT says: {errors[0]}")
+
+
+def _array(weights: Any) -> np.ndarray:
+    try:
+        found: np.ndarray = weights.numpy()
+    except Exception as error:
+        raise NotRecorded(f"weights of type {weights.dtype.name} cannot be recorded: {error}") from error
+    return found

@@ -1,0 +1,183 @@
+"""A recorded network (`trtbuild.core.partition.network_document`) becomes a TensorRT network again, by any toolchain.
+
+Rules
+1. The document decides; nothing of the user's runs here. Every name in it is looked up in TensorRT's module, and only what
+   a recording may hold is called.
+2. Inputs are called ``i0…``, outputs ``o0…``, layers ``n0…``, as those of converted models.
+3. Where types are not kept as they are declared (TensorRT before 9), only networks of float32, int32 and bool are built:
+   without a precision flag these are computed as such.
+4. What the toolchain does not have, or does not make, is an error that names the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trtbuild.core.partition import network_document
+from trtbuild.errors import ToolchainError
+from trtbuild.toolchain.libraries.library import Log
+
+Bytes = bytes | bytearray | memoryview
+
+#: Types that networks have which are not strongly typed, as NumPy and as TensorRT call them (rule 3).
+_PLAIN = frozenset(("float32", "int32", "bool", "FLOAT", "INT32", "BOOL"))
+#: Beginnings of the methods that a document may call.
+_ALLOWED = ("add_", "set_")
+
+
+class Replayed:
+    """A network that was defined again. Close it, and do not use `network` after."""
+
+    def __init__(self, network: Any, log: Log) -> None:
+        """`network` is an empty one."""
+        self.network = network
+        self._log = log
+        self._kept: list[np.ndarray] = []
+
+    def define(self, trt: Any, data: Bytes, weights: Mapping[str, Bytes], *, strongly_typed: bool) -> None:
+        """Define the network of the document `data`, with the bytes of its weights ``w0…``.
+
+        Raises ToolchainError for what the toolchain lacks or refuses, KeyError for a missing weight.
+        """
+        document = network_document.parse(data)
+        strange = None if strongly_typed else _strange_type(document)
+        if strange is not None:
+            raise ToolchainError(
+                f"the network has values of type {strange}, and this toolchain does not keep types as they are declared",
+                hint="build it with TensorRT-RTX, or with TensorRT 10 or later",
+            )
+        self._kept = [
+            _array(weights[f"w{slot}"], dtype, count) for slot, (dtype, count) in enumerate(document["weights"])
+        ]
+        inputs = []
+        for number, (dtype, sizes) in enumerate(document["inputs"]):
+            shape = [size if isinstance(size, int) else -1 for size in sizes]
+            tensor = self.network.add_input(f"i{number}", _member(trt, "DataType", dtype), shape)
+            for axis, size in enumerate(sizes):
+                if isinstance(size, str) and hasattr(tensor, "set_dimension_name"):  # since 8.5
+                    tensor.set_dimension_name(axis, size)
+            inputs.append(tensor)
+        made: list[Any] = []
+        values = _Values(trt, inputs, made, self._kept)
+        layers = 0
+        for entry in document["calls"]:
+            mark = self._log.mark()
+            result = self._do(entry, values, made)
+            errors = self._log.errors(mark)
+            if errors or (entry.get("makes") and result is None):
+                said = errors[0] if errors else "it is not made"
+                raise ToolchainError(f"{_named(entry, layers)}: {said}", log=self._log.texts())
+            if entry.get("makes"):
+                made.append(result)
+            if entry.get("makes") == "layer":
+                result.name = f"n{layers}"
+                layers += 1
+        for number, written in enumerate(document["outputs"]):
+            tensor = values.read(written)
+            tensor.name = f"o{number}"
+            self.network.mark_output(tensor)
+
+    def _do(self, entry: Mapping[str, Any], values: _Values, made: Sequence[Any]) -> Any:
+        on = self.network if entry.get("on") is None else made[entry["on"]]
+        if "tensor" in entry:
+            on = values.read(entry["tensor"])
+        name = entry.get("set") or entry["call"]
+        if not hasattr(on, name) or ("call" in entry and not name.startswith(_ALLOWED)):
+            raise ToolchainError(f"this toolchain has no {name} of {type(on).__name__}")
+        try:
+            if "set" in entry:
+                setattr(on, name, values.read(entry["value"]))
+                return None
+            kwargs = {key: values.read(value) for key, value in entry.get("kwargs", {}).items()}
+            return getattr(on, name)(*map(values.read, entry["args"]), **kwargs)
+        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ToolchainError(f"this toolchain does not take {name} as it was recorded: {first}") from error
+
+    def close(self) -> None:
+        """Let go of the network, then the weights."""
+        del self.network
+        self._kept.clear()
+
+    def __enter__(self) -> Replayed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Values:
+    """Values of a document as TensorRT takes them."""
+
+    def __init__(self, trt: Any, inputs: Sequence[Any], made: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
+        self._trt, self._inputs, self._made, self._weights = trt, inputs, made, weights
+
+    def read(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(map(self.read, value))
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        if kind == "float":
+            return float.fromhex(inner)
+        if kind == "enum":
+            return _member(self._trt, *inner)
+        if kind == "permutation":
+            return self._trt.Permutation(inner)
+        if kind == "input":
+            return self._inputs[inner]
+        if kind == "output":
+            return self._made[inner[0]].get_output(inner[1])
+        if kind == "object":
+            return self._made[inner]
+        if kind == "weights":
+            return self._weights[inner]
+        if kind == "no_weights":
+            return self._trt.Weights(_member(self._trt, "DataType", inner))
+        raise ValueError(f"{kind!r} is no value of a network document")
+
+
+def weight_names(data: Bytes) -> list[str]:
+    """Names of the weights of the document `data`: ``w0…`` by slot."""
+    return [f"w{slot}" for slot in range(len(network_document.parse(data)["weights"]))]
+
+
+def _strange_type(document: Mapping[str, Any]) -> str | None:
+    """A type in the document that is none of `_PLAIN`."""
+    types = [dtype for dtype, _ in (*document["weights"], *document["inputs"])] + list(_data_types(document["calls"]))
+    return next((name for name in types if name not in _PLAIN), None)
+
+
+def _data_types(value: Any) -> Iterator[str]:
+    """The members of ``DataType`` that occur in a value of the document."""
+    if isinstance(value, dict):
+        if "enum" in value and isinstance(value["enum"], list) and value["enum"][0] == "DataType":
+            yield value["enum"][1]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _data_types(item)
+
+
+def _member(trt: Any, kind: str, name: str) -> Any:
+    members = getattr(getattr(trt, kind, None), "__members__", {})
+    if name not in members:
+        raise ToolchainError(f"this toolchain has no {kind}.{name}")
+    return members[name]
+
+
+def _array(data: Bytes, dtype: str, count: int) -> np.ndarray:
+    """The weights of a slot, flat, at an address of their own: TensorRT tells weights apart by their addresses."""
+    found: np.ndarray = np.frombuffer(data, dtype=np.dtype(dtype)).copy()
+    if found.size != count:
+        raise ToolchainError(f"weights of {count} elements of {dtype} were recorded, and {found.size} are there")
+    return found
+
+
+def _named(entry: Mapping[str, Any], layers: int) -> str:
+    if "call" in entry:
+        return f"layer n{layers} ({entry['call']})" if entry.get("makes") == "layer" else str(entry["call"])
+    return f"the attribute {entry['set']!r}"

@@ -1,0 +1,212 @@
+"""The few things that the toolchain wants to know of a serialized ONNX model, read from the protobuf wire format.
+
+Engine workers have TensorRT and numpy, and need not have onnx; and a model whose weights are elsewhere is small, so
+reading it twice costs nothing. Field numbers are those of onnx.proto (they never change).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtbuild.toolchain.onnx_files.protobuf import fields, messages, packed, signed, spans
+
+#: The data of a weight.
+Bytes = bytes | bytearray | memoryview
+
+# onnx.proto
+MODEL_GRAPH = 7
+GRAPH_NODE, GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
+NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OPERATOR, NODE_ATTRIBUTE = 1, 2, 3, 4, 5
+_ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS = 1, 3, 5, 6, 8
+_ATTRIBUTE_FLOAT = 2
+TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION, EXTERNAL = 1, 2, 7, 8, 9, 14, 1
+_VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
+FLOAT32, _INT64, FLOAT16, BFLOAT16 = 1, 7, 10, 16  # TensorProto.DataType
+#: Attributes of ONNX operators that are element types (Cast, CastLike's kin, EyeLike, RandomNormal, …).
+_TYPE_ATTRIBUTES = ("to", "dtype")
+#: Attributes of Constant that are int64 numbers.
+_INT64_ATTRIBUTES = ("value_int", "value_ints")
+
+#: TensorProto.DataType → bytes of one element, for the types that torch weights have; from 17 on they are float8.
+_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2} | {
+    17: 1, 18: 1, 19: 1, 20: 1, 24: 1
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExternalWeight:
+    """An initializer whose data the model does not hold."""
+
+    name: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the outer graph. What the graphs nested in it read and declare is among its `inputs` and `types`."""
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    #: Element types (TensorProto.DataType) that its attributes name.
+    types: tuple[int, ...]
+    #: The smallest and largest int64 number of constants that are attributes of it; None without such a one.
+    int64_range: tuple[int, int] | None = None
+    #: Element types of the outputs of the first graph that is nested in it, 0 where that is not said. The node's own
+    #: outputs are the last of them, in order: a Loop has its condition before.
+    results: tuple[int, ...] = ()
+    #: (name, number) of its attributes that are one float.
+    floats: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The outer graph: its nodes and external weights in order; and (name, element type) of its values that have one."""
+
+    nodes: tuple[Node, ...]
+    weights: tuple[ExternalWeight, ...]
+    initializers: tuple[tuple[str, int], ...]
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, int], ...]
+    #: int64 initializers that the model holds → the smallest and largest number in them.
+    int64_ranges: Mapping[str, tuple[int, int]]
+
+
+def outline(model: bytes) -> Outline:
+    """Raises ValueError when `model` is not a protobuf message, or a weight has a type of unknown size."""
+    graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
+    weights, initializers = [], []
+    parts: dict[int, list[memoryview]] = {}
+    for field, part in messages(graph):
+        parts.setdefault(field, []).append(part)
+    ranges = {}
+    for tensor in parts.get(GRAPH_INITIALIZER, []):
+        name, element, weight = _tensor(tensor)
+        initializers.append((name, element))
+        if weight is not None:
+            weights.append(weight)
+        elif element == _INT64:
+            ranges[name] = _int64_range(tensor)
+    return Outline(
+        tuple(map(_node, parts.get(GRAPH_NODE, []))),
+        tuple(weights),
+        tuple(initializers),
+        tuple(map(_value, parts.get(_GRAPH_INPUT, []))),
+        tuple(map(_value, parts.get(_GRAPH_OUTPUT, []))),
+        ranges,
+    )
+
+
+def _node(message: memoryview) -> Node:
+    texts: dict[int, list[str]] = {NODE_INPUT: [], NODE_OUTPUT: [], NODE_NAME: [], NODE_OPERATOR: []}
+    types: list[int] = []
+    numbers: list[int] = []
+    results: list[int] = []
+    floats: list[tuple[str, float]] = []
+    for field, part in messages(message):
+        if field in texts:
+            texts[field].append(bytes(part).decode())
+        elif field == NODE_ATTRIBUTE:
+            _attribute(part, texts[NODE_INPUT], types, numbers, results)
+            floats += _float(part)
+    return Node(
+        "".join(texts[NODE_NAME]),
+        "".join(texts[NODE_OPERATOR]),
+        tuple(texts[NODE_INPUT]),
+        tuple(texts[NODE_OUTPUT]),
+        tuple(types),
+        (min(numbers), max(numbers)) if numbers else None,
+        tuple(results),
+        tuple(floats),
+    )
+
+
+def _float(attribute: memoryview) -> list[tuple[str, float]]:
+    name, found = "", []
+    for field, value, whole in spans(attribute):
+        if field == _ATTRIBUTE_NAME and isinstance(value, memoryview):
+            name = bytes(value).decode()
+        elif field == _ATTRIBUTE_FLOAT and value is None:
+            found = [struct.unpack("<f", whole[-4:])[0]]
+    return [(name, number) for number in found]
+
+
+def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int], results: list[int]) -> None:
+    name, number = "", 0
+    whole: list[int] = []
+    for field, value in fields(message):
+        if field in (_ATTRIBUTE_INT, _ATTRIBUTE_INTS):
+            whole += [value] if isinstance(value, int) else list(packed(value))
+            number = whole[-1] if field == _ATTRIBUTE_INT else number
+        elif isinstance(value, int):
+            continue
+        elif field == _ATTRIBUTE_NAME:
+            name = bytes(value).decode()
+        elif field == _ATTRIBUTE_TENSOR:
+            types.append(_tensor(value)[1])
+            if types[-1] == _INT64:
+                numbers += _int64_range(value)
+        elif field == _ATTRIBUTE_GRAPH:
+            if not results:
+                results += [_value(inner)[1] for part, inner in messages(value) if part == _GRAPH_OUTPUT]
+            for part, inner in messages(value):
+                if part == GRAPH_NODE:
+                    node = _node(inner)
+                    reads += node.inputs
+                    types += node.types
+                elif part == GRAPH_INITIALIZER:
+                    types.append(_tensor(inner)[1])
+    if name in _TYPE_ATTRIBUTES and number:
+        types.append(number)
+    if name in _INT64_ATTRIBUTES:
+        types.append(_INT64)
+        numbers += map(signed, whole)
+
+
+def _value(message: memoryview) -> tuple[str, int]:
+    name, element = "", 0
+    for field, part in messages(message):
+        if field == _VALUE_NAME:
+            name = bytes(part).decode()
+        elif field == _VALUE_TYPE:
+            for kind, tensor in messages(part):
+                for number, value in fields(tensor) if kind == _TYPE_TENSOR else ():
+                    if number == _TENSOR_ELEMENT and isinstance(value, int):
+                        element = value
+    return name, element
+
+
+def _tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
+    dims: list[int] = []
+    name, element, location = "", 0, 0
+    for field, value in fields(message):
+        if field == TENSOR_DIMS:
+            dims += [value] if isinstance(value, int) else list(packed(value))
+        elif field == TENSOR_TYPE and isinstance(value, int):
+            element = value
+        elif field == TENSOR_NAME and not isinstance(value, int):
+            name = bytes(value).decode()
+        elif field == TENSOR_LOCATION and isinstance(value, int):
+            location = value
+    if location != EXTERNAL:
+        return name, element, None
+    if element not in _ELEMENT_BYTES:
+        raise ValueError(f"weight {name} has ONNX element type {element}, whose size is not known")
+    return name, element, ExternalWeight(name, tuple(dims), math.prod(dims) * _ELEMENT_BYTES[element])
+
+
+def _int64_range(tensor: memoryview) -> tuple[int, int]:
+    """The smallest and largest number of an int64 tensor whose data is in it; (0, 0) of an empty one."""
+    numbers: list[int] = []
+    for field, value in fields(tensor):
+        if field == _TENSOR_RAW and isinstance(value, memoryview):
+            numbers += [number for (number,) in struct.iter_unpack("<q", value)]
+        elif field == _TENSOR_INT64:
+            found = [value] if isinstance(value, int) else list(packed(value))
+            numbers += map(signed, found)
+    return (min(numbers), max(numbers)) if numbers else (0, 0)

@@ -1,0 +1,295 @@
+"""Running engines: TensorRT's runtime behind the protocols of `trtbuild.core.engines.execution`.
+
+Rules
+1. Name-based I/O only (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``): it is the same from 8.5 to 11
+   and in TensorRT-RTX. What differs is in `execution_table`.
+2. A plan is deserialized from the caller's bytes: the buffer that was verified, through the buffer protocol, no copy.
+3. TensorRT's objects point to one another without owning: an `Engine` keeps its runtime, a context its engine.
+4. A refusal is an EngineError with what TensorRT said. The calls of every run return what the library returns, so that they
+   cost nothing more; whoever makes them asks for the `words` when they refuse.
+5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL: where
+   one of these calls fails the process ends by SIGSEGV (seen with 8.6; the open bindings are so until some release of 10).
+   So the first is never called (shapes come from ``get_tensor_shape``), and the second only where it cannot be refused
+   (`profile_sharing`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from trtbuild.core.engines.execution import Binding, ContextOptions, KernelCache, OutputMemory
+from trtbuild.core.model.spec import ToolchainName
+from trtbuild.errors import EngineError, ToolchainMissing
+from trtbuild.toolchain.libraries.execution_table import Calls, calls_of
+from trtbuild.toolchain.libraries.library import last_errors, listening, load
+from trtbuild.toolchain.libraries.table import FLAVOURS
+from trtbuild.toolchain.running.profile_sharing import Profiles
+
+#: tensorrt.DataType → torch's name.
+_DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+    "FP8": "float8_e4m3fn",
+}
+
+
+def load_library(toolchain: ToolchainName, version: str | None = None) -> TensorRT:
+    """The installed library of `toolchain`, ready to load engines; asked for again, the same.
+
+    `version` is the distribution's that built what is to run; None is any, and what runs is version-compatible: such a plan
+    brings the runtime that built it, as host code, which TensorRT runs where it is told to (developer guide, "Version
+    Compatibility"). Raises ToolchainMissing where it is not installed, is another version, or is too old to run engines by
+    tensor names.
+    """
+    flavour, trt = FLAVOURS[toolchain], load(toolchain)
+    if version is not None and str(trt.__version__) not in (version, flavour.library_versions.get(version)):
+        raise ToolchainMissing(
+            f"the engines were built by {toolchain} {version} and run with it alone; here is {trt.__version__}",
+            hint=f"pip install '{flavour.distribution}=={version}', or build for {trt.__version__}",
+        )
+    found = _library(toolchain, trt)
+    if version is None:
+        found.allow_host_code()
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _library(toolchain: ToolchainName, trt: Any) -> TensorRT:
+    calls = calls_of(toolchain, str(trt.__version__))
+    if calls is None:
+        raise ToolchainMissing(
+            f"{toolchain} {trt.__version__} cannot run engines by tensor names",
+            hint=f"pip install -U '{FLAVOURS[toolchain].distribution}>=8.6'",
+        )
+    return TensorRT(toolchain, trt, calls)
+
+
+class TensorRT:
+    """A `trtbuild.core.engines.execution.Library`."""
+
+    def __init__(self, name: ToolchainName, trt: Any, calls: Calls) -> None:
+        self.name: str = name
+        self.version = str(trt.__version__)
+        self.captures_graphs = calls.runtime_compiler
+        self._trt = trt
+        self._calls = calls
+        with listening(trt) as (logger, log):
+            self._runtime = trt.Runtime(logger)
+            if self._runtime is None:
+                raise EngineError(f"{name} has no runtime here: {_said(log.errors())}")
+
+    def allow_host_code(self) -> None:
+        """Take plans that bring code for the host, from now on. Versions before 8.6 have none."""
+        if hasattr(self._runtime, "engine_host_code_allowed"):
+            self._runtime.engine_host_code_allowed = True
+
+    def load_engine(self, plan: bytes | memoryview) -> TensorRTEngine:
+        with listening(self._trt) as (_, log):
+            engine = self._runtime.deserialize_cuda_engine(plan)
+            if engine is None:
+                raise EngineError(
+                    f"{self.name} {self.version} does not take the engine: {_said(log.errors())}",
+                    hint="an engine runs with the TensorRT version that built it, on the GPUs that it was built for",
+                )
+        return TensorRTEngine(self, self._trt, self._calls, engine)
+
+    def words(self) -> str:
+        return "\n".join(last_errors())
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+class TensorRTEngine:
+    """A `trtbuild.core.engines.execution.Engine`."""
+
+    def __init__(self, library: TensorRT, trt: Any, calls: Calls, engine: Any) -> None:
+        self.kernels: KernelCache | None = None
+        self.profile_count = int(engine.num_optimization_profiles)
+        self._library = library  # its runtime must outlive the engine
+        self._trt = trt
+        self._calls = calls
+        self._engine = engine
+        self._profiles = Profiles(calls, self.profile_count)
+        self.bindings = tuple(self._binding(engine.get_tensor_name(k)) for k in range(engine.num_io_tensors))
+
+    def _binding(self, name: str) -> Binding:
+        engine, trt = self._engine, self._trt
+        member = engine.get_tensor_dtype(name).name
+        if member not in _DTYPES:
+            raise EngineError(f"{name} of the engine is {member}, which arrays do not have")
+        is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+        on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
+        return Binding(
+            name=name,
+            is_input=is_input,
+            dtype=_DTYPES[member],
+            shape=tuple(engine.get_tensor_shape(name)),
+            on_host=on_host or (is_input and engine.is_shape_inference_io(name)),
+        )
+
+    def profile_shapes(self, name: str, profile: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(shape) for shape in self._engine.get_tensor_profile_shape(name, profile))
+
+    def memory_bytes(self, profile: int) -> int:
+        if self._calls.memory_size_of_profile is not None:
+            return int(getattr(self._engine, self._calls.memory_size_of_profile)(profile))
+        return int(getattr(self._engine, self._calls.memory_size))
+
+    def create_context(self, profile: int, stream: int, options: ContextOptions) -> TensorRTContext:
+        with listening(self._trt) as (_, log), self._profiles.lock:
+
+            def make() -> Any:
+                context = self._new_context(options)
+                if context is None:
+                    raise EngineError(f"no context for the engine: {_said(log.errors())}")
+                return context
+
+            context = make()
+            if not self._profiles.can_take(context, profile, make):
+                raise EngineError(
+                    f"optimization profile {profile} cannot be used: another context has it",
+                    hint=f"{self._library} lets only engines that were built with profile sharing run in several threads "
+                    "or on several streams at once",
+                )
+            if context.active_optimization_profile != profile:
+                with suppress(RuntimeError):  # of bindings that raise as they should
+                    context.set_optimization_profile_async(profile, stream)
+                if context.active_optimization_profile != profile:
+                    raise EngineError(f"optimization profile {profile} cannot be used: {_said(log.errors())}")
+            self._profiles.contexts.add(context)
+        return TensorRTContext(self._library, self._trt, self._calls, self._engine, context)
+
+    def _new_context(self, options: ContextOptions) -> Any:
+        engine, trt = self._engine, self._trt
+        if self._calls.context == "method":
+            return engine.create_execution_context_without_device_memory()
+        strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        if self._calls.context == "strategy":
+            return engine.create_execution_context(strategy)
+        config = engine.create_runtime_config()
+        config.set_execution_context_allocation_strategy(strategy)
+        config.dynamic_shapes_kernel_specialization_strategy = getattr(
+            trt.DynamicShapesKernelSpecializationStrategy, options.specialization.upper()
+        )
+        graphs = "WHOLE_GRAPH_CAPTURE" if options.library_graphs else "DISABLED"
+        config.cuda_graph_strategy = getattr(trt.CudaGraphStrategy, graphs)
+        if isinstance(self.kernels, RuntimeCache) and not config.set_runtime_cache(self.kernels.cache):
+            self.kernels = None  # slower starts, and nothing else
+        return engine.create_execution_context(config)
+
+    def create_kernel_cache(self) -> RuntimeCache | None:
+        if not self._calls.runtime_compiler:
+            return None
+        with listening(self._trt):
+            config = self._engine.create_runtime_config()
+            return RuntimeCache(self._trt, (self._engine, config), config.create_runtime_cache())
+
+
+class RuntimeCache:
+    """TensorRT-RTX's ``IRuntimeCache``, a `trtbuild.core.engines.execution.KernelCache`."""
+
+    def __init__(self, trt: Any, owners: tuple[Any, ...], cache: Any) -> None:
+        self.cache = cache
+        self._trt = trt
+        self._owners = owners  # kept: the cache was made by them
+
+    def load(self, data: bytes) -> bool:
+        with listening(self._trt):
+            return bool(self.cache.deserialize(data))
+
+    def save(self) -> bytes:
+        with listening(self._trt):
+            return bytes(self.cache.serialize())
+
+
+class TensorRTContext:
+    """A `trtbuild.core.engines.execution.Context`."""
+
+    def __init__(self, library: TensorRT, trt: Any, calls: Calls, engine: Any, context: Any) -> None:
+        self.set_shape: Callable[[str, tuple[int, ...]], bool] = context.set_input_shape
+        self.set_address: Callable[[str, int], bool] = context.set_tensor_address
+        self.enqueue: Callable[[int], bool] = context.execute_async_v3
+        self._library = library
+        self._trt = trt
+        self._calls = calls
+        self._engine = engine
+        self._context = context
+        self._allocators: list[Any] = []  # TensorRT keeps pointers to them
+        self._profiler: Any = None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        try:
+            return tuple(self._context.get_tensor_shape(name))
+        except ValueError as error:  # a rank of -1, which Python has no sequence for
+            raise EngineError(f"{name} has no shape: {_said(last_errors())}") from error
+
+    def use_memory(self, address: int, size_bytes: int) -> None:
+        with listening(self._trt) as (_, log):  # it returns nothing, and keeps what it has
+            if self._calls.memory == "sized":
+                self._context.set_device_memory(address, size_bytes)
+            else:
+                self._context.device_memory = address
+            if log.errors():
+                raise EngineError(f"{self._library} does not take its memory: {_said(log.errors())}")
+
+    def send_output(self, name: str, memory: OutputMemory) -> None:
+        allocator = _output_allocator(self._trt)(memory)
+        if not self._context.set_output_allocator(name, allocator):
+            raise EngineError(f"output {name} takes no allocator: {_said(last_errors())}")
+        self._allocators.append(allocator)
+
+    def time_layers(self, report: Callable[[str, float], None] | None) -> None:
+        if report is None and self._profiler is None:
+            return
+        if self._profiler is None:
+            # A context keeps its profiler for good (IExecutionContext.profiler cannot be None in 8.6): one that is told.
+            self._profiler = _profiler(self._trt)()
+            self._context.profiler = self._profiler
+        self._profiler.report = report
+
+
+@functools.cache
+def _output_allocator(trt: Any) -> Any:
+    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self, memory: OutputMemory) -> None:
+            trt.IOutputAllocator.__init__(self)
+            self._memory = memory
+
+        def reallocate_output(self, name: str, _: int, size: int, alignment: int) -> int:
+            return self._memory.allocate(name, size, alignment)
+
+        def reallocate_output_async(self, name: str, _: int, size: int, alignment: int, __: int) -> int:
+            return self._memory.allocate(name, size, alignment)
+
+        def notify_shape(self, name: str, shape: Any) -> None:
+            self._memory.settle(name, tuple(shape))
+
+    return Allocator
+
+
+@functools.cache
+def _profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.report: Callable[[str, float], None] | None = None
+
+        def report_layer_time(self, layer: str, milliseconds: float) -> None:
+            if self.report is not None:
+                self.report(layer, milliseconds)
+
+    return Profiler
+
+
+def _said(errors: Sequence[str]) -> str:
+    return "; ".join(errors) if errors else "no reason was given"

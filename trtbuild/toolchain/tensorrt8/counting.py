@@ -1,0 +1,275 @@
+"""Which int64 values of a model 32 bits hold. TensorRT before 9 has no int64 and computes it in 32 bits, in silence.
+
+Rules
+1. A value has bounds when it is made of sizes, positions and constants alone, by operators whose bounds are known here.
+   They are computed in whole numbers of any size, and hold for every element.
+2. A size of an input is at most what `largest` says. Where that says nothing it is at most `LIKELY`, and whoever asks
+   must ask again when the profiles are known: the compiler does. Any other size or position is below 2**31, as in every
+   tensor that TensorRT takes.
+3. A value whose bounds are within 32 bits is right.
+4. Another one is right where it only says how large something is, or where in it: a number that 32 bits do not hold would
+   make a tensor that cannot be, or read behind its end, in the model itself. On the way there it may be moved, and summed
+   and multiplied with what is not negative: then nothing on the way is larger than its end. It may not be compared,
+   divided, subtracted from, or seen as data; a Slice's end is clamped, and counts as seen.
+5. Everything else is not right: it is of a type that the engine does not keep
+   (`trtbuild.toolchain.onnx_files.element_types`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from trtbuild.toolchain.onnx_files.onnx_outline import Node, Outline
+
+Bounds = tuple[int, int]
+
+INT64 = 7
+_BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
+#: No tensor of TensorRT has more elements.
+_MOST = 2**31 - 1
+#: The largest size of an input that is assumed where nobody says one.
+LIKELY = 2**24
+#: Of numbers that were floats a small part more: float16 keeps 11 bits, and a chain of operators is short.
+_ROUNDED = 64
+
+#: Operators whose results are, or are made of, elements of their first operand.
+_MOVING = frozenset(
+    ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "GatherElements")
+) | frozenset(("GatherND", "Expand", "Tile", "Split", "ReduceMax", "ReduceMin"))
+#: Operators whose results are elements of any of these operands: the rest says which.
+_CHOOSING: Mapping[str, slice] = {
+    "Concat": slice(None),
+    "Max": slice(None),
+    "Min": slice(None),
+    "Where": slice(1, 3),
+    "ScatterElements": slice(0, 3, 2),
+    "ScatterND": slice(0, 3, 2),
+}
+_POSITIONS = frozenset(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"))
+#: Results that are positions, beside others.
+_POSITIONS_TOO = frozenset((("TopK", 1), ("MaxPool", 1), ("Unique", 1), ("Unique", 2), ("Unique", 3)))
+_TRUTHS = frozenset(
+    ("And", "Or", "Not", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf")
+)
+#: Operators whose results have the type of other operands than the first, of any, or of none.
+_TYPED_BY: Mapping[str, slice] = {
+    "Where": slice(1, 2),
+    "CastLike": slice(1, 2),
+    "OneHot": slice(2, 3),
+    **dict.fromkeys(("If", "Loop", "Scan"), slice(None)),
+    **dict.fromkeys(("ConstantOfShape", "Cast", "HannWindow", "HammingWindow", "BlackmanWindow"), slice(0)),
+}
+#: Operator → its operands that only say how large, or where in the first operand (rule 4).
+_SIZING: Mapping[str, tuple[int, ...]] = {
+    "Reshape": (1,),
+    "Expand": (1,),
+    "Tile": (1,),
+    "ConstantOfShape": (0,),
+    "Resize": (3,),
+    "Split": (1,),
+    "Gather": (1,),
+    "GatherElements": (1,),
+    "GatherND": (1,),
+}
+#: Operators that hand numbers on as they are, by operand.
+_CARRYING: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Gather", "Slice", "Split", "Transpose", "Expand"), (0,)
+    ),
+    "Where": (1, 2),
+}
+
+
+class Counts:
+    """The values of `model` that have bounds, and which of its int64 values are right. `largest` is the largest size of any
+    axis of an input, by its name."""
+
+    def __init__(self, model: Outline, largest: Mapping[str, int] | None = None) -> None:
+        self._largest = largest
+        self._bounds: dict[str, Bounds] = dict(model.int64_ranges)
+        self._constants = frozenset(model.int64_ranges)
+        self._inputs = frozenset(name for name, _ in model.inputs)
+        typed = (*model.inputs, *model.initializers)
+        self._int64 = {name for name, element in typed if element == INT64}
+        self._floats = {name for name, element in typed if element in _FLOATS}
+        self._shapes: set[str] = set()
+        uses: dict[str, list[tuple[Node, int]]] = {}
+        for node in model.nodes:
+            for position, name in enumerate(node.inputs):
+                uses.setdefault(name, []).append((node, position))
+            self._visit(node)
+        ends = frozenset(name for name, _ in model.outputs)
+        #: Results that 32 bits need not hold (rule 4); what reads a result stands behind it.
+        self._sizes: set[str] = set()
+        for node in reversed(model.nodes):
+            for name in node.outputs:
+                if name not in ends and all(self._may_use(reader, place) for reader, place in uses.get(name, ())):
+                    self._sizes.add(name)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether the model holds the numbers of `name`."""
+        return name in self._constants
+
+    def fits(self, name: str) -> bool:
+        """Whether the bounds of `name` are known and within 32 bits."""
+        found = self._bounds.get(name)
+        return found is not None and _fit(found)
+
+    def wrong(self, node: Node) -> Collection[str]:
+        """The results of `node` that are int64, and not right."""
+        return [name for name in node.outputs if name in self._int64 and not self._is_right(name)]
+
+    # -- bounds, forward
+
+    def _visit(self, node: Node) -> None:
+        for number, name in enumerate(node.outputs):
+            if self._is_of(self._int64, frozenset((INT64,)), node, number):
+                self._int64.add(name)
+            elif self._is_of(self._floats, _FLOATS, node, number):
+                self._floats.add(name)
+            found = self._made(node, number)
+            if found is not None:
+                self._bounds[name] = found
+        if node.operator == "Shape":
+            self._shapes.update(node.outputs)
+
+    def _is_of(self, names: Collection[str], elements: Collection[int], node: Node, number: int) -> bool:
+        """Whether a result of `node` is one of the types `elements`, as the values `names` are."""
+        operator = node.operator
+        if operator in ("Shape", "Size") or operator in _POSITIONS or (operator, number) in _POSITIONS_TOO:
+            return INT64 in elements
+        if operator in _TRUTHS:
+            return False
+        if any(element in elements for element in node.types):
+            return True
+        return any(name in names for name in node.inputs[_TYPED_BY.get(operator, slice(1))])
+
+    def _made(self, node: Node, number: int) -> Bounds | None:
+        operator = node.operator
+        if operator == "Shape":
+            return 0, self._size(node.inputs[0])
+        if operator == "Size" or operator in _POSITIONS or (operator, number) in _POSITIONS_TOO:
+            return 0, _MOST
+        if operator in ("Constant", "ConstantOfShape"):
+            return node.int64_range or ((0, 1) if node.types == (_BOOL,) else None)
+        if operator == "ReduceProd" and node.inputs and node.inputs[0] in self._shapes:
+            return 0, _MOST  # a tensor's elements
+        read_here = node.inputs[_CHOOSING[operator]] if operator in _CHOOSING else node.inputs
+        if operator in _MOVING or operator == "TopK":
+            read_here = node.inputs[:1]
+        operands = [self._bounds.get(name) for name in read_here if name]
+        known = [bounds for bounds in operands if bounds is not None]
+        if not known or len(known) < len(operands):
+            return None
+        if operator in _MOVING or operator in _CHOOSING or operator == "TopK":
+            return _hull(known)
+        if operator in _TRUTHS:
+            return 0, 1
+        if operator == "Cast":
+            return self._cast(node, *known)
+        if operator in _WHOLE and not self._floats.isdisjoint(node.inputs):
+            return None
+        rule = _ARITHMETIC.get(operator)
+        return None if rule is None else rule(known)
+
+    def _size(self, name: str) -> int:
+        if self._largest is None:
+            return LIKELY if name in self._inputs else _MOST
+        return self._largest.get(name, _MOST)
+
+    def _cast(self, node: Node, bounds: Bounds) -> Bounds | None:
+        if _BOOL in node.types:
+            return 0, 1
+        if node.types and node.types[0] in (6, INT64):
+            if node.inputs[0] not in self._floats:
+                return bounds
+            more = max(map(abs, bounds)) // _ROUNDED + 1
+            return bounds[0] - more, bounds[1] + more
+        return bounds if node.types and node.types[0] in _FLOATS else None  # others wrap, or saturate
+
+    # -- uses, backward
+
+    def _is_right(self, name: str) -> bool:
+        return self.fits(name) or (name in self._bounds and name in self._sizes)
+
+    def _may_use(self, node: Node, position: int) -> bool:
+        """Rule 4, of one that 32 bits need not hold."""
+        operator = node.operator
+        if position in _SIZING.get(operator, ()):
+            return True
+        if operator == "Range" and position == 1:
+            start, delta = self._bounds.get(node.inputs[0]), self._bounds.get(node.inputs[2])
+            return start is not None and start[1] <= 0 and delta == (1, 1)  # one element for each number
+        growing = operator in ("Add", "Mul", "Concat", "Max", "Sum", "ReduceProd")
+        grows = growing and all(self._bounds.get(name, (-1, 0))[0] >= 0 for name in node.inputs if name)
+        moves = position in _CARRYING.get(operator, ()) or operator == "Concat"
+        same = operator == "Cast" and node.types == (INT64,)
+        return (grows or moves or same) and all(self._is_right(name) for name in node.outputs)
+
+
+def _fit(bounds: Bounds) -> bool:
+    return bounds[0] >= -(1 << 31) and bounds[1] < 1 << 31
+
+
+def _hull(bounds: list[Bounds]) -> Bounds:
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
+def _product(bounds: list[Bounds]) -> Bounds:
+    found = bounds[0]
+    for low, high in bounds[1:]:
+        ends = [left * right for left in found for right in (low, high)]
+        found = min(ends), max(ends)
+    return found
+
+
+def _around(bounds: Bounds) -> Bounds:
+    """What is not larger than this in magnitude, and not negative where it is not."""
+    most = max(abs(bounds[0]), abs(bounds[1]))
+    return (0 if bounds[0] >= 0 else -most), most
+
+
+def _quotient(bounds: list[Bounds]) -> Bounds:
+    most = _around(bounds[0])[1]
+    return (0 if bounds[0][0] >= 0 and bounds[1][0] >= 0 else -most), most
+
+
+def _range(bounds: list[Bounds]) -> Bounds:
+    """Of a Range: between start and limit, and no longer than a tensor may be."""
+    start, limit, delta = bounds
+    far = max(abs(delta[0]), abs(delta[1])) * (_MOST - 1)
+    return max(min(start[0], limit[0]), start[0] - far), min(max(start[1], limit[1]), start[1] + far)
+
+
+def _power(bounds: list[Bounds]) -> Bounds | None:
+    """Of a product of elements, of which sizes have eight and others more than any bound."""
+    low, high = bounds[0]
+    return None if low < 0 else (0, max(high, 1) ** 64)
+
+
+def _many(bounds: list[Bounds]) -> Bounds:
+    """Of a sum over elements."""
+    return min(bounds[0][0], 0) * _MOST, max(bounds[0][1], 0) * _MOST
+
+
+#: Of these the bounds hold in whole numbers only: the quotient of small floats is anything.
+_WHOLE = frozenset(("Div", "Mod", "ReduceProd"))
+_ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
+    "Add": lambda bounds: (sum(low for low, _ in bounds), sum(high for _, high in bounds)),
+    "Sum": lambda bounds: (sum(low for low, _ in bounds), sum(high for _, high in bounds)),
+    "Sub": lambda bounds: (bounds[0][0] - bounds[1][1], bounds[0][1] - bounds[1][0]),
+    "Mul": _product,
+    "Div": _quotient,
+    "Mod": lambda bounds: (min(bounds[0][0], bounds[1][0], 0), max(bounds[0][1], bounds[1][1], 0)),
+    "Neg": lambda bounds: (-bounds[0][1], -bounds[0][0]),
+    "Abs": lambda bounds: (0, _around(bounds[0])[1]),
+    "Sign": lambda bounds: (-1, 1),
+    "Relu": lambda bounds: (max(bounds[0][0], 0), max(bounds[0][1], 0)),
+    "Clip": lambda bounds: _hull(bounds),
+    "Sqrt": lambda bounds: (0, max(bounds[0][1], 1)),
+    **dict.fromkeys(("Floor", "Ceil", "Round", "ReduceMean"), lambda bounds: bounds[0]),
+    **dict.fromkeys(("Pad", "Trilu"), lambda bounds: _hull([*bounds, (0, 0)])),
+    **dict.fromkeys(("ReduceSum", "CumSum"), _many),
+    "ReduceProd": _power,
+    "Range": _range,
+}

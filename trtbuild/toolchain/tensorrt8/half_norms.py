@@ -1,0 +1,125 @@
+"""Batch normalization of halves with float32 parameters, as TensorRT's parser takes it well: for strongly typed networks.
+
+The graph says `BatchNormalization` with an input in half and parameters in float32: factor and term of each channel follow
+from four of them, in float32. Where the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all
+parameters to half and computes in half from there: a variance above 65504 is infinite, and an epsilon of 1e-5 has two
+digits. Parameters in half make it one Scale layer instead, which TensorRT folds into the convolution before it. Releases
+before 9 make that Scale layer of float32 parameters (8.6, on an H200: ResNet-50 in 565 µs, as where the factors are
+halves).
+
+Rules
+1. Of external float32 parameters the factor and the term are computed here in float64, and given as halves with mean 0,
+   variance 1 and epsilon 0. The term is that for the rounded factor, so that the mean of the input comes out as it should.
+2. Where half does not hold them (a factor or term that is not finite in it, a factor that is subnormal), and of other
+   parameters, the normalization stays in float32, between casts.
+3. Nodes in nested graphs stay as they are: precision leaves those in float32 (`trtbuild.stages.lower.precision`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trtbuild.toolchain.onnx_files.onnx_editing import edited, external, node
+from trtbuild.toolchain.onnx_files.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Bytes, Node, outline
+from trtbuild.toolchain.tensorrt8.float_types import float_types
+
+#: The least normal number of each type in half.
+_NORMAL = {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126}
+_OPERATOR = "BatchNormalization"
+#: Its epsilon where it says none: https://onnx.ai/onnx/operators/onnx__BatchNormalization.html.
+_EPSILON = 1e-5
+
+
+def typed_norms(
+    model: bytes, weights: Mapping[str, Bytes], *, scales_halves: bool = True
+) -> tuple[bytes, dict[str, Bytes]]:
+    """`model` and the data of its external weights, with rules 1 to 3 applied. Raises ValueError where `model` is none.
+
+    `scales_halves` is the release's (`trtbuild.toolchain.libraries.releases`); without, all of them stay in float32.
+    """
+    shape = outline(model)
+    if not any(entry.operator == _OPERATOR for entry in shape.nodes):
+        return model, dict(weights)
+    types = float_types(shape)
+    sizes = {weight.name: weight.shape for weight in shape.weights}
+    nodes: dict[int, tuple[bytes, ...]] = {}
+    scaled: set[int] = set()
+    given: dict[str, Bytes] = dict(weights)
+    made: list[bytes] = []
+    for index, norm in enumerate(shape.nodes):
+        kinds = [types.get(name) for name in norm.inputs]
+        half = kinds[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
+        if half not in _NORMAL or None in kinds or len(set(kinds)) == 1:
+            continue
+        can_scale = scales_halves and set(kinds[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
+        scaling = _scaling(norm, half, weights) if can_scale else None
+        if scaling is None:
+            nodes[index] = _in_float32(norm, types, half)
+            continue
+        scaled.add(index)
+        names = [f"{norm.outputs[0]}.{part}" for part in ("factor", "term", "mean", "variance")]
+        given |= zip(names, scaling, strict=True)
+        made += [external(name, sizes[norm.inputs[1]], half) for name in names]
+        nodes[index] = (node(_OPERATOR, norm.name, [norm.inputs[0], *names], norm.outputs, {"epsilon": 0.0}),)
+    read = {name for index, entry in enumerate(shape.nodes) if index not in scaled for name in entry.inputs}
+    unread = {name for index in scaled for name in shape.nodes[index].inputs[1:]} - read
+    unread -= {name for name, _ in shape.outputs}
+    without = {index for index, (name, _) in enumerate(shape.initializers) if name in unread}
+    found = edited(model, nodes=nodes, without=without, initializers=made)
+    return found, {name: data for name, data in given.items() if name not in unread}
+
+
+def _scaling(norm: Node, half: int, weights: Mapping[str, Bytes]) -> list[memoryview] | None:
+    """Factor, term, mean and variance in `half` (rule 1); None where it does not hold them (rule 2)."""
+    scale, shift, mean, variance = (
+        np.frombuffer(weights[name], np.float32).astype(np.float64) for name in norm.inputs[1:]
+    )
+    with np.errstate(all="ignore"):
+        factor = _rounded(scale / np.sqrt(variance + dict(norm.floats).get("epsilon", _EPSILON)), half)
+        term = _rounded(shift - mean * factor, half)
+    least = np.abs(factor[factor != 0]).min(initial=np.inf)
+    if not (np.isfinite(factor).all() and np.isfinite(term).all()) or least < _NORMAL[half]:
+        return None
+    values = (factor, term, np.zeros_like(factor), np.ones_like(factor))
+    return [_stored(value, half) for value in values]
+
+
+def _in_float32(norm: Node, types: Mapping[str, int], half: int) -> tuple[bytes, ...]:
+    """The normalization between casts."""
+    casts, read = [], []
+    for position, name in enumerate(norm.inputs):
+        if types[name] != FLOAT32:
+            casts.append(
+                node("Cast", f"{norm.name}.{position}", [name], [f"{norm.outputs[0]}.{position}"], {"to": FLOAT32})
+            )
+            name = f"{norm.outputs[0]}.{position}"
+        read.append(name)
+    made = f"{norm.outputs[0]}.wide"
+    return (
+        *casts,
+        node(_OPERATOR, norm.name, read, [made], dict(norm.floats)),
+        node("Cast", f"{norm.name}.narrow", [made], norm.outputs, {"to": half}),
+    )
+
+
+def _rounded(values: Any, half: int) -> Any:
+    """`values` rounded to the nearest of `half`, ties to even, as float64; infinite beyond the largest."""
+    if half == FLOAT16:
+        return values.astype(np.float16).astype(np.float64)
+    return (_bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def _stored(values: Any, half: int) -> memoryview:
+    bits = values.astype(np.float16) if half == FLOAT16 else _bfloat16_bits(values)
+    return memoryview(np.ascontiguousarray(bits).view(np.uint8))
+
+
+def _bfloat16_bits(values: Any) -> Any:
+    """The upper halves of float32, rounded to the nearest, ties to even; NaN stays NaN."""
+    floats = values.astype(np.float32)
+    bits = floats.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(floats), 0x7FC0, rounded).astype(np.uint16)

@@ -1,0 +1,61 @@
+"""Weights that a graph casts to float16, cast before TensorRT sees them: for releases that are not strongly typed.
+
+A weight keeps the dtype that it is stored in, so that a model has one set of weights in every precision, and the graph
+casts it. TensorRT 8.6 does not fold such a cast: it casts at each run, and fuses less where weights are no constants.
+Measured on an H200: the class-token model takes 92 µs with the casts and 54 µs without, in float32 56 µs.
+
+Rules
+1. A float32 weight that a Cast makes float16 becomes a weight of the Cast's name, rounded to the nearest, ties to even, and
+   infinite beyond 65504: what PyTorch and ONNX say of the Cast.
+2. A weight that nothing else reads is left out.
+3. Casts in nested graphs, and those that are outputs, stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from trtbuild.toolchain.onnx_files.onnx_editing import edited, external
+from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Bytes, Outline, outline
+
+
+def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dict[str, Bytes]]:
+    """`model` and the data of its external weights, with rules 1 to 3 applied. Raises ValueError where `model` is none."""
+    shape = outline(model)
+    casts = _casts(shape)
+    if not casts:
+        return model, dict(weights)
+    made = {shape.nodes[index].outputs[0]: name for index, name in casts.items()}
+    read = {name for index, node in enumerate(shape.nodes) if index not in casts for name in node.inputs}
+    unread = set(casts.values()) - read - {name for name, _ in shape.outputs}
+    shapes = {weight.name: weight.shape for weight in shape.weights}
+    given = {name: data for name, data in weights.items() if name not in unread}
+    given |= {name: _half(weights[of]) for name, of in made.items()}
+    found = edited(
+        model,
+        nodes=dict.fromkeys(casts, ()),
+        without={k for k, (name, _) in enumerate(shape.initializers) if name in unread},
+        initializers=[external(name, shapes[of], FLOAT16) for name, of in made.items()],
+    )
+    return found, given
+
+
+def _casts(shape: Outline) -> dict[int, str]:
+    """The nodes that rule 1 is about, by index → the weight that each casts."""
+    elements = dict(shape.initializers)
+    floats = {weight.name for weight in shape.weights if elements[weight.name] == FLOAT32}
+    outputs = {name for name, _ in shape.outputs}
+    return {
+        index: node.inputs[0]
+        for index, node in enumerate(shape.nodes)
+        if node.operator == "Cast" and node.types == (FLOAT16,) and node.inputs[0] in floats
+        if node.outputs[0] not in outputs
+    }
+
+
+def _half(data: Bytes) -> memoryview:
+    with np.errstate(over="ignore"):
+        halves = np.frombuffer(data, np.float32).astype(np.float16)
+    return memoryview(halves.view(np.uint8))

@@ -1,0 +1,70 @@
+"""Precision in a network that is not strongly typed (TensorRT before 9): layers compute in the types of the graph.
+
+There precision is a matter of permission: with `BuilderFlag.FP16` TensorRT may compute any layer in half precision, and
+without it none. The graph says exactly which values are float16 (`trtbuild.stages.lower.precision`); so
+
+1. a graph without float16 values gets no permission: everything is computed in float32;
+2. otherwise half precision is permitted, and every layer that makes floats gets the precision and output type that its
+   values have in the graph, with OBEY_PRECISION_CONSTRAINTS: a build that cannot do so fails. float32 parts stay float32;
+   layers that only move halves are left alone: they may be moved as float32, and where attention is fused, 8.6 refuses
+   the bound ones ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured);
+3. a layer that the parser adds for itself, or that is in a nested graph, has no value of the graph: it computes in the type
+   of what it reads, behind a cast in that of the cast, and in float32 if that is not known;
+4. constants and casts have their type themselves, and layers that make integers and booleans have no precision.
+
+Weights that are cast to half are given as halves: `trtbuild.toolchain.tensorrt8.half_weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Outline
+from trtbuild.toolchain.tensorrt8.float_types import float_types
+
+#: LayerType members that rule 4 is about.
+_LEFT_ALONE = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
+#: LayerType members that compute nothing (rule 2).
+_MOVES = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
+
+
+def uses_half(model: Outline) -> bool:
+    """Whether any value of a model is float16, in nested graphs too."""
+    return FLOAT16 in float_types(model).values() or any(FLOAT16 in node.types for node in model.nodes)
+
+
+def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
+    """Rules 1 to 4, on the network that `model` was parsed into."""
+    if not uses_half(model):
+        return
+    types = float_types(model)
+    config.set_flag(trt.BuilderFlag.FP16)
+    config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
+    members = {FLOAT32: trt.DataType.FLOAT, FLOAT16: trt.DataType.HALF}
+    elements = {member: element for element, member in members.items()}
+    floats = tuple(elements)
+    known: dict[str, int] = dict(types)
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        outputs = [layer.get_output(k) for k in range(layer.num_outputs)]
+        member = str(layer.type).rpartition(".")[2]
+        kind = elements.get(outputs[0].dtype) if member == "CAST" else _type_of(layer, outputs, known)
+        if kind is not None:
+            known.update((tensor.name, kind) for tensor in outputs if tensor.name not in types)
+        if member in _LEFT_ALONE or (member in _MOVES and kind == FLOAT16):
+            continue
+        if all(tensor.dtype not in floats for tensor in outputs):
+            continue
+        layer.precision = members[kind or FLOAT32]
+        for k, tensor in enumerate(outputs):
+            if tensor.dtype in floats and not tensor.is_shape_tensor:
+                layer.set_output_type(k, members[known.get(tensor.name, FLOAT32)])
+
+
+def _type_of(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:
+    """What a layer computes in: the type of its values in the graph, or of the floats that it reads (rule 3)."""
+    made = [known[tensor.name] for tensor in outputs if tensor.name in known]
+    inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
+    read = [known[tensor.name] for tensor in inputs if tensor is not None and tensor.name in known]
+    return next(iter(made + read), None)

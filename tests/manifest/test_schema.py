@@ -11,8 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
-from trtbuild.manifest import load
-from trtbuild.manifest import schema
+from trtbuild.manifest import load, schema
 from trtbuild.manifest.format import fields
 
 from .conftest import BASE, Files

@@ -1,4 +1,17 @@
-"""Single files of outputs: what each must hold, which differ, and writing and removing them."""
+"""Single files of outputs: what each must hold, which differ, and writing and removing them.
+
+Rules
+1. A file is written only when its content differs, so `make` sees honest times. It is a copy, never a link to the
+   store's file: who edits an output in place must not edit the cache.
+2. Files in the order of their turns, what names others last (`OutputFile.turn`), each atomically: a reader finds the old
+   output or the new one, or an index whose digests do not match yet, never a file that looks right and is not. Each is
+   durable before the next turn begins to name it, after a loss of power too; those of one turn are written at once, so
+   their syncs wait beside one another.
+3. What an earlier build put there and this one does not is removed: what the index that is there names, and for raw
+   plans, which have no index, the engines of the package's last recipe. Other files in the directory are left alone.
+4. What is written is a function of the package's index and record alone, and its digests are known without reading
+   anything else: the null build goes by them. (`pt2` has a record of its own in the place of the package's.)
+"""
 
 from __future__ import annotations
 

@@ -281,8 +281,8 @@ class FakeWorld:
         self.keep(recipe, {"next": self.put(chain.link_bytes(named))})
 
     def _lower(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
-        layers = json.loads(self.blob(str(step.job["program"])))["layers"]
-        precision = step.job["precision"]
+        layers = json.loads(self.blob(step.job.program))["layers"]
+        precision = step.job.precision
         return {
             "program": self.put({"lowered": layers, "precision": precision}),
             "graph": self.put([[operator, kind, precision] for _, operator, kind in layers]),
@@ -290,8 +290,8 @@ class FakeWorld:
         }, {}
 
     def _partition(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
-        layers = json.loads(self.blob(str(step.job["program"])))
-        settings = PartitionSettings.from_json(dict(step.job["settings"]))  # type: ignore[call-overload]
+        layers = json.loads(self.blob(step.job.program))
+        settings = step.job.settings
         rows = TensorType("float32", (["sym", 0], 4))
         partitions, outputs, source = [], {}, "input:0"
         for k, (path, operator, kind) in enumerate(layers["lowered"]):
@@ -313,13 +313,13 @@ class FakeWorld:
         return {"partitions": self.put(Partitions(tuple(partitions), (source,)).to_bytes()), **outputs}, {}
 
     def _convert(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
-        program = self.blob(str(step.job["program"])).decode()
-        return {"onnx": self.put(f"onnx of {program}, opset {step.job['opset']}"), "origins": self.put([["n0", 0]])}, {}
+        program = self.blob(step.job.program).decode()
+        return {"onnx": self.put(f"onnx of {program}, opset {step.job.opset}"), "origins": self.put([["n0", 0]])}, {}
 
     def _engine(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
-        self.blob(str(step.job["onnx"]))
-        for weight in step.job["weights"]:  # type: ignore[attr-defined]
-            self.blob(weight["sha256"])
+        self.blob(step.job.onnx)
+        for weight in step.job.weights:
+            self.blob(weight.sha256)
         return {"plan": self.put(f"plan {step.key}"), "layers": self.put("[]")}, {}
 
     def _package(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:

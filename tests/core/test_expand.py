@@ -22,6 +22,7 @@ from trtbuild.core.model.spec import (
 )
 from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.planning.expand import engine_job, input_range, units
+from trtbuild.core.values.codec import decode, encode
 from trtbuild.core.values.expressions import Expression
 
 
@@ -129,4 +130,4 @@ def test_a_job_survives_json() -> None:
     import json
 
     job = replace(a_job(), settings=BuilderSettings(workspace=1 << 30, tf32=False))
-    assert EngineJob.from_json(json.loads(json.dumps(job.to_json()))) == job
+    assert decode(EngineJob, json.loads(json.dumps(encode(job)))) == job

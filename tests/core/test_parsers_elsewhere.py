@@ -70,7 +70,7 @@ def test_a_machine_that_can_ask_the_real_parser_asks_it(world: Machines) -> None
     step = world.partition()
     assert step.verdict == "run"
     assert [change.part for change in step.reason.changed] == ["parser"]
-    assert step.job["stand_in"] is None
+    assert step.job.stand_in is None
 
 
 def test_the_real_parsers_answer_goes_before_that_of_a_stand_in(world: Machines) -> None:
@@ -132,7 +132,7 @@ def test_what_is_cut_again_is_asked_of_the_parser_that_its_recipe_names(world: M
     step = world.partition()
     assert step.verdict == "run" and step.recipe is not None
     assert (
-        step.job["stand_in"]
+        step.job.stand_in
         == keys.stand_in_of(step.recipe)
         == {**vars(RTX), "dtypes": ["float32", "float16"], "refuses": []}
     )

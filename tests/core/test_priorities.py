@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.shapes import ShapePlan
-from trtbuild.core.model.spec import Input, Model, Origin, Source
+from trtbuild.core.model.spec import BuilderSettings, Input, Model, Origin, Source, Target
 from trtbuild.core.planning.graph import Reason, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import ENGINE_S_PER_BYTE, TYPICAL_S, ranks, weights_bytes
 
+TARGET = Target("ada", sm=89)
 
-def a_step(stage: Stage, part: str, *after: str, verdict: Verdict = "run", weights: object = ()) -> Step:
-    job = {"weights": weights} if stage == "engine" else {}
+
+def a_step(stage: Stage, part: str, *after: str, verdict: Verdict = "run", weights: Sequence[Weight] = ()) -> Step:
+    job = EngineJob("", tuple(weights), (), BuilderSettings(), TARGET, "1.7.1") if stage == "engine" else None
     return Step(f"m/{stage}/{part}", "m", stage, verdict, Reason("new", ""), job=job, after=after)
 
 
@@ -43,7 +48,7 @@ def test_the_last_duration_is_the_best_guess() -> None:
 
 
 def test_an_unknown_engine_is_judged_by_its_weights_each_once() -> None:
-    weights = [{"sha256": "a", "dtype": "float32", "shape": [10, 10]}, {"sha256": "b", "dtype": "int8", "shape": [7]}]
+    weights = [Weight("float32", (10, 10), "a"), Weight("int8", (7,), "b")]
     large = a_step("engine", "large", weights=[*weights, weights[0]])
     assert weights_bytes(large) == 407
     found = ranks(a_plan(a_step("engine", "small"), large), unknown)

@@ -25,7 +25,8 @@ import pytest
 from tests.conftest import CommandLine, ran
 from tests.programs import program
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
-from trtbuild.driver.workers.pool import Worker, WorkerKind
+from trtbuild.driver.workers.kinds import WorkerKind
+from trtbuild.driver.workers.pool import Worker
 from trtbuild.toolchain.libraries.table import installed_version
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is edited as code of an x86-64")

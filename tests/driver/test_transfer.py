@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.conftest import CommandLine, ran
+from tests.store.remote.memory_transport import MemoryTransport
 from tests.store.remote.nginx import running
 from trtbuild.cli.screens import transfers
 from trtbuild.core.recipes.recipe import Recipe
@@ -27,7 +28,6 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.store.collection.check import verify
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings

@@ -129,7 +129,7 @@ def test_a_build_writes_no_file_of_it_again(small: Small) -> None:
 def test_what_is_no_more_goes_and_files_of_others_stay(small: Small, tmp_path: Path) -> None:
     """A model that Triton served engine by engine becomes one that trtbuild's runtime serves."""
     from tests.driver.outputs.triton.repositories import an_index, kept
-    from trtbuild.store.memory import MemoryStore
+    from tests.store.memory_store import MemoryStore
 
     store = MemoryStore()
     index = an_index()

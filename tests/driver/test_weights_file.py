@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.driver.project.weights_file import WeightsFile
 from trtbuild.errors import SourceError
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.digests.index import Index
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.memory import MemoryStore
 
 
 def a_file(folder: Path) -> WeightsFile:

@@ -71,7 +71,7 @@ def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) 
 
 def test_garbage_is_collected_in_jobs_whatever_became_of_loading() -> None:
     program = (
-        "import gc, pathlib; from trtbuild.driver import worker; here = pathlib.Path('.');"
+        "import gc, pathlib; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
         "print(worker._prepared('no kind', here, here), gc.isenabled(), gc.get_freeze_count() > 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
@@ -80,7 +80,7 @@ def test_garbage_is_collected_in_jobs_whatever_became_of_loading() -> None:
 
 _SERVER = """
 import os, sys
-from trtbuild.driver import worker
+from trtbuild.driver.workers import worker
 
 def handler(job):
     what = job["do"]

@@ -18,6 +18,7 @@ from tests.examples.conftest import Example, example_names
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import symbol_values
 from trtbuild.core.planning.expand import engine_job, input_range, units
+from trtbuild.core.values.codec import encode
 from trtbuild.core.values.expressions import evaluate
 
 Find = Callable[[str], Example]
@@ -116,11 +117,12 @@ _COMPILE = """
 import sys
 from pathlib import Path
 from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.values.codec import decode
 from trtbuild.store.local.local import LocalStore
 from trtbuild.toolchain.compiling.compiler import compile_engine
 import hashlib, json
 store = LocalStore(Path(sys.argv[1]))
-print(hashlib.sha256(compile_engine(EngineJob.from_json(json.load(sys.stdin)), store.get_bytes).plan).hexdigest())
+print(hashlib.sha256(compile_engine(decode(EngineJob, json.load(sys.stdin)), store.get_bytes).plan).hexdigest())
 """
 
 
@@ -138,7 +140,7 @@ def test_another_process_builds_the_same_bytes(example: Find, built_examples: Bu
     )
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE, str(built_examples.cache)],
-        input=json.dumps(job.to_json()),
+        input=json.dumps(encode(job)),
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],

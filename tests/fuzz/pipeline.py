@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.shapes import ShapePlan, derive, symbol_values
 from trtbuild.core.model.spec import (
@@ -32,16 +33,18 @@ from trtbuild.core.model.spec import (
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.planning.comparison import comparison
 from trtbuild.core.planning.expand import engine_job, units
+from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.recipes import keys
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.environment import toolchain_facts, torch_versions
-from trtbuild.driver.workers.handlers import engine_handler, tensor_bytes, torch_handler
+from trtbuild.driver.workers import handlers
+from trtbuild.driver.workers.handlers import tensor_bytes
+from trtbuild.driver.workers.results import Context
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.run import Traced, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
-from trtbuild.store.memory import MemoryStore
 
 TARGET = Target("ada", 89)
 
@@ -144,47 +147,42 @@ class _Steps:
     def __init__(self, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore) -> None:
         self._model, self._shapes, self._weights, self._store = model, shapes, weights, store
         self._facts = toolchain_facts(TARGET)
-        self._handle = torch_handler(store)  # type: ignore[arg-type]
-        self._compile = engine_handler(store)
+        self._context = Context(store, Path.cwd())  # type: ignore[arg-type]
         (profile,) = model.profiles
         ends = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
-        self._points = [list(units(shapes, sizes)) for sizes in ends]
+        self._points = tuple(units(shapes, sizes) for sizes in ends)
 
-    def lower(self, traced: Traced) -> Mapping[str, Any]:
+    def lower(self, traced: Traced) -> Mapping[str, Output]:
         """The outputs of the lower step."""
-        job = {
-            "kind": "lower",
-            "program": self._store.put_bytes(traced.program).sha256,
-            "graph": self._store.put_bytes(traced.graph.encode()).sha256,
-            "precision": self._model.precision,
-            "operators": [],
-            "points": self._points,
-            "compare": comparison(self._model, self._shapes, self._weights),
-        }
-        return self._handle(job)["outputs"]  # type: ignore[no-any-return]
+        job = LowerJob(
+            program=self._store.put_bytes(traced.program).sha256,
+            form="program",
+            precision=self._model.precision,
+            points=self._points,
+            comparison=comparison(self._model, self._shapes, self._weights),
+        )
+        return handlers.lower(job, self._context).outputs
 
-    def partition(self, lowered: Mapping[str, Any]) -> tuple[Partitions, dict[str, str], dict[str, str]]:
+    def partition(self, lowered: Mapping[str, Output]) -> tuple[Partitions, dict[str, str], dict[str, str]]:
         """The document, and by graph the programs and the conversions that were made to ask the parser."""
-        job = {
-            "kind": "partition",
-            "program": lowered["program"]["sha256"],
-            "graph": lowered["graph"]["sha256"],
-            "points": self._points,
-            "settings": keys.settings_of(self._model.partition),
-            "toolchain": TARGET.toolchain,
-            "toolchain_version": self._facts.version,
-            "opset": self._facts.opset,
-            "versions": self._versions,
-            "trust": None,
-        }
-        done = self._handle(job)
-        partitions = Partitions.from_bytes(self._store.get_bytes(done["outputs"]["partitions"]["sha256"]))
-        programs = {part.graph: done["outputs"][f"program:{part.graph}"]["sha256"] for part in partitions.partitions}
+        job = PartitionJob(
+            program=lowered["program"].sha256,
+            form="program",
+            settings=self._model.partition,
+            toolchain=TARGET.toolchain,
+            toolchain_version=self._facts.version,
+            opset=self._facts.opset,
+            versions=self._versions,
+            points=self._points,
+        )
+        done = handlers.partition(job, self._context)
+        partitions = Partitions.from_bytes(self._store.get_bytes(done.outputs["partitions"].sha256))
+        programs = {part.graph: done.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions}
         onnx = {}
         for part in partitions.partitions:
             if part.kind == "tensorrt":
                 key = keys.convert(part.graph, self._facts.opset, self._versions).key
-                record = Record.from_bytes(str(done["conversions"][key]["record"]).encode())
+                record = Record.from_bytes(done.conversions[key].record.encode())
                 onnx[part.graph] = record.outputs["onnx"].sha256
         return partitions, programs, onnx
 
@@ -197,8 +195,8 @@ class _Steps:
 
     def engine(self, job: EngineJob) -> Any:
         """What the compiler says of the network that it was given."""
-        outputs = self._compile(job.to_json())["outputs"]
-        return json.loads(self._store.get_bytes(outputs["layers"]["sha256"]))
+        outputs = handlers.engine(job, self._context).outputs
+        return json.loads(self._store.get_bytes(outputs["layers"].sha256))
 
     @property
     def _versions(self) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteDown
 from trtbuild.store.collection.check import verify
@@ -15,7 +16,6 @@ from trtbuild.store.layers.fetching import bring
 from trtbuild.store.layers.sendable import held, reading
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 
 MIB = 1 << 20

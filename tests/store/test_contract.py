@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.store.memory_store import MemoryStore
+from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteRefused
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.memory import MemoryStore
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.http import HttpTransport

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
@@ -19,7 +20,6 @@ from trtbuild.store.layers.layered import SMALL, LayeredStore
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote import files
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust import action_result
 

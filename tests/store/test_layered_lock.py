@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import RecordUntrusted
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 
 RecordOf = Callable[..., Record]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.memory_store import MemoryStore
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Trust, domain_key
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
@@ -18,7 +19,6 @@ from trtbuild.store.collection import check
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.collection.search import records_of
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.memory import MemoryStore
 from trtbuild.store.trust.action_result import ActionResult, record_entry
 from trtbuild.store.trust.keyring import Keyring, MachineKey
 from trtbuild.store.trust.signing import Signer

@@ -16,6 +16,7 @@ from onnx import helper as h
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import EnvironmentFault, ToolchainError
 from trtbuild.toolchain.compiling import configuration
 from trtbuild.toolchain.compiling.compiler import Compiled, compile_engine, largest_sizes
@@ -54,16 +55,17 @@ def test_equal_jobs_give_equal_bytes_one_after_another_and_at_once(mlp_job: Any)
 _SCRIPT = """
 import hashlib, json, sys
 from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.values.codec import decode
 from trtbuild.toolchain.compiling.compiler import compile_engine
 told = json.load(sys.stdin)
 blobs = {name: bytes.fromhex(data) for name, data in told["blobs"].items()}
-print(hashlib.sha256(compile_engine(EngineJob.from_json(told["job"]), blobs.__getitem__).plan).hexdigest())
+print(hashlib.sha256(compile_engine(decode(EngineJob, told["job"]), blobs.__getitem__).plan).hexdigest())
 print([name for name in ("torch", "onnx", "pydantic", "click") if name in sys.modules])
 """
 
 
 def test_another_process_builds_the_same_bytes_and_needs_neither_torch_nor_onnx(mlp_job: Any) -> None:
-    told = {"job": mlp_job.job.to_json(), "blobs": {name: data.hex() for name, data in mlp_job.blobs.items()}}
+    told = {"job": encode(mlp_job.job), "blobs": {name: data.hex() for name, data in mlp_job.blobs.items()}}
     result = subprocess.run(
         [sys.executable, "-c", _SCRIPT], input=json.dumps(told), capture_output=True, text=True, check=True
     )
@@ -250,7 +252,7 @@ def test_errors_leave_the_process_fit_to_build(mlp_job: Any) -> None:
 
 
 def test_layers_and_statistics(mlp_job: Any) -> None:
-    compiled = compile_engine(EngineJob.from_json(json.loads(json.dumps(mlp_job.job.to_json()))), mlp_job.read)
+    compiled = compile_engine(decode(EngineJob, json.loads(json.dumps(encode(mlp_job.job)))), mlp_job.read)
     layers = json.loads(compiled.layers)
     assert layers["inputs"] == [{"name": "i0", "dtype": "float", "shape": [-1, 8]}]
     assert layers["outputs"] == [{"name": "o0", "dtype": "float", "shape": [-1, 8]}]

@@ -9,6 +9,7 @@ import pytest
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Built, Case, build
 from trtbuild.core.engines.engine_job import Declared, EngineJob
+from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import InconsistentShapes
 from trtbuild.toolchain.compiling.compiler import compile_engine
 
@@ -26,7 +27,7 @@ def job(built: Built) -> EngineJob:
 def test_a_job_says_what_its_partition_says(built: Built) -> None:
     assert job(built).inputs == (("float32", (None, 4)),)
     assert job(built).outputs == (("float32", (None, 4)), ("float32", (None,)))
-    assert EngineJob.from_json(job(built).to_json()) == job(built)
+    assert decode(EngineJob, encode(job(built))) == job(built)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.memory_store import MemoryStore
 from trtbuild.core.packages.packaging import SCHEMA
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -16,7 +17,6 @@ from trtbuild.driver import outputs
 from trtbuild.errors import BlobMissing
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.digests.index import Index
-from trtbuild.store.memory import MemoryStore
 
 
 def digests(paths: Sequence[str]) -> dict[str, str | None]:

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from tests.stages.partition import test_sizes as sizes
-from trtbuild.driver.workers.validator import Judge
+from tests.store.memory_store import MemoryStore
+from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.planning.jobs import PartitionJob
+from trtbuild.driver.workers.validator import Validator
 from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.convert.weights import materialize
-from trtbuild.store.memory import MemoryStore
 
 pytest.importorskip("tensorrt_rtx")
 
@@ -23,9 +25,9 @@ CASES = [sizes.rows(*case) for case in sizes.CASES]
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
-    toolchain = {"toolchain": "tensorrt-rtx", "toolchain_version": version("tensorrt-rtx")}
-    return Judge(MemoryStore(), {"opset": OPSET, "versions": {}, **toolchain})
+def judge() -> Validator:
+    job = PartitionJob("", "program", PartitionSettings(), "tensorrt-rtx", version("tensorrt-rtx"), OPSET, {})
+    return Validator(MemoryStore(), job)
 
 
 def onnx_must_equal(cut: Any) -> None:
@@ -46,7 +48,7 @@ def onnx_must_equal(cut: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [sizes.reshapes, sizes.number_as_float, sizes.padded], ids=lambda f: f.__name__)
-def test_sizes_behind_a_border(function: Callable[..., Any], judge: Judge, lowered: Any) -> None:
+def test_sizes_behind_a_border(function: Callable[..., Any], judge: Validator, lowered: Any) -> None:
     model = lowered(function, *sizes.rows(3, 6), dims=sizes.DIMS)
     whole = model.cut(judge)
     assert whole.kinds == ["tensorrt"]
@@ -56,13 +58,13 @@ def test_sizes_behind_a_border(function: Callable[..., Any], judge: Judge, lower
         onnx_must_equal(cut)
 
 
-def test_an_engine_that_takes_a_tensor_for_its_size_alone(judge: Judge, lowered: Any) -> None:
+def test_an_engine_that_takes_a_tensor_for_its_size_alone(judge: Validator, lowered: Any) -> None:
     cut = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).cut(judge, granularity=("make",))
     assert (cut.names, cut.kinds) == (["make", "p1"], ["tensorrt", "tensorrt"])
     onnx_must_equal(cut)
 
 
-def test_what_the_exporter_or_the_parser_refuses_is_named(judge: Judge, lowered: Any) -> None:
+def test_what_the_exporter_or_the_parser_refuses_is_named(judge: Validator, lowered: Any) -> None:
     """TensorRT has no sort and no determinant; what is between and around them stays its own."""
 
     def refused(x: torch.Tensor) -> torch.Tensor:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.recipes.trust import domain_key
 from trtbuild.errors import RecordUntrusted
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.store.trust.keyring import Keyring, MachineKey

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.store.remote.hostile import Server, Talk
+from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.patience import Patient
 from trtbuild.store.transports.settings import RemoteSettings

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Everyone, Trust, domain_key
 from trtbuild.errors import RecordUntrusted
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.memory import MemoryTransport
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import record_entry
 from trtbuild.store.trust.keyring import Keyring, MachineKey

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
 
@@ -42,32 +42,3 @@ class EngineJob:
     toolchain_version: str
     inputs: tuple[Declared, ...] | None = None
     outputs: tuple[Declared, ...] | None = None
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> EngineJob:
-        """The inverse of `to_json` (after a trip through JSON). Raises KeyError or TypeError on anything else."""
-        weights = tuple(
-            Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"])
-            for entry in data["weights"]  # type: ignore[attr-defined]
-        )
-        profiles = tuple(
-            tuple(ShapeRange(tuple(r["min"]), tuple(r["opt"]), tuple(r["max"])) for r in profile)
-            for profile in data["profiles"]  # type: ignore[attr-defined]
-        )
-        return cls(
-            onnx=str(data["onnx"]),
-            weights=weights,
-            profiles=profiles,
-            settings=BuilderSettings.from_json(data["settings"]),  # type: ignore[arg-type]
-            target=Target(**data["target"]),  # type: ignore[arg-type]
-            toolchain_version=str(data["toolchain_version"]),
-            inputs=_declared(data.get("inputs")),
-            outputs=_declared(data.get("outputs")),
-        )
-
-
-def _declared(data: object) -> tuple[Declared, ...] | None:
-    return None if data is None else tuple((dtype, tuple(sizes)) for dtype, sizes in data)  # type: ignore[attr-defined]

@@ -6,40 +6,52 @@ It is no part of a key: lowering is a function of the graph, and the comparison 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model
 from trtbuild.core.planning.expand import units
 from trtbuild.core.recipes import keys
+from trtbuild.core.values.value_ranges import ValueRange
 
 #: With more weights than this a forward pass is no small thing any more (2 GiB of float32), and nothing is compared.
 _LARGEST = 1 << 29
 
 
-def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> dict[str, object] | None:
-    """JSON, or None for a model that is not compared.
+@dataclass(frozen=True)
+class ComparedAt:
+    """A point: its name for messages, each input's shape there, and the symbols' numbers."""
 
-    `inputs` (name, dtype) and the `ranges` of values that some take; `weights` by slot; and `points`, each with its name,
-    the inputs' `shapes` and the `numbers` of the symbols.
-    """
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`inputs` are names and dtypes, `ranges` the values that some take, `weights` the model's by slot."""
+
+    inputs: tuple[tuple[str, str], ...]
+    ranges: Mapping[str, ValueRange]
+    points: tuple[ComparedAt, ...]
+    weights: tuple[Weight, ...]
+
+
+def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Comparison | None:
+    """What the lowered program of `model` is compared by; None for a model that is not compared."""
     if model.source.form != "program" or sum(math.prod(weight.shape) for weight in weights) > _LARGEST:
         return None
-    return {
-        "inputs": [[entry.name, entry.dtype] for entry in model.inputs],
-        "ranges": {entry.name: list(entry.range) for entry in model.inputs if entry.range is not None},
-        "points": [
-            {
-                "name": name,
-                "shapes": [list(shape) for shape in shapes.sizes(sizes)],
-                "numbers": list(units(shapes, sizes)),
-            }
+    return Comparison(
+        inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
+        ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
+        points=tuple(
+            ComparedAt(name, shapes.sizes(sizes), units(shapes, sizes))
             for name, sizes in _points(model, shapes).items()
-        ],
-        "weights": [asdict(weight) for weight in weights],
-    }
+        ),
+        weights=tuple(weights),
+    )
 
 
 def _points(model: Model, shapes: ShapePlan) -> dict[str, tuple[int, ...]]:

@@ -10,11 +10,14 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
+from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import Model
 from trtbuild.core.packages.packaging import Contents
+from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
+from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.planning.lookups import Lookups
 from trtbuild.core.planning.verdicts import GONE
 from trtbuild.core.recipes.record import Record
@@ -49,22 +52,19 @@ def demand(plan: ModelPlan, look: Lookups, in_place: Callable[[Model, Record], b
 
 def inputs_of(step: Step) -> Iterator[Needed]:
     """The blobs that a step's worker reads, with the steps that left them."""
-    if step.stage in ("lower", "partition", "convert"):
-        yield step.after[0], str(step.job["program"])
-    if step.stage == "lower":
+    if isinstance(step.job, LowerJob | PartitionJob | ConvertJob):
+        yield step.after[0], step.job.program
+    if isinstance(step.job, LowerJob):
         yield from ((step.after[0], sha256) for sha256 in weights_of(step))
-    if step.stage == "engine":
-        yield step.after[0], str(step.job["onnx"])
+    if isinstance(step.job, EngineJob):
+        yield step.after[0], step.job.onnx
         yield from ((step.after[1], sha256) for sha256 in weights_of(step))
 
 
 def weights_of(step: Step) -> list[str]:
     """The weights that a step's worker reads, by SHA-256: those of an engine, and those that lowering is compared with."""
-    job = step.job.get("compare") or {} if step.stage == "lower" else step.job
-    weights = job.get("weights", ()) if isinstance(job, Mapping) else ()
-    if not isinstance(weights, Sequence):
-        raise AssertionError("a job lists its weights")
-    return [str(weight["sha256"]) for weight in weights]
+    told = step.job.comparison if isinstance(step.job, LowerJob) else step.job
+    return [weight.sha256 for weight in told.weights] if isinstance(told, Comparison | EngineJob) else []
 
 
 def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:

@@ -3,13 +3,13 @@ its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model
 from trtbuild.core.packages.packaging import Contents
+from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.core.recipes.recipe import Change, Recipe
 from trtbuild.core.recipes.record import Record
@@ -45,34 +45,12 @@ def step_id(model: str, stage: Stage, part: str = "", target: str = "") -> str:
     return f"{model}/{stage}" + (f"/{part}" if part else "") + (f"@{target}" if target else "")
 
 
-class Deferred(Mapping[str, object]):
-    """What a worker is told, put together when somebody looks: for most steps nobody does."""
-
-    def __init__(self, make: Callable[[], Mapping[str, object]]) -> None:
-        self._make = make
-        self._made: Mapping[str, object] | None = None
-
-    def _all(self) -> Mapping[str, object]:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-    def __getitem__(self, name: str) -> object:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-
 @dataclass(frozen=True)
 class Step:
     """One step of one model, and the verdict on it.
 
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is what a worker is told
-    when the step runs: JSON, with blobs by digest. `after` are the ids of the steps whose outputs it consumes. `refused` is
+    when the step runs; a package has none. `after` are the ids of the steps whose outputs it consumes. `refused` is
     a record that is there and cannot be gone by: whoever looks again before the step runs takes it for no other.
     """
 
@@ -84,7 +62,7 @@ class Step:
     target: str | None = None
     recipe: Recipe | None = None
     record: Record | None = None
-    job: Mapping[str, object] = field(default_factory=dict)
+    job: StepJob | None = None
     after: tuple[str, ...] = ()
     source: str | None = None
     refused: Record | None = None

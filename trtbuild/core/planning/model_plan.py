@@ -22,14 +22,15 @@ from functools import partial
 from trtbuild.core.engines.binding import Interface, bind, names_of, weights_from_json
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
-from trtbuild.core.model.spec import Model, Target
+from trtbuild.core.model.spec import Model, Target, ToolchainName
 from trtbuild.core.packages.packaging import Cut
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.planning import acceptance
 from trtbuild.core.planning.comparison import comparison
 from trtbuild.core.planning.demand import demand
 from trtbuild.core.planning.expand import engine_job, units
-from trtbuild.core.planning.graph import Deferred, ModelPlan, Reason, Step, step_id
+from trtbuild.core.planning.graph import ModelPlan, Reason, Step, step_id
+from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob, WeightHeads
 from trtbuild.core.planning.lookups import Facts, Lookups, ToolchainFacts
 from trtbuild.core.planning.planned_package import Bound, Cuts, plan_package
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
@@ -136,7 +137,7 @@ class _Forward:
         else:
             wanted = declared(facts.locked.versions) if elsewhere and facts.locked else plan.declared
             recipe, hit = keys.trace(wanted, plan.observations), RECORDED
-        job = {"weights": None if names is None else [[name, dtype, list(shape)] for name, dtype, shape in names]}
+        job = WeightHeads(None if names is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in names))
         return self._verdicts.look_up("trace", recipe, job, hit=hit)
 
     def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> Bound | None:
@@ -158,24 +159,24 @@ class _Forward:
     def _lower(self, trace: Step, record: Record, bound: Bound) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         recipe = keys.lower(graph, modules, self._model.precision, self._versions)
-        job = {
-            "program": record.outputs["program"].sha256,
-            "form": self._model.source.form,
-            "precision": self._model.precision,
-            "operators": list(bound[0].operators),
-            "points": self._points(),
-            "compare": comparison(self._model, self.plan.shapes, bound[1]),
-        }
+        job = LowerJob(
+            program=record.outputs["program"].sha256,
+            form=self._model.source.form,
+            precision=self._model.precision,
+            operators=tuple(bound[0].operators),
+            points=self._points(),
+            comparison=comparison(self._model, self.plan.shapes, bound[1]),
+        )
         return self._verdicts.look_up("lower", recipe, job, after=(trace.id,))
 
-    def _points(self) -> list[list[int]]:
+    def _points(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the symbols at min, opt and max of every profile: where the steps compare sizes."""
         shapes = self.plan.shapes
         ends = (symbol_values(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
-        return [list(units(shapes, sizes)) for sizes in dict.fromkeys(ends)]
+        return tuple(units(shapes, sizes) for sizes in dict.fromkeys(ends))
 
     def _partition(
-        self, record: Record, toolchain: str, facts: ToolchainFacts, *, first: bool
+        self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, first: bool
     ) -> tuple[Step, Cut | None]:
         """The partition step for a toolchain; `record` is that of the lowered program."""
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
@@ -197,17 +198,17 @@ class _Forward:
             here = facts.can_ask and self._facts.versions is not None
             accepted = acceptance.partition(self._look, recipe, self._facts.locked, cuts_here=here)
             recipe, hit = accepted or (recipe, hit)
-        job = {
-            "program": record.outputs["program"].sha256,
-            "form": self._model.source.form,
-            "points": self._points(),
-            "settings": keys.settings_of(settings),
-            "toolchain": toolchain,
-            "toolchain_version": facts.version,
-            "opset": facts.opset,
-            "versions": dict(self._versions),
-            "stand_in": keys.stand_in_of(recipe),  # what the recipe says is asked
-        }
+        job = PartitionJob(
+            program=record.outputs["program"].sha256,
+            form=self._model.source.form,
+            settings=settings,
+            toolchain=toolchain,
+            toolchain_version=facts.version,
+            opset=facts.opset,
+            versions=dict(self._versions),
+            points=self._points(),
+            stand_in=keys.stand_in_of(recipe),  # what the recipe says is asked
+        )
         suffix = "" if first else f"{toolchain}-{facts.version}"
         lower = step_id(self._model.name, "lower")
         step = self._verdicts.look_up("partition", recipe, job, suffix=suffix, after=(lower,), hit=hit)
@@ -234,7 +235,7 @@ class _Forward:
         if cut.record is None:
             raise AssertionError("convert is planned after partition")
         program = cut.record.outputs[f"program:{part.graph}"].sha256
-        job = {"program": program, "form": self._model.source.form, "opset": facts.opset}
+        job = ConvertJob(program, self._model.source.form, facts.opset)
         recipe = keys.convert(part.graph, facts.opset, self._versions)
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 
@@ -272,7 +273,7 @@ class _Forward:
         return self._verdicts.look_up(
             "engine",
             recipe,
-            Deferred(job.to_json),
+            job,
             part=part.name,
             target=target.name,
             after=after,

@@ -45,7 +45,7 @@ def plan_package(
         verdicts.unknown("package", after=after)
         return
     plan.contents = contents = _contents(plan, facts, lower, bound, by_target, engines)
-    step = verdicts.look_up("package", contents.recipe(), {}, after=after)
+    step = verdicts.look_up("package", contents.recipe(), None, after=after)
     waiting = [engine.id for engine in engines.values() if engine.record is None]
     if step.record is not None and waiting:
         verdicts.unknown("package", after=(*waiting, *(name for name in after if name not in waiting)))

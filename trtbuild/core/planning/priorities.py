@@ -11,8 +11,9 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
+from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Stage, Step
 
 #: Seconds that a step takes of which nothing is known: tiny models on one core (`make bench` measures whole builds).
@@ -35,10 +36,10 @@ _GATES: tuple[Stage, ...] = ("trace", "lower", "partition")
 
 def weights_bytes(step: Step) -> int:
     """The weights that an engine step's job names, in bytes, each distinct one once; 0 for other steps."""
-    listed = step.job.get("weights") if step.stage == "engine" else None
-    if not isinstance(listed, Sequence):
+    if not isinstance(step.job, EngineJob):
         return 0
-    sizes = {weight["sha256"]: _WIDTHS.get(weight["dtype"], 4) * math.prod(weight["shape"]) for weight in listed}
+    weights = step.job.weights
+    sizes = {weight.sha256: _WIDTHS.get(weight.dtype, 4) * math.prod(weight.shape) for weight in weights}
     return sum(sizes.values())
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from trtbuild.core.planning.graph import ModelPlan, Reason, Stage, Step, Verdict, step_id
+from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.planning.lookups import Lookups
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.recipe import ABSENT, Change, Recipe, changes
@@ -51,7 +52,7 @@ class Verdicts:
         self,
         stage: Stage,
         recipe: Recipe,
-        job: Mapping[str, object],
+        job: StepJob | None,
         *,
         part: str = "",
         target: str = "",

@@ -7,12 +7,14 @@ import time
 
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes import keys
-from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver.configuration.builder import builder
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.project.environment import check_torch_side
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.workers.pool import WorkerPool
+from trtbuild.driver.workers.results import PT2Job
+from trtbuild.driver.workers.tasks import call
 
 
 def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
@@ -36,9 +38,9 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
         needed = [entry["sha256"] for entry in json.loads(workspace.look.blob(index))["files"].values()]
         workspace.look.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
         workspace.store.bring([index, *needed])
-        reply = pool.call("torch", {"kind": "pt2", "index": index})
-        outputs = {name: Output(entry["sha256"], entry["size"]) for name, entry in reply["outputs"].items()}
-        made = {"duration_s": round(reply["duration_s"], 3), "finished": _now(), "builder": builder()}
+        reply = call(pool, "pt2", PT2Job(index))
+        outputs = reply.outputs
+        made = {"duration_s": round(reply.duration_s, 3), "finished": _now(), "builder": builder()}
         record = Record(wanted, outputs, made)
         workspace.look.ran(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
         workspace.store.put_record(Record(keys.any_exported_file(wanted), outputs, made), replace=True)

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from trtbuild.core.engines.binding import names_of
 from trtbuild.core.packages.packaging import Contents, name_table
 from trtbuild.core.planning.demand import inputs_of, weights_of
 from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.jobs import PartitionJob, WeightHeads
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.encoding import Value
 from trtbuild.driver.configuration.builder import builder
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import Ran
-from trtbuild.driver.workers.pool import WorkerKind, WorkerPool
+from trtbuild.driver.workers.pool import WorkerPool
+from trtbuild.driver.workers.results import Reply
+from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
 
-_WORKERS: Mapping[str, WorkerKind] = {
-    "trace": "trace",
-    "lower": "torch",
-    "partition": "torch",
-    "convert": "torch",
-    "engine": "engine",
-}
+#: Reasons to run a step though there may be a record under its key, which the new one replaces.
+_REPLACED = ("forced", "evicted", "corrupt", "untrusted")
 
 
 def run_step(
@@ -49,67 +47,56 @@ def run_step(
         wanted = weights_of(step)
         look.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
     store.bring(sha256 for _, sha256 in inputs_of(step))
-    policy = {"trust": store.local.trust.to_json()} if step.stage == "partition" else {}
-    reply = pool.call(_WORKERS[step.stage], {"kind": step.stage, **step.job, **policy})
-    record = Record(step.recipe, _outputs(reply), _provenance(reply))
-    replace = step.reason.code in ("forced", "evicted", "corrupt", "untrusted")
+    job = step.job
+    if isinstance(job, PartitionJob):
+        job = replace(job, trust=store.local.trust.to_json())
+    reply = call(pool, step.stage, job)
+    record = Record(step.recipe, reply.outputs, _provenance(reply))
     conversions = _keep_conversions(reply, store)
-    record = store.put_record(record, replace=replace)
+    record = store.put_record(record, replace=step.reason.code in _REPLACED)
     if step.stage == "partition":
         _publish_for_any_parser(plan, facts, record, store)
     return Ran(
-        record, time.monotonic() - started, conversions=conversions, log=reply["log"], peak_rss_bytes=_peak(reply)
+        record, time.monotonic() - started, conversions=conversions, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
     )
 
 
-def _keep_conversions(reply: Mapping[str, Any], store: LayeredStore) -> dict[str, float]:
+def _keep_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
     """Publish the conversions that a partition step made on its way. Key → seconds."""
     made = {}
-    for key, conversion in reply.get("conversions", {}).items():
-        record = Record.from_bytes(conversion["record"].encode())
+    for key, conversion in reply.conversions.items():
+        record = Record.from_bytes(conversion.record.encode())
         store.put_record(record, replace=True)  # it was made because what there was could not be used
-        made[str(key)] = float(conversion["duration_s"])
+        made[key] = conversion.duration_s
     return made
 
 
-def _peak(reply: Mapping[str, Any]) -> int:
-    peak = reply.get("peak_rss_bytes")
-    return peak if isinstance(peak, int) else 0
-
-
-def _list(value: object) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
-
-
-def _outputs(reply: Mapping[str, Any]) -> dict[str, Output]:
-    return {name: Output(entry["sha256"], entry["size"]) for name, entry in reply["outputs"].items()}
-
-
-def _provenance(reply: Mapping[str, Any]) -> dict[str, object]:
+def _provenance(reply: Reply) -> dict[str, object]:
     made: dict[str, object] = {
-        "duration_s": round(reply["duration_s"], 3),
+        "duration_s": round(reply.duration_s, 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "builder": builder(),
     }
-    if "statistics" in reply:
-        made["statistics"] = reply["statistics"]
+    if reply.statistics is not None:
+        made["statistics"] = reply.statistics
     return made
 
 
-def trace_job(plan: ModelPlan, weights: object) -> TraceJob:
+def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
     """What the trace worker is told about a model."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
-    heads = None if weights is None else tuple((n, d, tuple(shape)) for n, d, shape in _list(weights))
     points = keys.proof_points(model, plan.shapes)
-    return TraceJob(model.source, model.inputs, plan.shapes, points, heads, places)
+    return TraceJob(model.source, model.inputs, plan.shapes, points, weights.weights, places)
 
 
 def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool) -> Ran:
     started = time.monotonic()
-    reply = pool.call("trace", {"kind": "trace", "trace": trace_job(plan, step.job["weights"]).to_json()})
-    found = [Observation(Dependency.from_part(part), seen) for part, seen in reply["observations"]]
+    if not isinstance(step.job, WeightHeads):
+        raise AssertionError("a trace is told of weights")
+    reply = call(pool, "trace", trace_job(plan, step.job))
+    found = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
     changed = look.look_again(found)
     if changed:
         names = ", ".join(dependency.name for dependency in changed[:5])
@@ -118,27 +105,29 @@ def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store:
             code="changed-during-trace",
             hint="run the build again",
         )
-    uncacheable = reply["uncacheable"]
+    uncacheable = reply.uncacheable
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
         # the chain stays as it is: this record must not be found by another build
-        record = Record(keys.trace(plan.declared, plan.observations), _outputs(reply), _provenance(reply))
+        record = Record(keys.trace(plan.declared, plan.observations), reply.outputs, _provenance(reply))
         return Ran(
             record,
             time.monotonic() - started,
             uncacheable=uncacheable,
             observations=found,
-            log=reply["log"],
-            peak_rss_bytes=_peak(reply),
+            log=reply.log,
+            peak_rss_bytes=reply.peak_rss_bytes,
         )
     look.learned(found)
     seen = chain.extend(plan.declared, found, look.read_link, look.write_link, look.observe)
     recipe = keys.trace(plan.declared, seen)
-    record = Record(recipe, _outputs(reply), _provenance(reply))
-    record = store.put_record(record, replace=step.reason.code in ("forced", "evicted", "corrupt", "untrusted"))
+    record = Record(recipe, reply.outputs, _provenance(reply))
+    record = store.put_record(record, replace=step.reason.code in _REPLACED)
     _publish_for_any_version(plan, facts, found, record, look, store)
-    return Ran(record, time.monotonic() - started, observations=found, log=reply["log"], peak_rss_bytes=_peak(reply))
+    return Ran(
+        record, time.monotonic() - started, observations=found, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
+    )
 
 
 def _publish_for_any_version(

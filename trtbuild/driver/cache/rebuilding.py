@@ -18,13 +18,14 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trtbuild import null_build
+from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import Target
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
@@ -33,6 +34,7 @@ from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.project.weights_file import WeightsFile
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.workers.pool import WorkerPool
+from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import StoreError, TrtbuildError, UsageError
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
@@ -129,7 +131,7 @@ def _why_not(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str 
     flavour = table.FLAVOURS[target.toolchain]
     if not flavour.reproducible:
         return f"{flavour.name} does not give the same bytes twice"
-    installed, wanted = table.installed_version(target.toolchain), step.job["toolchain_version"]
+    installed, wanted = table.installed_version(target.toolchain), _job(step).toolchain_version
     if installed is not None and installed != wanted:
         return f"it was built by {flavour.name} {wanted}, and {installed} is installed here"
     try:
@@ -137,6 +139,12 @@ def _why_not(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str 
     except TrtbuildError as error:
         return error.text
     return None
+
+
+def _job(step: Step) -> EngineJob:
+    if not isinstance(step.job, EngineJob):
+        raise AssertionError("an engine step has an engine's job")
+    return step.job
 
 
 def _built_again(workspace: Workspace, candidate: _Candidate, recorded: str) -> str:
@@ -148,10 +156,10 @@ def _built_again(workspace: Workspace, candidate: _Candidate, recorded: str) -> 
         for _ in range(TRIES):
             pool = WorkerPool(apart.root, workspace.project)
             try:
-                reply = pool.call("engine", {"kind": "engine", **candidate.step.job})
+                reply = call(pool, "engine", _job(candidate.step))
             finally:
                 pool.close(kill=True)
-            found = str(reply["outputs"]["plan"]["sha256"])
+            found = reply.outputs["plan"].sha256
             if found == recorded:
                 break
     return found
@@ -159,11 +167,9 @@ def _built_again(workspace: Workspace, candidate: _Candidate, recorded: str) -> 
 
 def _provide(workspace: Workspace, candidate: _Candidate, apart: LocalStore) -> None:
     """Put what the engine is made of into a store of its own."""
-    job, model = candidate.step.job, candidate.plan.model
-    listed = job["weights"]
-    weights = [str(weight["sha256"]) for weight in listed] if isinstance(listed, Sequence) else []
+    job, model = _job(candidate.step), candidate.plan.model
     from_file = []
-    for sha256 in dict.fromkeys([str(job["onnx"]), *weights]):
+    for sha256 in dict.fromkeys([job.onnx, *(weight.sha256 for weight in job.weights)]):
         try:
             apart.put_bytes(workspace.store.get_bytes(sha256))
         except StoreError as error:

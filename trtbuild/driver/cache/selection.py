@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from trtbuild.core.engines.binding import names_of
 from trtbuild.core.planning.graph import ModelPlan, Step, stages_until
+from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.driver.building.steps import pack
@@ -95,7 +96,7 @@ def _ask_as_no_parser_is(workspace: Workspace, plan: ModelPlan) -> None:
     facts = workspace.facts[plan.model.name]
     differ = {target.toolchain for target, found in facts.toolchains.items() if found.parsers_differ}
     for step in plan.steps.values():
-        if step.stage == "partition" and step.recipe is not None and step.job.get("toolchain") in differ:
+        if step.recipe is not None and isinstance(step.job, PartitionJob) and step.job.toolchain in differ:
             workspace.look.record(keys.any_partition(step.recipe).key)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.planning.locks import NAME, Lock, LockedModel, stage_of
 from trtbuild.core.planning.lookups import LockedTrace
 from trtbuild.core.planning.model_plan import Facts, ToolchainFacts
@@ -166,8 +167,9 @@ def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
     names, and the parser that it was cut by is not the one that can be asked here. Raises EnvironmentFault."""
     here = {target.toolchain: found for target, found in facts.toolchains.items() if found.parsers_differ}
     for step in steps:
-        found = here.get(str(step.job.get("toolchain"))) if step.stage == "partition" else None  # type: ignore[call-overload]
-        if step.verdict != "run" or found is None or step.recipe is None:
+        job = step.job
+        found = here.get(job.toolchain) if isinstance(job, PartitionJob) else None
+        if step.verdict != "run" or found is None or step.recipe is None or not isinstance(job, PartitionJob):
             continue
         asked = keys.stand_in_of(step.recipe)
         own = None if found.stand_in is None else keys.fields_of(found.stand_in)
@@ -175,16 +177,14 @@ def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
             continue
         raise EnvironmentFault(
             f"{step.id} is to be cut again ({step.reason.text}), and {NAME} names what the parser of "
-            f"{_parser(asked, step)} has cut; here that of {_parser(own, step)} is asked",
+            f"{_parser(asked, job)} has cut; here that of {_parser(own, job)} is asked",
             hint=f"build it where that parser is, or leave --force out; or cut it anew here: {UPGRADE}",
         )
 
 
-def _parser(stand_in: Mapping[str, object] | None, step: Step) -> str:
+def _parser(stand_in: Mapping[str, object] | None, job: PartitionJob) -> str:
     name, version = (
-        (step.job["toolchain"], step.job["toolchain_version"])
-        if stand_in is None
-        else (stand_in["toolchain"], stand_in["version"])
+        (job.toolchain, job.toolchain_version) if stand_in is None else (stand_in["toolchain"], stand_in["version"])
     )
     return f"{name} {version}"
 

@@ -12,6 +12,7 @@ from trtbuild import manifest
 from trtbuild.core.model.shapes import ShapePlan, derive
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.planning.graph import stages_until
+from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.planning.model_plan import Facts, ModelPlan, plan_model
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.nearest import suggestion
@@ -213,8 +214,8 @@ def _to_cut(plan: ModelPlan) -> set[str]:
     for step in plan.steps.values():
         if step.stage == "partition" and step.verdict == "unknown":
             found |= {target.toolchain for target in plan.model.targets}
-        elif step.stage == "partition" and step.verdict == "run":
-            found.add(str(step.job["toolchain"]))
+        elif isinstance(step.job, PartitionJob) and step.verdict == "run":
+            found.add(step.job.toolchain)
     return found
 
 

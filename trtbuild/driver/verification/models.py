@@ -37,6 +37,7 @@ from trtbuild.driver.verification.document import NotCompared, Options, document
 from trtbuild.driver.verification.jobs import CutJob, cut_jobs, missing, once
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.driver.workers.pool import WorkerPool
+from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.runtime.packages.package import Package
 
@@ -229,8 +230,7 @@ class _Model:
 
     def _run_in_worker(self, cut: CutJob) -> Document:
         self._bring(cut)
-        report: Document = self._pool.call("torch", {"kind": "verify", "verify": cut.job.to_json()})["report"]
-        return report
+        return dict(call(self._pool, "verify", cut.job).report or {})
 
     # -- engines, where a GPU fits
 

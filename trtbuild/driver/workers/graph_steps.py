@@ -4,14 +4,15 @@ them."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from trtbuild.core.recipes.ports import Store
-from trtbuild.core.recipes.record import Output
+from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
+from trtbuild.driver.workers.results import Context, Result
 from trtbuild.stages.trace.sources.graph_forms import Makers
 
-Job = Mapping[str, Any]
+#: The forms of models that are such graphs (`trtbuild.stages.graphs.forms`).
+FORMS = ("onnx", "network")
 
 
 def makers() -> Makers:
@@ -45,43 +46,45 @@ def makers() -> Makers:
     return Makers(onnx, network, network_blob, text, names)
 
 
-def _lower(job: Job, store: Store) -> dict[str, Output]:
+def lower(job: LowerJob, context: Context) -> Result:
+    """Hand on what the trace left: such a model needs no lowering."""
     from trtbuild.stages.graphs.forms import FORMS
 
-    form, blob = FORMS[job["form"]], store.get_bytes(job["program"])
-    return {
-        "program": store.put_bytes(blob),
-        "graph": store.put_bytes(form.text(blob).encode()),
-        "modules": store.put_bytes(json.dumps(form.names(blob)).encode()),
-    }
+    store = context.store
+    form, blob = FORMS[job.form], store.get_bytes(job.program)
+    return Result(
+        {
+            "program": store.put_bytes(blob),
+            "graph": store.put_bytes(form.text(blob).encode()),
+            "modules": store.put_bytes(json.dumps(form.names(blob)).encode()),
+        }
+    )
 
 
-def _partition(job: Job, store: Store) -> dict[str, Output]:
+def partition(job: PartitionJob, context: Context) -> Result:
+    """Make one partition of the model, which the toolchain's parser has to take whole."""
     from trtbuild.stages.graphs.forms import FORMS, Refused
 
     def ask(model: bytes) -> Refused | None:
         from trtbuild.toolchain.compiling.parsing import Parser
 
-        return Parser(job["toolchain"], job["toolchain_version"], job.get("stand_in")).refused(model)
+        return Parser(job.toolchain, job.toolchain_version, job.stand_in).refused(model)
 
-    cut = FORMS[job["form"]].cut(store.get_bytes(job["program"]), job["opset"], ask)
-    return {
-        "partitions": store.put_bytes(cut.document.to_bytes()),
-        f"program:{cut.graph}": store.put_bytes(cut.model),
-    }
+    store = context.store
+    cut = FORMS[job.form].cut(store.get_bytes(job.program), job.opset, ask)
+    return Result(
+        {
+            "partitions": store.put_bytes(cut.document.to_bytes()),
+            f"program:{cut.graph}": store.put_bytes(cut.model),
+        }
+    )
 
 
-def _convert(job: Job, store: Store) -> dict[str, Output]:
+def convert(job: ConvertJob, context: Context) -> Result:
+    """Hand on the partition's model, with the number that each of its nodes has among the calls."""
     from trtbuild.stages.graphs.forms import FORMS
 
-    model = store.get_bytes(job["program"])
-    origins = [[name, number] for name, number in FORMS[job["form"]].origins(model)]
-    return {"onnx": store.put_bytes(model), "origins": store.put_bytes(json.dumps(origins).encode())}
-
-
-#: Step → what a worker leaves of such a model.
-STEPS: Mapping[str, Callable[[Job, Store], dict[str, Output]]] = {
-    "lower": _lower,
-    "partition": _partition,
-    "convert": _convert,
-}
+    store = context.store
+    model = store.get_bytes(job.program)
+    origins = [[name, number] for name, number in FORMS[job.form].origins(model)]
+    return Result({"onnx": store.put_bytes(model), "origins": store.put_bytes(json.dumps(origins).encode())})

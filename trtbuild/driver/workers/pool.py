@@ -28,16 +28,14 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from trtbuild import errors
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers import logs
-from trtbuild.driver.workers.worker import FORKS
+from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.user_code.observe import HIDDEN
-
-WorkerKind = Literal["trace", "torch", "engine", "original"]
 
 #: What an engine worker gets as it is here, where it is set.
 WHERE_LIBRARIES_ARE = ("LD_LIBRARY_PATH",)

@@ -9,36 +9,33 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping
 from typing import Any
 
+from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.record import Output, Record
+from trtbuild.driver.workers.results import Conversion
 from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt, RecordUntrusted
 
-Job = Mapping[str, Any]
 
-
-class Judge:
+class Validator:
     """Converts candidates (looking in the store first) and asks the parser. `store` judges records by the job's policy."""
 
-    def __init__(self, store: Store, job: Job) -> None:
+    def __init__(self, store: Store, job: PartitionJob) -> None:
         from trtbuild.toolchain.compiling.parsing import Parser
 
         self._store = store
-        self._opset: int = job["opset"]
-        self._versions: dict[str, str] = job["versions"]
-        self._parser = Parser(job["toolchain"], job["toolchain_version"], job.get("stand_in"))
+        self._opset = job.opset
+        self._versions = job.versions
+        self._parser = Parser(job.toolchain, job.toolchain_version, job.stand_in)
         self._made: dict[str, Record] = {}
+        self._seconds: dict[str, float] = {}
 
     @property
-    def made(self) -> dict[str, dict[str, object]]:
-        """The conversions that were made here: key → seconds, and the record's document."""
-        return {
-            key: {"duration_s": record.provenance["duration_s"], "record": record.to_bytes().decode()}
-            for key, record in self._made.items()
-        }
+    def made(self) -> dict[str, Conversion]:
+        """The conversions that were made here, by key."""
+        return {key: Conversion(self._seconds[key], record.to_bytes().decode()) for key, record in self._made.items()}
 
     def untranslatable(self, program: Any) -> dict[int, str]:
         from trtbuild.stages.convert.conversion import untranslatable
@@ -76,8 +73,8 @@ class Judge:
         started = time.monotonic()
         converted = convert(program, self._opset)
         outputs = conversion_outputs(converted, self._store)
-        duration = time.monotonic() - started
-        self._made[recipe.key] = Record(recipe, outputs, {"duration_s": duration})
+        self._seconds[recipe.key] = time.monotonic() - started
+        self._made[recipe.key] = Record(recipe, outputs, {"duration_s": self._seconds[recipe.key]})
         return converted.model, list(converted.origins)
 
 

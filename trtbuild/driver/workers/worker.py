@@ -29,11 +29,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from trtbuild.driver.workers.kinds import FORKS
 from trtbuild.errors import SourceError, ToolchainError, TrtbuildError
-
-#: Whether a trace worker does its jobs in copies of itself; else it does one job. System libraries of macOS do not
-#: survive a fork.
-FORKS = sys.platform == "linux"
 
 Job = Mapping[str, Any]
 Handler = Callable[[Job], dict[str, Any]]
@@ -68,7 +65,7 @@ def _prepared(kind: str, store_root: Path, project: Path) -> Handler | None:
     try:
         from trtbuild.driver.workers import handlers
 
-        handler = handlers.handler(kind, store_root, project)
+        handler = _handler(kind, store_root, project)
         handlers.prepare(kind)
         return handler
     except Exception:
@@ -156,9 +153,19 @@ def describe(error: TrtbuildError) -> dict[str, Any]:
 
 
 def _handler(kind: str, store_root: Path, project: Path) -> Handler:
-    from trtbuild.driver.workers import handlers
+    if kind == "original":
+        from trtbuild.driver.workers import original
 
-    return handlers.handler(kind, store_root, project)
+        return original.handler(project)
+    if kind not in ("trace", "torch", "engine"):
+        raise ValueError(f"no worker is called {kind!r}")
+    from trtbuild.driver.project.wiring import TIMINGS
+    from trtbuild.driver.workers import tasks
+    from trtbuild.driver.workers.results import Context
+    from trtbuild.store.local.local import LocalStore
+
+    context = Context(LocalStore(store_root), project, project / TIMINGS)
+    return lambda message: tasks.do(message, context)
 
 
 def _forget_peak() -> None:

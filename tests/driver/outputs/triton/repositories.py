@@ -10,10 +10,10 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from tests.store.memory_store import MemoryStore
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver import outputs
-from trtbuild.store.memory import MemoryStore
 
 B, H = ["sym", 0], ["mul", 32, ["sym", 1]]
 

@@ -8,28 +8,33 @@ import torch
 from torch.export import Dim
 
 from tests.stages.program.test_text import Call, program_of
+from tests.store.memory_store import MemoryStore
+from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes.keys import LOWERED_OPSET
 from trtbuild.driver.project.environment import torch_versions
-from trtbuild.driver.workers.validator import Judge
+from trtbuild.driver.workers.validator import Validator
 from trtbuild.stages.program.text import program_text
-from trtbuild.store.memory import MemoryStore
 from trtbuild.toolchain.libraries import table
 
 
 def refusal(factor: int, largest: int) -> str | None:
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
-    job = {
-        "opset": LOWERED_OPSET,
-        "versions": torch_versions(),
-        "toolchain": "tensorrt",
-        "toolchain_version": "8.6.0",
-        "stand_in": asdict(stand_in),
-    }
+    job = PartitionJob(
+        program="",
+        form="program",
+        settings=PartitionSettings(),
+        toolchain="tensorrt",
+        toolchain_version="8.6.0",
+        opset=LOWERED_OPSET,
+        versions=torch_versions() or {},
+        stand_in=asdict(stand_in),
+    )
     rows = Dim("rows", min=2, max=largest)
     module = Call(lambda x, y: x + torch.arange(x.shape[0])[:, None] * factor + y)
     program = program_of(module, torch.ones(4, 3), torch.ones(3), dynamic={"x": {0: rows}, "y": None})
-    found = Judge(MemoryStore(), job).refusal(program, program_text(program))
+    found = Validator(MemoryStore(), job).refusal(program, program_text(program))
     return None if found is None else found.text
 
 

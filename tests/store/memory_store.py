@@ -1,4 +1,4 @@
-"""A store in memory: for tests, and for what must leave nothing behind. It has the contract of core/recipes/ports.py.
+"""A store in memory, with the contract of `trtbuild.core.recipes.ports`.
 
 It keeps blobs whole and records as their documents, and verifies what it reads as the others do, so that a test can
 damage it (`blobs`, `records`). Nothing is ever collected, so a session has nothing to do.

@@ -1,0 +1,75 @@
+"""Jobs and results as JSON, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from trtbuild.core.values.codec import decode, encode
+
+
+@dataclass(frozen=True)
+class Inner:
+    shape: tuple[int, ...]
+    name: str = "x"
+
+
+@dataclass(frozen=True)
+class Own:
+    text: str
+
+    def to_json(self) -> str:
+        return self.text
+
+    @classmethod
+    def from_json(cls, data: str) -> Own:
+        return cls(data)
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    kind: Literal["a", "b"]
+    pairs: tuple[tuple[str, float], ...] = ()
+    table: Mapping[str, Inner] = field(default_factory=dict)
+    maybe: Inner | None = None
+    own: Own | None = None
+    anything: Any = None
+
+
+WHOLE = Outer(Inner((1, 2)), "b", (("x", 1.5),), {"k": Inner(())}, Inner((3,), "y"), Own("text"), [1, {"a": None}])
+
+
+@pytest.mark.parametrize("value", [WHOLE, Outer(Inner(()), "a")])
+def test_there_and_back(value: Outer) -> None:
+    assert decode(Outer, json.loads(json.dumps(encode(value)))) == value
+
+
+def test_what_is_absent_has_its_default() -> None:
+    assert decode(Outer, {"inner": {"shape": [1]}, "kind": "a"}) == Outer(Inner((1,)), "a")
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ({"shape": [1], "nmae": "x"}, ValueError),
+        ({"shape": ["1"]}, TypeError),
+        ({"shape": [True]}, TypeError),
+        ({"shape": "12"}, TypeError),
+        ({}, TypeError),
+        ([1], TypeError),
+        (None, TypeError),
+    ],
+)
+def test_anything_else_is_refused(data: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        decode(Inner, data)
+
+
+def test_a_literal_is_one_of_its_values() -> None:
+    with pytest.raises(ValueError, match="'c' is none of"):
+        decode(Outer, {"inner": {"shape": []}, "kind": "c"})

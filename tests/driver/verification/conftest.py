@@ -44,11 +44,11 @@ models:
     source: {python: "net:Net"}
     inputs: {x: {}}
     partition: {granularity: ["first", "second"], min_block_size: 1}
-  angle:
-    source: {python: "net:Angle"}
+  edge:
+    source: {python: "net:Edge"}
     inputs: {x: {dtype: int64}}
   zeros:
-    source: {python: "net:Angle"}
+    source: {python: "net:Edge"}
     inputs: {x: {}}
   words:
     source: {onnx: words.onnx}
@@ -82,13 +82,13 @@ class Net(torch.nn.Module):
         return torch.sigmoid(self.second(self.first(x)))
 
 
-class Angle(torch.nn.Module):
+class Edge(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.eval()
 
     def forward(self, x):
-        return torch.atan2(x, x.flip(-1) - 1)
+        return torch.where(x >= 0, x + 1, x - 1)
 """
 
 
@@ -138,7 +138,7 @@ def only(document: Any) -> Any:
 def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
     """Replace a conversion's record by one that is as valid, of another model."""
     store = LocalStore(line.cache)
-    honest = store.get_record(step(line("plan", "net"), identifier)["key"])
+    honest = store.get_record(step(line("plan", identifier.partition("/")[0]), identifier)["key"])
     assert honest is not None
     model = onnx.ModelProto.FromString(store.get_bytes(honest.outputs["onnx"].sha256))
     before = model.SerializeToString(deterministic=True)

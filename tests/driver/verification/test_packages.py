@@ -198,5 +198,5 @@ def test_a_package_where_no_gpu_is(trtbuild: CommandLine) -> None:
     (model,) = document["models"]
     assert model["status"] == "unchecked" and model["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]
     assert "nothing was compared" in trtbuild.run("verify", "dist/net").stdout
-    mixed = trtbuild.run("verify", "dist/net", "angle")
+    mixed = trtbuild.run("verify", "dist/net", "edge")
     assert mixed.returncode == 2 and "some of these are packages" in mixed.stderr

@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: build test lint fuzz docs screens bench clean
+.PHONY: build test lint fuzz docs site screens bench clean
 
 build: $(READY)
 	$(BIN)/trtbuild build
@@ -27,6 +27,11 @@ fuzz: $(READY)
 # Files that are made from the code; a test checks that they are current.
 docs: $(READY)
 	$(BIN)/python -c 'from trtbuild.manifest import reference; print(reference(), end="")' > docs/manifest.md
+	$(BIN)/python -m docs.reference
+
+# The documents as a site in site/. A broken link, anchor or picture is an error.
+site: $(READY)
+	$(BIN)/python -m mkdocs build --strict
 
 # Every figure against a peer in the same run: most of an hour, and hours the first time. `make bench ONLY="null plan"` is a part of
 # it, `ONLY=--help` says more. The peers are in a virtual environment of their own: dvc alone brings 90 distributions.
@@ -45,8 +50,8 @@ screens: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,rtx,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,rtx,dev,docs]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .trtbuild dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .trtbuild dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""cache/README.md is enough to write another implementation: here is one, of its section on signatures."""
+"""docs/store-format.md is enough to write another implementation: here is one, of its section on signatures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frame(tag: str, value: str | bytes) -> bytes:
     return tag.encode() + count(len(data)) + data
 
 
-def test_a_record_is_verified_and_found_by_the_readme_alone(tmp_path: Path) -> None:
+def test_a_record_is_verified_and_found_by_the_page_alone(tmp_path: Path) -> None:
     stranger, ours = (Keyring(signer=Signer(name, name.encode() * 8), builder="me@host") for name in ("evil", "good"))
     recipe = Recipe("engine", 1, (("a", 1),))
     for policy in (stranger, ours):
@@ -61,8 +61,8 @@ def test_a_record_is_verified_and_found_by_the_readme_alone(tmp_path: Path) -> N
         public.verify(base64.b64decode(said["signature"]), signed)  # raises if it does not fit
 
 
-def test_the_examples_of_the_readme_are_right() -> None:
-    text = (ROOT / "cache" / "README.md").read_text()
+def test_the_examples_of_the_page_are_right() -> None:
+    text = (ROOT / "docs" / "store-format.md").read_text()
     key = hashlib.sha256(
         frame("S", "trtbuild.domain/1") + b"L" + count(2) + frame("S", "ci") + frame("S", "ab" * 32)
     ).hexdigest()

@@ -55,9 +55,10 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
 @click.argument("source", metavar="[SOURCE]", required=False)
 @common
 def init(source: str | None, flags: Flags) -> int:
-    """Write a manifest to begin with.
+    """Write a first manifest.
 
-    It is for SOURCE (module.path:callable), or for a small model that is written too. Nothing is overwritten.
+    The manifest is for SOURCE (module.path:callable). Without SOURCE, a small model is written too. No file is
+    overwritten.
     """
     from trtbuild.cli.screens import projects
     from trtbuild.driver.answers import new_project
@@ -69,7 +70,7 @@ def init(source: str | None, flags: Flags) -> int:
 @cli.command()
 @common
 def doctor(flags: Flags) -> int:
-    """What is wrong with this installation, and how to mend it."""
+    """Find problems of this installation, and say how to fix them."""
     from trtbuild.cli.screens import diagnoses
     from trtbuild.driver.doctor import examination
 
@@ -82,9 +83,9 @@ def doctor(flags: Flags) -> int:
 @click.argument("shell", type=click.Choice(completing.SHELLS))
 @common
 def completion(shell: str, flags: Flags) -> int:
-    """What a shell has to read to complete what is typed.
+    """Print the completion script of a shell.
 
-    Commands, flags, models, targets and steps. For bash, in ~/.bashrc:
+    It completes commands, flags, models, targets and steps. For bash, in ~/.bashrc:
 
         eval "$(trtbuild completion bash)"
     """
@@ -137,7 +138,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @common
 def plan(models: tuple[str, ...], flags: Flags) -> int:
-    """Say what a build would do, and why. Nothing is run; neither torch nor TensorRT is needed."""
+    """Show what a build would do, and why. It runs nothing, and needs neither torch nor TensorRT."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
@@ -150,7 +151,7 @@ def plan(models: tuple[str, ...], flags: Flags) -> int:
 @click.argument("name", metavar="STEP|MODEL", shell_complete=completing.steps)
 @common
 def why(name: str, flags: Flags) -> int:
-    """Why a step, or a model's steps, would run now, or last ran."""
+    """Explain why a step would run now, or why it last ran."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
@@ -160,10 +161,12 @@ def why(name: str, flags: Flags) -> int:
 
 @cli.command(epilog=examples("trtbuild graph --format dot | dot -Tsvg > graph.svg"))
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@click.option("--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text", help="Default: text."
+)
 @common
 def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
-    """The steps and what each of them consumes."""
+    """Show the steps, and what each of them reads."""
     from trtbuild.cli.screens import graphs
     from trtbuild.driver.answers import inquiries
 
@@ -175,7 +178,7 @@ def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
 @cli.command()
 @common
 def status(flags: Flags) -> int:
-    """For each model: is it up to date, and if not, what has to run?"""
+    """Show which models are up to date, and what has to run."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
@@ -196,9 +199,10 @@ def status(flags: Flags) -> int:
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models that the engines were compiled from into DIR.")
 @common
 def inspect(path: str, layers: bool, trtexec: bool, memory: bool, onnx: str | None, flags: Flags) -> int:
-    """What is in a package.
+    """Show the contents of a package.
 
-    Inputs, profiles, targets, partitions, the operators that stayed in PyTorch, and what was verified.
+    These are inputs, profiles, targets, partitions, the operators that stay in PyTorch, and the result of
+    trtbuild verify.
     """
     from trtbuild.cli.screens import packages
     from trtbuild.driver import inspection
@@ -215,9 +219,10 @@ def inspect(path: str, layers: bool, trtexec: bool, memory: bool, onnx: str | No
 @click.argument("second", metavar="B", shell_complete=completing.packages)
 @common
 def diff(first: str, second: str, flags: Flags) -> int:
-    """What differs between two packages or models.
+    """Show the differences between two packages or models.
 
-    A and B are directories of packages, or names of models as they would be built now. The exit status is 1 if they differ.
+    A and B are directories of packages, or names of models. A model stands for the package that would be built now. The
+    exit status is 1 if they differ.
     """
     from trtbuild.cli.screens import differences as shown
     from trtbuild.driver.answers import differences
@@ -240,8 +245,8 @@ def diff(first: str, second: str, flags: Flags) -> int:
 def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
     """Write the keys and digests of a release to trtbuild.lock.
 
-    It is for MODELS, or for all models; everything has to be built, or in a cache. What is planned from then on is planned
-    with the versions that it names, and cache gc keeps what it names.
+    The lock is for MODELS, or for all models. All of them must be built, or be in a cache. Later plans use the versions
+    in the lock, and trtbuild cache gc keeps the entries that it names.
     """
     from trtbuild.cli.screens import locks
     from trtbuild.driver.cache import locking
@@ -254,7 +259,7 @@ def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
 @cli.command()
 @common
 def schema(flags: Flags) -> int:
-    """The JSON Schema of manifests, for editors."""
+    """Print the JSON Schema of manifests, for editors."""
     from trtbuild import manifest
 
     terminal.answer(json.dumps(manifest.schema(), indent=2) + "\n")

@@ -19,7 +19,7 @@ Flags = dict[str, Any]
 @click.group(cls=Sections, epilog=examples("trtbuild cache stats", "trtbuild cache gc --max-size 50GiB --dry-run"))
 @common
 def cache(flags: Flags) -> None:
-    """Look at the cache, check it, collect, share it.
+    """Show, check, shrink and share the cache.
 
     It is cache/ of the project, or what $TRTBUILD_CACHE_DIR names; remotes are those of the configuration.
     """
@@ -28,7 +28,7 @@ def cache(flags: Flags) -> None:
 @cache.command("stats")
 @common
 def stats(flags: Flags) -> int:
-    """How much there is, by stage, and what chunking saves."""
+    """Show the size of the cache by stage, and what chunking saves."""
     from trtbuild.driver.cache import housekeeping
 
     show.document(flags, housekeeping.stats(request(flags)), caches.stats)
@@ -43,7 +43,7 @@ def stats(flags: Flags) -> int:
 @click.option("--seed", type=int, metavar="NUMBER", help="With --rebuild: take the same sample as another time.")
 @common
 def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
-    """Read everything; what is damaged goes to quarantine.
+    """Check every entry, and move damaged ones to quarantine.
 
     With --rebuild, engines whose toolchain gives the same bytes every time are built again, apart from the cache.
     """
@@ -67,7 +67,7 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
 )
 @click.option("--max-size", metavar="SIZE", help="Keep at most this much, such as 50GiB. Default: what is configured.")
 @click.option("--max-age", metavar="AGE", help="Remove what was not used for this long, such as 30d or 12h.")
-@click.option("--dir", "root", metavar="DIR", help="Of this directory: a shared one, or the one behind nginx.")
+@click.option("--dir", "root", metavar="DIR", help="Collect this directory: a shared one, or that of an nginx.")
 @click.option("--grace", metavar="AGE", help="With --dir: leave alone what is younger. Default and advice: 1h.")
 @click.option("--lock", "locks", multiple=True, metavar="FILE", help="Keep what this lock file names, too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
@@ -81,7 +81,7 @@ def gc(
     dry_run: bool,
     flags: Flags,
 ) -> int:
-    """Remove the least recently used.
+    """Remove the least recently used entries.
 
     Never what a running build uses, nor what trtbuild.lock names. Without a size and an age only what nothing needs.
 
@@ -98,11 +98,11 @@ def gc(
 
 
 @cache.command("keygen")
-@click.option("--name", default="ci", show_default=True, metavar="NAME", help="What others will call the key.")
+@click.option("--name", default="ci", show_default=True, metavar="NAME", help="The name of the key.")
 @click.option("--out", metavar="FILE", help="Where the private key goes. Default: beside the configuration file.")
 @common
 def keygen(name: str, out: str | None, flags: Flags) -> int:
-    """Make a key that signs what is built.
+    """Make a key pair that signs build results.
 
     The private key goes to a file of its own, which is never replaced. What is printed is for those who trust it.
     """
@@ -158,7 +158,7 @@ def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 )
 @click.argument("file", shell_complete=completing.file)
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@click.option("--all", "everything", is_flag=True, help="The whole local cache, whatever the manifests say.")
+@click.option("--all", "everything", is_flag=True, help="Export the whole local cache, whatever the manifests say.")
 @common
 def export(file: str, models: tuple[str, ...], everything: bool, flags: Flags) -> int:
     """Write the records of MODELS to one FILE.
@@ -182,7 +182,7 @@ def export(file: str, models: tuple[str, ...], everything: bool, flags: Flags) -
 @click.argument("file", shell_complete=completing.file)
 @common
 def import_(file: str, flags: Flags) -> int:
-    """Take in what trtbuild cache export wrote to FILE.
+    """Import a FILE that trtbuild cache export wrote.
 
     All of it is checked before any of it is used. Exits with status 1 if some of it is not trusted here.
     """

@@ -59,7 +59,7 @@ def compile(
       `kwarg_inputs`: the same by name. A program of torch.export needs none. `arg_inputs` is another name of `inputs`.
     * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.inputs`).
     * `name`: the model's name in the package and in messages; the module's class unless said.
-    * `options`: what is built, and where it runs; those of `options_of`, which are ``torch.compile``'s options too.
+    * `options`: what is built, and where it runs (`options_of`). ``torch.compile`` takes the same options.
 
     The result is what ``trtbuild.load(…).module()`` returns, with `save` (`trtbuild.save`) and `report`: what was found and
     what was built, as ``trtbuild build --json`` says it.

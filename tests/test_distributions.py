@@ -1,0 +1,128 @@
+"""The wheel and the source distribution: what is in them, and that the wheel runs where nothing else of the project is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: Names that no file of a distribution has anywhere in its path: caches, outputs, state of tools.
+LEFTOVERS = re.compile(
+    r"(^|/)(__pycache__|\.venv|\.git|\.trtbuild|dist|\.work|\.\w+_cache|\.hypothesis|site)(/|$)|\.pyc$"
+)
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """The two files that a release consists of."""
+
+    wheel: Path
+    sdist: Path
+
+    def in_wheel(self) -> set[str]:
+        """Paths in the wheel."""
+        with zipfile.ZipFile(self.wheel) as archive:
+            return set(archive.namelist())
+
+    def in_sdist(self) -> set[str]:
+        """Paths in the source distribution, below its one folder."""
+        with tarfile.open(self.sdist) as archive:
+            return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+
+    def metadata(self) -> Message:
+        """The wheel's METADATA."""
+        (name,) = [name for name in self.in_wheel() if name.endswith(".dist-info/METADATA")]
+        with zipfile.ZipFile(self.wheel) as archive:
+            return Parser().parsestr(archive.read(name).decode())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """`python -m build` without its option for a wheel: the wheel is made from the unpacked source distribution."""
+    folder = tmp_path_factory.mktemp("distributions")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
+        timeout=240,
+    )
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return Distributions(wheel, sdist)
+
+
+def modules() -> set[str]:
+    """The files of the package in this checkout."""
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / "trtbuild").rglob("*.py")}
+
+
+def test_the_wheel_has_the_package_and_nothing_else(built: Distributions) -> None:
+    inside = built.in_wheel()
+    beside = {name for name in inside if not name.startswith("trtbuild/")}
+    assert inside - beside == modules() | {"trtbuild/py.typed"}
+    assert {re.sub(r"^trtbuild-[^/]+\.dist-info/", "", name) for name in beside} == {
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/LICENSE",
+    }
+
+
+def test_the_source_distribution_has_sources_tests_and_documents_and_no_leftovers(built: Distributions) -> None:
+    inside = built.in_sdist()
+    assert modules() <= inside
+    wanted = ["pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "mkdocs.yml"]
+    wanted += ["constraints.txt", "cache/README.md", "docs/manifest.md", "docs/screens/first-build.svg", ".ci/run"]
+    wanted += ["tests/conftest.py", "benchmarks/__main__.py", "manifests/vision.yaml", "trtbuild/py.typed"]
+    assert [name for name in wanted if name not in inside] == []
+    assert sorted(name for name in inside if LEFTOVERS.search(name)) == []
+    assert [name for name in inside if name.startswith("cache/")] == ["cache/README.md"]
+
+
+def test_the_metadata_is_complete(built: Distributions) -> None:
+    metadata = built.metadata()
+    assert metadata["Name"] == "trtbuild"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Author"] == "trtbuild developers"
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert {"torch", "rtx", "tensorrt", "cuda", "objects", "verify", "docs", "dev"} <= set(
+        metadata.get_all("Provides-Extra") or []
+    )
+    assert str(metadata.get_payload()).startswith("# trtbuild\n")
+
+
+def test_the_wheel_runs_in_an_environment_of_its_own(built: Distributions, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
+    python = environment / "bin" / "python"
+    install = ["pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(built.wheel)]
+    subprocess.run([sys.executable, "-m", *install], check=True, timeout=240)
+
+    def run(*command: str | Path, path: str = "") -> str:
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            command, env={**variables, "PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    where = "import trtbuild, trtbuild.core.planning.model_plan; print(trtbuild.__file__)"
+    assert run(python, "-c", where).startswith(str(environment))  # needs no other distribution
+    installed = sysconfig.get_path("purelib")  # of this environment, for the distributions that the wheel asks for
+    assert run(python, "-c", where, path=installed).startswith(str(environment))
+    said = f"trtbuild, version {built.metadata()['Version']}"
+    assert run(python, "-m", "trtbuild", "--version", path=installed) == said
+    assert run(environment / "bin" / "trtbuild", "--version", path=installed) == said

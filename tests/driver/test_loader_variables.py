@@ -28,7 +28,10 @@ from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers.pool import Worker, WorkerKind
 from trtbuild.toolchain.libraries.table import installed_version
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is edited as code of an x86-64")
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is edited as code of an x86-64"),
+    pytest.mark.cold_workers,  # what is loaded into a worker when it starts is looked at
+]
 
 MANIFEST = """\
 version: 1

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ from typing import Any
 import pytest
 
 from tests.store.remote.nginx import Nginx, running
+from tests.warm import command_line as with_servers
+from tests.warm.servers import servers
 from trtbuild.driver import configuration
+from trtbuild.driver.workers import pool
 
 # Whoever runs the tests has a configuration and keys of their own: none of it counts here, and nothing is added to it.
 _OWN = tempfile.mkdtemp(prefix="trtbuild-tests-")
@@ -35,11 +38,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @dataclass
 class CommandLine:
-    """`trtbuild` in a project, as a user runs it: another process."""
+    """`trtbuild` in a project, as a user runs it: another process.
+
+    Its workers are copies of one that has loaded torch (`tests.warm`), unless they are to be `cold`, or variables are given
+    that would tell the difference.
+    """
 
     project: Path
     cache: Path
     environment: dict[str, str] = field(default_factory=dict)
+    cold: bool = False
 
     def __call__(
         self, *arguments: str, expect: int = 0, environment: Mapping[str, str] | None = None, timeout_s: float = 240
@@ -53,15 +61,37 @@ class CommandLine:
         self, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 240
     ) -> subprocess.CompletedProcess[str]:
         """Run and return what came of it."""
+        variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), **self.environment, **(environment or {})}
+        start = ["-m", "trtbuild.cli.main"]
+        folder = None if self.cold else servers.folder_for(variables)
+        if folder is not None:
+            start = [with_servers.__file__, folder]
         return subprocess.run(
-            [sys.executable, "-m", "trtbuild.cli.main", *arguments],
+            [sys.executable, *start, *arguments],
             cwd=self.project,
-            env={**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), **self.environment, **(environment or {})},
+            env=variables,
             capture_output=True,
             text=True,
             timeout=timeout_s,
             check=False,
         )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _workers_of_this_process() -> None:
+    """What tests build in this process gets its workers in the same way."""
+    with_servers.replace_command(pool, lambda: servers.folder_for(os.environ))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test with the mark `cold_workers`, and the fixtures that are made for it, get workers as users get them."""
+    off = servers.off
+    servers.off = off or item.get_closest_marker("cold_workers") is not None
+    try:
+        return (yield)
+    finally:
+        servers.off = off
 
 
 def ran(document: Any) -> dict[str, int]:
@@ -114,7 +144,7 @@ def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
         if not project.exists():
             source = Path(__file__).parents[1] / "manifests"
             shutil.copytree(source, project / "manifests", ignore=shutil.ignore_patterns("__pycache__"))
-        document = CommandLine(project, cache)("build", timeout_s=1200)
+        document = CommandLine(project, cache, cold=True)("build", timeout_s=1200)
     return BuiltExamples(project, cache, document)
 
 

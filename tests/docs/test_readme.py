@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.conftest import CommandLine
 
+pytestmark = pytest.mark.cold_workers  # what the README says is done as users do it
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 

@@ -21,6 +21,8 @@ import pytest
 from tests.conftest import CommandLine, ran
 from tests.faults.kills import MODEL, write_weights
 
+pytestmark = pytest.mark.cold_workers  # a full disk, and what it takes with it, is met by workers as users have them
+
 MANIFEST = """\
 version: 1
 targets: {ada: {sm: 89}}

@@ -29,7 +29,10 @@ from trtbuild.driver.workers.kinds import WorkerKind
 from trtbuild.driver.workers.pool import Worker
 from trtbuild.toolchain.libraries.table import installed_version
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is edited as code of an x86-64")
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is edited as code of an x86-64"),
+    pytest.mark.cold_workers,  # what is loaded into a worker when it starts is looked at
+]
 
 MANIFEST = """\
 version: 1

@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, wait_until_gone
 
+pytestmark = pytest.mark.cold_workers  # how a model's code ends is seen with workers as users have them
+
 MANIFEST = """\
 version: 1
 targets: {ada: {sm: 89}}

@@ -20,6 +20,8 @@ from tests.faults.kills import digests
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.signing import Signer
 
+pytestmark = pytest.mark.cold_workers  # what a hostile cache does is seen with workers as users have them
+
 MANIFEST = """\
 version: 1
 targets: {ada: {sm: 89}, ampere: {sm: 86}}

@@ -71,6 +71,13 @@ _CRASH = "Fatal Python error: "
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
 
 
+def command(kind: WorkerKind, store_root: Path, project: Path) -> list[str]:
+    """The command line of a worker."""
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    module = ["-m", "trtbuild.driver.workers.worker"]
+    return [sys.executable, *safe_path, *module, kind, str(store_root), str(project)]
+
+
 class WorkerDied(ToolchainError):
     """A worker process ended without an answer."""
 
@@ -82,18 +89,8 @@ class Worker:
         self.kind = kind
         self._project = project
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="trtbuild-log-")  # noqa: SIM115
-        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-        command = [
-            sys.executable,
-            *safe_path,
-            "-m",
-            "trtbuild.driver.workers.worker",
-            kind,
-            str(store_root),
-            str(project),
-        ]
         self._process = subprocess.Popen(
-            command,
+            command(kind, store_root, project),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

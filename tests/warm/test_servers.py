@@ -1,0 +1,183 @@
+"""Workers that are copies: they answer and end as those that load torch themselves, and nothing of them stays."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import CommandLine
+from tests.faults.processes import alive, descendants, wait_until_gone
+from tests.warm.servers import Servers, servers
+from trtbuild.driver.workers.pool import Worker, WorkerDied
+
+pytestmark = pytest.mark.skipif(servers.off, reason="this system cannot copy processes")
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 4], opt: [2, 4], max: [8, 4]}}}
+models:
+"""
+MODEL = """\
+  NAME:
+    source: {python: "NAME:build"}
+    inputs: {x: {}}
+    profiles: [rows]
+    targets: [ada]
+"""
+HEAD = "import os, sys\nimport torch\n"
+GOOD = "def build():\n    return torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh()).eval()\n"
+
+
+@pytest.fixture
+def write(command_line: CommandLine) -> Callable[..., CommandLine]:
+    """Write the project's models: name → code."""
+
+    def run(**models: str) -> CommandLine:
+        text = MANIFEST + "".join(MODEL.replace("NAME", name) for name in models)
+        (command_line.project / "trtbuild.yaml").write_text(text)
+        for name, code in models.items():
+            (command_line.project / f"{name}.py").write_text(HEAD + code)
+        return command_line
+
+    return run
+
+
+def keys(document: Any) -> dict[str, Any]:
+    return {step["id"]: step["key"] for step in document["steps"]}
+
+
+def test_a_build_with_copies_has_the_keys_and_results_of_one_without(
+    write: Callable[..., CommandLine], tmp_path: Path
+) -> None:
+    """The model's code sees the same process: variables, arguments, modules, path, flags, directory and descriptors."""
+    code = (
+        "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
+        "        sorted(sys.modules), os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
+        "open(os.path.join(os.environ['SEEN_IN'], 'seen'), 'a').write(repr(seen) + '\\n')\n"
+    )
+    line = write(net=code + GOOD)
+    variables = {"SEEN_IN": str(tmp_path), "SURROGATE": os.fsdecode(b"\xff")}
+    warm = line("build", environment=variables)
+    line.cache.rename(tmp_path / "cache of the first")
+    (tmp_path / "seen").rename(tmp_path / "seen first")
+    line.cold = True
+    cold = line("build", environment=variables)
+    assert cold["totals"] == warm["totals"]
+    assert keys(warm) == keys(cold)
+    seen = [(tmp_path / name).read_text().splitlines() for name in ("seen first", "seen")]
+    assert len(seen[0]) == len(seen[1]) > 0
+    for one, other in zip(*map(_values, seen), strict=True):
+        assert one == other
+
+
+def _values(lines: list[str]) -> list[Any]:
+    return [value for line in lines for value in ast.literal_eval(line)]
+
+
+def test_no_model_meets_what_another_left(write: Callable[..., CommandLine], tmp_path: Path) -> None:
+    leave = "import json\njson.left_behind = True\nos.environ['LEFT'] = '1'\nopen('/proc/self/cwd/../loaded', 'a')\n"
+    meet = "import json\nassert not hasattr(json, 'left_behind') and 'LEFT' not in os.environ\n"
+    write(first=leave + GOOD)("build")
+    assert (tmp_path / "loaded").exists()
+    write(second=meet + GOOD)("build")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("os._exit(3)", "exited with status 3"), ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV")],
+)
+def test_how_a_worker_ended_is_told(write: Callable[..., CommandLine], code: str, said: str) -> None:
+    document = write(net=f"print('the last words', flush=True)\n{code}\n")("build", expect=1)
+    (error,) = document["errors"]
+    assert said in error["text"]
+    assert "the last words" in error["text"]
+
+
+@pytest.fixture
+def own() -> Iterator[Servers]:
+    """Servers of one test."""
+    made = Servers()
+    yield made
+    made.end()
+
+
+def worker(own: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
+    """A worker that has loaded what it needs: it has refused a job."""
+    from tests.warm import command_line
+    from trtbuild.driver.workers import pool
+
+    monkeypatch.setattr(pool, "command", pool.command)
+    command_line.replace_command(pool, lambda: str(own.folder))
+    made = Worker("torch", tmp_path / "store", tmp_path)
+    with pytest.raises(Exception, match="KeyError"):
+        made.call({"kind": "convert"})
+    assert made.alive
+    return made
+
+
+def copies(own: Servers) -> list[int]:
+    return [pid for server in own.pids for pid in descendants(server)]
+
+
+def test_a_worker_that_is_killed_takes_its_copy_with_it(
+    own: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = worker(own, monkeypatch, tmp_path)
+    (copy,) = copies(own)
+    made.kill()
+    wait_until_gone([copy])
+    again = worker(own, monkeypatch, tmp_path)
+    (copy,) = copies(own)
+    os.kill(copy, signal.SIGTERM)
+    with pytest.raises(WorkerDied, match="SIGTERM"):
+        again.call({"kind": "convert"})
+    again.end()
+    assert not copies(own)
+
+
+def test_servers_and_their_copies_end_with_their_owner_even_when_it_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import json, sys, time; from pathlib import Path; from tests.warm import command_line; "
+        "from tests.warm.servers import servers; from trtbuild.driver.workers import pool; "
+        "command_line.replace_command(pool, lambda: str(servers.folder)); here = Path(sys.argv[1]); "
+        "worker = pool.Worker('torch', here / 'store', here)\n"
+        "try: worker.call({'kind': 'convert'})\n"
+        "except Exception: print(json.dumps(servers.pids), flush=True)\n"
+        "time.sleep(600)"
+    )
+    root = Path(__file__).parents[2]
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=root, stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    pids = json.loads(owner.stdout.readline())
+    there = [*pids, *(pid for server in pids for pid in descendants(server))]
+    assert len(there) == 3
+    assert all(alive(pid) for pid in there)
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    wait_until_gone(there)
+
+
+def test_variables_that_are_read_early_keep_workers_from_being_copies(own: Servers) -> None:
+    assert own.suit(dict(os.environ))
+    assert own.suit({**os.environ, "NET_FLAVOUR": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
+    for name in ("PYTHONPATH", "PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_NUM_THREADS", "LANG_"):
+        assert not own.suit({**os.environ, name: "1"})
+
+
+@pytest.mark.cold_workers
+def test_a_test_with_the_mark_gets_none(command_line: CommandLine) -> None:
+    assert servers.off
+    assert servers.folder_for(os.environ) is None

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import CommandLine
 
 pytestmark = pytest.mark.cold_workers  # what the README says is done as users do it

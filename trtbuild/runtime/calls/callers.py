@@ -8,7 +8,9 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
-_OURS = str(Path(__file__).resolve().parents[2])
+from trtbuild import errors
+
+_OURS = str(Path(errors.__file__).resolve().parent)
 
 
 def user_frame() -> FrameType:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from trtbuild import errors
 from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
 Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
@@ -54,7 +55,7 @@ DISTRIBUTIONS: dict[str, str] = {
     "pip": "it installs, and is not imported by models",
 }
 
-_PACKAGE = str(Path(__file__).resolve().parents[2])
+_PACKAGE = str(Path(errors.__file__).resolve().parent)
 
 #: The directory that the package trtbuild is imported from.
 HOME = os.path.dirname(_PACKAGE)

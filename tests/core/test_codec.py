@@ -39,9 +39,12 @@ class Outer:
     maybe: Inner | None = None
     own: Own | None = None
     anything: Any = None
+    ends: tuple[int | float, int | float] | None = None
 
 
-WHOLE = Outer(Inner((1, 2)), "b", (("x", 1.5),), {"k": Inner(())}, Inner((3,), "y"), Own("text"), [1, {"a": None}])
+WHOLE = Outer(
+    Inner((1, 2)), "b", (("x", 1.5),), {"k": Inner(())}, Inner((3,), "y"), Own("text"), [1, {"a": None}], (0, 0.5)
+)
 
 
 @pytest.mark.parametrize("value", [WHOLE, Outer(Inner(()), "a")])

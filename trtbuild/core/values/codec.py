@@ -47,8 +47,12 @@ def _decoded(kind: Any, data: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         if data is None and type(None) in arguments:
             return None
-        (kind,) = [one for one in arguments if one is not type(None)]
-        return _decoded(kind, data)
+        kinds = [one for one in arguments if one is not type(None)]
+        if len(kinds) == 1:
+            return _decoded(kinds[0], data)
+        if type(data) not in kinds:  # `int | float`: values that JSON tells apart
+            raise TypeError(f"one of {kinds} is needed, not {data!r}")
+        return data
     if origin is tuple:
         if not isinstance(data, list | tuple):
             raise TypeError(f"a list is needed, not {data!r}")

@@ -39,7 +39,7 @@ class Outer:
     maybe: Inner | None = None
     own: Own | None = None
     anything: Any = None
-    ends: tuple[int | float, int | float] | None = None
+    ends: tuple[int, int] | tuple[float, float] | None = None
 
 
 WHOLE = Outer(

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import types
@@ -48,11 +49,10 @@ def _decoded(kind: Any, data: Any) -> Any:
         if data is None and type(None) in arguments:
             return None
         kinds = [one for one in arguments if one is not type(None)]
-        if len(kinds) == 1:
-            return _decoded(kinds[0], data)
-        if type(data) not in kinds:  # `int | float`: values that JSON tells apart
-            raise TypeError(f"one of {kinds} is needed, not {data!r}")
-        return data
+        for one in kinds[:-1]:  # the first that it is
+            with contextlib.suppress(TypeError, ValueError, KeyError):
+                return _decoded(one, data)
+        return _decoded(kinds[-1], data)
     if origin is tuple:
         if not isinstance(data, list | tuple):
             raise TypeError(f"a list is needed, not {data!r}")

@@ -202,7 +202,7 @@ class PackageMissing(PackageError):
 
 
 class PackageDamaged(PackageError):
-    """A package is truncated or altered, or its index is none. Nothing of it was deserialized or run."""
+    """A package is truncated or altered, or has no valid index. Nothing of it was deserialized or run."""
 
 
 class LinkRefused(PackageError):

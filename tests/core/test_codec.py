@@ -74,5 +74,5 @@ def test_anything_else_is_refused(data: Any, error: type[Exception]) -> None:
 
 
 def test_a_literal_is_one_of_its_values() -> None:
-    with pytest.raises(ValueError, match="'c' is none of"):
+    with pytest.raises(ValueError, match="'c' is not one of"):
         decode(Outer, {"inner": {"shape": []}, "kind": "c"})

@@ -155,7 +155,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "5 null build: what is edited within the clock's granularity is never trusted by its times": {
-        "driver/test_standing.py": [
+        "driver/test_snapshot.py": [
             "test_a_fresh_file_is_looked_at_when_its_times_are_older_than_the_clock_can_tell",
             "test_a_change_time_is_settled_after_a_tick_of_its_clock",
         ],

@@ -208,7 +208,7 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
         ("[remote]\nname = 'a'\n", 1, "not a list of tables", "[[remote]]"),
         ("cache = 1\n", 1, "'cache' is not a table", "[cache]"),
         ("[cache]\n\nmax_size = 50\n", 3, "max_size is not a text", 'max_size = "…"'),
-        ("[cache]\nmax_size = 'much'\n", 2, "'much' is no size", "50GiB"),
+        ("[cache]\nmax_size = 'much'\n", 2, "'much' is not a size", "50GiB"),
         (
             "[[remote]]\nname = 'a'\nurl = 'file:///c'\n\n[[remote]]\nname='b'\nurls = 'x'\nurl='file:///d'\n",
             7,
@@ -242,7 +242,7 @@ def test_what_is_wrong_is_told_with_file_and_line(home: Home, text: str, line: i
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("TRTBUILD_CACHE_MAX_SIZE", "much", "'much' is no size"),
+        ("TRTBUILD_CACHE_MAX_SIZE", "much", "'much' is not a size"),
         ("TRTBUILD_REMOTES", "https://cache.example", "has no name"),
         ("TRTBUILD_REMOTES", "team=https://cache.example", "has no mode"),
         ("TRTBUILD_REMOTES", "team=x:https://cache.example", "'x' is no mode"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from trtbuild.stages.lower.dtypes import repeat_of
+from trtbuild.stages.lower.half_precision.dtypes import repeat_of
 from trtbuild.stages.lower.modules import path_of
 from trtbuild.stages.program.functional import Program
 

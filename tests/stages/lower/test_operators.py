@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trtbuild.stages.lower import operators
-from trtbuild.stages.lower.operators import OPERATORS, OVERLOADS, Result, Role, row
+from trtbuild.stages.lower.half_precision import operators
+from trtbuild.stages.lower.half_precision.operators import OPERATORS, OVERLOADS, Result, Role, row
 
 
 def _names() -> list[str]:

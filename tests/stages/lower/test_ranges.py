@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trtbuild.stages.lower.ranges import Range, ranges
+from trtbuild.stages.lower.half_precision.ranges import Range, ranges
 
 _MIN = torch.finfo(torch.float32).min
 

@@ -1,6 +1,6 @@
-"""What a lowered program is compared with the traced one by: small sizes, and the model's own weights.
+"""The points and weights at which the lower step compares a lowered program with the traced one.
 
-It is no part of a key: lowering is a function of the graph, and the comparison says whether it was done right.
+They are in no key: lowering depends on the graph alone, and the comparison only checks its result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtbuild.core.planning.expand import units
 from trtbuild.core.recipes import keys
 from trtbuild.core.values.value_ranges import ValueRange
 
-#: With more weights than this a forward pass is no small thing any more (2 GiB of float32), and nothing is compared.
+#: A model with more weight elements than this (2 GiB of float32) is not compared: a forward pass would take too long.
 _LARGEST = 1 << 29
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.model.spec import PartitionSettings, Precision, ToolchainName
+from trtbuild.core.model.spec import PartitionSettings, Precision, SourceForm, ToolchainName
 from trtbuild.core.planning.comparison import Comparison
 
 
@@ -33,7 +33,7 @@ class LowerJob:
     """
 
     program: str
-    form: str
+    form: SourceForm
     precision: Precision
     operators: tuple[str, ...] = ()
     points: tuple[tuple[int, ...], ...] = ()
@@ -49,7 +49,7 @@ class PartitionJob:
     """
 
     program: str
-    form: str
+    form: SourceForm
     settings: PartitionSettings
     toolchain: ToolchainName
     toolchain_version: str
@@ -65,7 +65,7 @@ class ConvertJob:
     """Convert `program`, a partition, to ONNX in `opset`."""
 
     program: str
-    form: str
+    form: SourceForm
     opset: int
 
 

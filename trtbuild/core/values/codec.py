@@ -63,7 +63,7 @@ def _decoded(kind: Any, data: Any) -> Any:
         return {name: _decoded(arguments[1], part) for name, part in data.items()}
     if origin is typing.Literal:
         if data not in arguments:
-            raise ValueError(f"{data!r} is none of {arguments}")
+            raise ValueError(f"{data!r} is not one of {arguments}")
         return data
     if kind in (int, float, str, bool) and type(data) is not kind and not (kind is float and type(data) is int):
         raise TypeError(f"{kind.__name__} is needed, not {data!r}")

@@ -25,7 +25,7 @@ def size_bytes(text: str) -> int:
     """``50GiB`` → bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _SIZES:
-        raise UsageError(f"{text!r} is no size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
+        raise UsageError(f"{text!r} is not a size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
     return int(float(match[1]) * _SIZES[match[2].upper()])
 
 
@@ -33,5 +33,5 @@ def age_s(text: str) -> float:
     """``30d`` → seconds."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z])", text.strip())
     if match is None or match[2].upper() not in _AGES:
-        raise UsageError(f"{text!r} is no age", hint="write a number and a unit: 30d, 12h, 90m")
+        raise UsageError(f"{text!r} is not an age", hint="write a number and a unit: 30d, 12h, 90m")
     return float(match[1]) * _AGES[match[2].upper()]

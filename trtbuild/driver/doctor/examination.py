@@ -4,7 +4,7 @@ Rules
 1. A check returns findings and never raises: what it meets is what it finds.
 2. Nothing is changed but files of its own, which it removes.
 3. A problem keeps something from working, a warning may; each has the command that mends it (`fix`).
-4. Where nothing of torch is installed that is no fault: such a machine plans, and takes what others have built.
+4. A machine without torch is not a fault: it plans, and takes packages that others have built.
 """
 
 from __future__ import annotations

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from trtbuild.core.model.spec import SourceForm
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.driver.workers.results import Context, Result
 from trtbuild.stages.trace.sources.graph_forms import Makers
 
 #: The forms of models that are such graphs (`trtbuild.stages.graphs.forms`).
-FORMS = ("onnx", "network")
+FORMS = tuple(form for form in get_args(SourceForm) if form != "program")
 
 
 def makers() -> Makers:

@@ -5,8 +5,8 @@ Rules
    shapes too. What it infers of an output is what the program says: element type, rank and sizes. What it cannot infer is
    left to the toolchain, which is asked when it parses.
 2. A difference is refused with the call that it begins at: an operator whose translation means something else.
-3. Each node takes the element types that it has, by ONNX's own table of operators: TensorRT reads a power of booleans and
-   makes something of it. Integers of another width pass, for it takes indices of both.
+3. The operands of each node have element types that ONNX defines its operator for. TensorRT's parser does not check this:
+   it accepts a power of booleans. An int32 in place of an int64 passes, because TensorRT takes indices of both.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from trtbuild.stages.program.text import target_name
 #: Element type (0: not known) and sizes (None: rank not known; None in it: a size that is not known).
 Inferred = tuple[int, tuple[int | None, ...] | None]
 
+#: The element types by their names in ONNX's schemas: ``tensor(float)``.
+_BY_NAME = {
+    f"tensor({onnx.TensorProto.DataType.Name(number).lower()})": number for number in onnx.TensorProto.DataType.values()
+}
 _INTEGERS = frozenset((onnx.TensorProto.INT32, onnx.TensorProto.INT64))
 
 _HINT = "name the operator in partition.torch_executed_ops, so that it stays in PyTorch"
@@ -65,7 +69,7 @@ def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[st
 
 
 def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping[str, Inferred]) -> None:
-    """Raise ConversionRefused where a node has operands of a type that its operator is not defined for (rule 3)."""
+    """Raise ConversionRefused for a node with an operand of a type that ONNX does not define its operator for (rule 3)."""
     elements = {name: element for name, (element, _) in inferred.items()}
     elements |= {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
     elements |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -94,12 +98,8 @@ def _taken(operator: str, operands: int, opset: int) -> tuple[frozenset[int], ..
     """The element types that each operand may have; nothing for one that is not held to any."""
     schema = onnx.defs.get_schema(operator, opset, "")
     last = len(schema.inputs) - 1
-    by_name = {
-        f"tensor({onnx.TensorProto.DataType.Name(number).lower()})": number
-        for number in onnx.TensorProto.DataType.values()
-    }
     return tuple(
-        frozenset(by_name[text] for text in schema.inputs[min(place, last)].types if text in by_name)
+        frozenset(_BY_NAME[text] for text in schema.inputs[min(place, last)].types if text in _BY_NAME)
         for place in range(operands)
     )
 

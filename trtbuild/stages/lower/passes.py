@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from trtbuild.stages.lower.attention import write_out_attention
 from trtbuild.stages.lower.checks import drop_checks
 from trtbuild.stages.lower.functionalize import functionalize
+from trtbuild.stages.lower.half_precision.precision import apply_precision
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
-from trtbuild.stages.lower.precision import apply_precision
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.unwritten import write_zeros

@@ -157,10 +157,9 @@ class At:
             kwargs = {**kwargs, "device": _NOWHERE}
         try:
             return _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
-        except (
-            NotImplementedError,
-            ZeroDivisionError,
-        ):  # the latter: of a number that is no size, as eager divides by it too
+        except NotImplementedError:
+            return self._made_of(node.meta.get("val"))
+        except ZeroDivisionError:  # a factor such as n / (n - 1), which eager computes too; sizes do not depend on it
             return self._made_of(node.meta.get("val"))
         except Exception as error:
             if getattr(node.target, "namespace", "") == "prims":  # which take numbers as tensors here, and not there

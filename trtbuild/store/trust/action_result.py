@@ -10,7 +10,7 @@ file of an entry is in its CAS, and collects what no entry names. Hence:
 3. The list of a chunked blob is an entry of its own, under `list_key` of the blob, in the same form.
 4. Paths that are neither are kept and protected, and otherwise ignored: later versions may add some.
 5. The signatures of a record (core/recipes/trust.py) are in `stdoutRaw`, which every server keeps: base64 of a JSON list.
-   What is not well-formed there is no signature, and no error: the entry of another tool has what it printed there.
+   Other text there is ignored: the entry of another tool has what that tool printed.
 6. An entry may hold the bytes of small files itself (`contents` of an output file), which saves a reader the way for them.
    They are in the CAS too, and are believed as little as what comes from there.
 """

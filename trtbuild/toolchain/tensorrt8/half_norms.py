@@ -12,7 +12,8 @@ Rules
    variance 1 and epsilon 0. The term is that for the rounded factor, so that the mean of the input comes out as it should.
 2. Where half does not hold them (a factor or term that is not finite in it, a factor that is subnormal), and of other
    parameters, the normalization stays in float32, between casts.
-3. Nodes in nested graphs stay as they are: precision leaves those in float32 (`trtbuild.stages.lower.precision`).
+3. Nodes in nested graphs stay as they are: precision leaves those in float32
+   (`trtbuild.stages.lower.half_precision.precision`).
 """
 
 from __future__ import annotations

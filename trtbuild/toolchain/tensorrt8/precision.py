@@ -1,7 +1,7 @@
 """Precision in a network that is not strongly typed (TensorRT before 9): layers compute in the types of the graph.
 
 There precision is a matter of permission: with `BuilderFlag.FP16` TensorRT may compute any layer in half precision, and
-without it none. The graph says exactly which values are float16 (`trtbuild.stages.lower.precision`); so
+without it none. The graph says exactly which values are float16 (`trtbuild.stages.lower.half_precision.precision`); so
 
 1. a graph without float16 values gets no permission: everything is computed in float32;
 2. otherwise half precision is permitted, and every layer that makes floats gets the precision and output type that its

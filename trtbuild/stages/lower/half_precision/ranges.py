@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 import torch
 import torch.utils._pytree as pytree
 
-from trtbuild.stages.lower.operators import Result, Role, Row, row
+from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, row
 
 #: Above this, neighbouring float16 numbers are more than 1 apart; bfloat16 gets the same bound.
 _COARSE = 2048.0

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import torch
 
+from trtbuild.stages.lower.half_precision.operators import EXPONENTIALS, Role, row
+from trtbuild.stages.lower.half_precision.ranges import Range, is_float32, tensors, widest_input
 from trtbuild.stages.lower.modules import path_of
-from trtbuild.stages.lower.operators import EXPONENTIALS, Role, row
-from trtbuild.stages.lower.ranges import Range, is_float32, tensors, widest_input
 
 #: The roles of operators that compute floats, in either precision.
 _COMPUTED = (Role.CONTRACTION, Role.ELEMENTWISE, Role.SCALING)
@@ -75,7 +75,7 @@ class Dtypes:
 
 
 def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> Dtypes:
-    """The dtypes of all nodes of `graph`. `found` are the ranges of `trtbuild.stages.lower.ranges`."""
+    """The dtypes of all nodes of `graph`. `found` are the ranges of `trtbuild.stages.lower.half_precision.ranges`."""
     wanted, as_is = _wanted_in_float32(graph, found)
     half: set[torch.fx.Node] = set()
     dtypes = Dtypes(half, owned, as_is, found)

@@ -1,4 +1,4 @@
-"""The casts that put the decisions of `trtbuild.stages.lower.dtypes` into the graph.
+"""The casts that put the decisions of `trtbuild.stages.lower.half_precision.dtypes` into the graph.
 
 Rules
 1. One cast per value, dtype and repeated module that reads it; readers in one module share it.
@@ -16,11 +16,11 @@ import operator
 
 import torch
 
-from trtbuild.stages.lower.dtypes import Dtypes, repeat_of, role_of
+from trtbuild.stages.lower.half_precision.dtypes import Dtypes, repeat_of, role_of
+from trtbuild.stages.lower.half_precision.operators import Role
+from trtbuild.stages.lower.half_precision.ranges import Range, is_float32, tensors
 from trtbuild.stages.lower.modules import common_stack, set_stack, stack_of
-from trtbuild.stages.lower.operators import Role
 from trtbuild.stages.lower.propagate import propagate, refresh
-from trtbuild.stages.lower.ranges import Range, is_float32, tensors
 from trtbuild.stages.program.text import target_name
 
 _cast = torch.ops.aten._to_copy.default
@@ -115,5 +115,5 @@ class Casts:
             if is_governed and tensor.dtype is not wanted:
                 raise TypeError(
                     f"{target_name(node.target)} gives {tensor.dtype} where precision decided {wanted}: "
-                    "its row in trtbuild/stages/lower/operators.py is wrong"
+                    "its row in trtbuild/stages/lower/half_precision/operators.py is wrong"
                 )

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import torch
 
-from trtbuild.stages.lower.casts import Casts
-from trtbuild.stages.lower.dtypes import decide
-from trtbuild.stages.lower.ranges import ranges
+from trtbuild.stages.lower.half_precision.casts import Casts
+from trtbuild.stages.lower.half_precision.dtypes import decide
+from trtbuild.stages.lower.half_precision.ranges import ranges
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 

@@ -30,7 +30,7 @@ class Role(enum.Enum):
 
 
 class Result(enum.Enum):
-    """What is known of an operator's result; `trtbuild.stages.lower.ranges` computes with it."""
+    """What is known of an operator's result; `trtbuild.stages.lower.half_precision.ranges` computes with it."""
 
     FITS = "fits half's range whatever comes in"
     FOLLOWS = "fits where the inputs fit"

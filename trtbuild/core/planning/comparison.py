@@ -55,8 +55,10 @@ def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Co
 
 
 def _points(model: Model, shapes: ShapePlan) -> dict[str, tuple[int, ...]]:
-    """The smallest sizes that the trace was proven at, and those a step above: what was decided by a size of 1, by a
-    remainder or by equal sizes comes out differently there."""
+    """The smallest sizes that the trace was proven at, and one step above them.
+
+    A pass that depended on a size of 1, on a remainder or on two equal sizes gives other numbers at the second point.
+    """
     smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
     above = tuple(
         min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)

@@ -63,8 +63,8 @@ def inputs_of(step: Step) -> Iterator[Needed]:
 
 def weights_of(step: Step) -> list[str]:
     """The weights that a step's worker reads, by SHA-256: those of an engine, and those that lowering is compared with."""
-    told = step.job.comparison if isinstance(step.job, LowerJob) else step.job
-    return [weight.sha256 for weight in told.weights] if isinstance(told, Comparison | EngineJob) else []
+    reader = step.job.comparison if isinstance(step.job, LowerJob) else step.job
+    return [weight.sha256 for weight in reader.weights] if isinstance(reader, Comparison | EngineJob) else []
 
 
 def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:

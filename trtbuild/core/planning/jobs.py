@@ -19,8 +19,7 @@ from trtbuild.core.planning.comparison import Comparison
 
 @dataclass(frozen=True)
 class WeightHeads:
-    """A trace's part of its job that planning knows: name, dtype and shape of each tensor of the weights file, if there is
-    one."""
+    """The part of a trace job that planning knows: name, dtype and shape of each tensor of the weights file, if any."""
 
     weights: tuple[tuple[str, str, tuple[int, ...]], ...] | None = None
 

@@ -94,7 +94,7 @@ def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
 def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool) -> Ran:
     started = time.monotonic()
     if not isinstance(step.job, WeightHeads):
-        raise AssertionError("a trace is told of weights")
+        raise AssertionError("the job of a trace step has the heads of its weights")
     reply = call(pool, "trace", trace_job(plan, step.job))
     found = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
     changed = look.look_again(found)

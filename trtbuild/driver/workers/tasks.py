@@ -22,7 +22,7 @@ from trtbuild.driver.workers.results import Context, PT2Job, Reply, Result
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.verify.job import VerifyJob
 
-#: The form of a model that is a program of PyTorch, which is every form where nothing else is said.
+#: The form of a PyTorch program. A job without a form is about a program.
 _PROGRAM = "program"
 
 

@@ -5,7 +5,7 @@
 3. An average by a divisor of one's own, which ONNX's AveragePool has not.
 4. Repeating each element a dynamic number of times: the copies come to stand at another axis.
 5. The mean of what is scattered, which ONNX's ScatterElements has not.
-6. The angle of a point (atan2): the translation divides, and a negative zero below turns the quotient's sign round.
+6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Rules
 1. Both are run once, on the same inputs. A difference of `TIMES` the tolerance of `trtbuild verify` is no rounding: the
    passes have made another model. What is less is left to `trtbuild verify`.
-2. Every value inside the lowered program has the dtype and sizes that it is said to have. An operator of which torch says
-   another type than it gives is the model's if the model calls it, and a fault of a pass if not.
+2. Every value inside the lowered program has the dtype and sizes that torch says it has. Where an operator gives another
+   type, the model gets the error if its traced program shows the same; otherwise a pass is at fault.
 3. A number that half precision cannot hold is the model's: the error names the other precisions.
 4. Where the traced program itself fails on random inputs nothing is compared.
 """
@@ -71,11 +71,13 @@ def refuse_another_model(
         if precision != "float32":
             range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
             raise SourceError(
-                f"in {precision} output {number} of the model is another: {said}, at {at.name}",
+                f"output {number} of the model is different in {precision}: {said}, at {at.name}",
                 code="precision",
                 hint=f"set precision: {range_}float32",
             )
-        raise InconsistentShapes(f"lower has made another model: output {number} has {said} at {at.name}")
+        raise InconsistentShapes(
+            f"the lowered program computes something else: output {number} has {said} at {at.name}"
+        )
 
 
 def _gives_wrong_type(operator: Any, traced: Program, weights: Sequence[torch.Tensor], at: Compared) -> bool:

@@ -4,13 +4,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: build test lint fuzz docs site screens bench clean
+.PHONY: build check test lint fuzz docs site screens bench clean
 
 build: $(READY)
 	$(BIN)/trtbuild build
 
+# Two processes take a file of tests at a time, in the order of tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
+
+# The tests that build nothing and need no torch: what to run after each change.
+check: lint
+	$(PYTEST) tests/core tests/manifest tests/driver/configuration
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -90,7 +90,8 @@ def run(
         killer.start()
         try:
             assert process.stdout is not None
-            stdout = process.stdout.read()
+            with process.stdout as stream:
+                stdout = stream.read()
             process.wait()
             wall_s = time.perf_counter() - started
             after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -27,7 +27,7 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.nginx import Nginx, running
 from benchmarks.session import Session
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import Everyone
+from trtbuild.core.recipes.trust import TrustAll
 from trtbuild.driver.project.wiring import open_remote
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.transports.settings import RemoteSettings
@@ -81,7 +81,7 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
 
 
 def _pull(place: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> None:
-    remote = open_remote(RemoteSettings("team", server.url), Everyone())
+    remote = open_remote(RemoteSettings("team", server.url), TrustAll())
     local = LocalStore(place)
     try:
         with local.session():

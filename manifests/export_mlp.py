@@ -1,4 +1,4 @@
-"""Makes manifests/programs/mlp.pt2, as somebody who exports a program elsewhere would. Run it with python."""
+"""Export manifests/programs/mlp.pt2, an example of a program that was exported without trtbuild. Run it with python."""
 
 from pathlib import Path
 

@@ -1,5 +1,7 @@
-"""Makes manifests/programs/digits.onnx (with its data beside it) and manifests/programs/words.ts, as somebody who exports
-models elsewhere would. Run it with python."""
+"""Export manifests/programs/digits.onnx (with a file of its weights) and manifests/programs/words.ts.
+
+They are examples of models that were exported without trtbuild. Run it with python.
+"""
 
 import io
 import zipfile
@@ -14,7 +16,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 class Digits(nn.Module):
-    """Ten classes from an image of any batch."""
+    """Ten class probabilities for each image of a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +28,7 @@ class Digits(nn.Module):
 
 
 class Words(nn.Module):
-    """Weighs words against one another: two dynamic dims, and outputs of two kinds."""
+    """Classes and word weights of a sentence: two dynamic dims and two outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,14 +57,17 @@ def main() -> None:
     )
     model = onnx.load(PROGRAMS / "digits.onnx", load_external_data=False)
     for node in model.graph.node:
-        node.ClearField("metadata_props")  # stack traces, with the paths of whoever exported it
+        node.ClearField("metadata_props")  # stack traces, which contain paths of this machine
     onnx.save(model, PROGRAMS / "digits.onnx")
     script = io.BytesIO()
     torch.jit.save(torch.jit.script(Words().eval()), script)
-    with zipfile.ZipFile(script) as whole, zipfile.ZipFile(PROGRAMS / "words.ts", "w", zipfile.ZIP_STORED) as kept:
-        for entry in whole.infolist():
-            if not entry.filename.endswith(".debug_pkl"):  # paths of whoever exported it
-                kept.writestr(entry, whole.read(entry))
+    with (
+        zipfile.ZipFile(script) as script_file,
+        zipfile.ZipFile(PROGRAMS / "words.ts", "w", zipfile.ZIP_STORED) as kept,
+    ):
+        for entry in script_file.infolist():
+            if not entry.filename.endswith(".debug_pkl"):  # it contains paths of this machine
+                kept.writestr(entry, script_file.read(entry))
 
 
 if __name__ == "__main__":

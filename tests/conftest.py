@@ -1,4 +1,4 @@
-"""Fixtures that several folders share: running the real command line on a real project."""
+"""Fixtures for several folders: the real command line in a real project."""
 
 from __future__ import annotations
 
@@ -19,29 +19,65 @@ from typing import Any
 import pytest
 
 from tests.store.remote.nginx import Nginx, running
-from tests.warm import command_line as with_servers
+from tests.warm import command_line as warm_command_line
 from tests.warm.servers import servers
 from trtbuild.driver import configuration
 from trtbuild.driver.workers import pool
 
-# Whoever runs the tests has a configuration and keys of their own: none of it counts here, and nothing is added to it.
-_OWN = tempfile.mkdtemp(prefix="trtbuild-tests-")
-atexit.register(shutil.rmtree, _OWN, ignore_errors=True)
-os.environ.update(XDG_CONFIG_HOME=f"{_OWN}/config", XDG_STATE_HOME=f"{_OWN}/state")
+# The user's configuration and keys have no effect on the tests, and the tests do not change them.
+_CONFIGURATION = tempfile.mkdtemp(prefix="trtbuild-tests-")
+atexit.register(shutil.rmtree, _CONFIGURATION, ignore_errors=True)
+os.environ.update(XDG_CONFIG_HOME=f"{_CONFIGURATION}/config", XDG_STATE_HOME=f"{_CONFIGURATION}/state")
 for _variable in (*configuration.VARIABLES, "TRTBUILD_CONFIG"):
     os.environ.pop(_variable, None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # a shell's background job ignores Ctrl-C, and so would the builds that tests interrupt
+    # In the background job of a shell, Ctrl-C is ignored. The builds that tests interrupt must not inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+#: The slowest files, the slowest first. If two processes begin with them, both end at about the same time.
+SLOWEST = (
+    "driver/verification/test_models.py",
+    "driver/in_program/test_compiling.py",
+    "driver/test_incremental.py",
+    "driver/test_sources.py",
+    "driver/in_program/test_dynamo.py",
+    "test_null_build.py",
+    "driver/outputs/test_pt2.py",
+    "driver/in_program/test_saving.py",
+    "driver/test_incremental_equals_fresh.py",
+    "examples/test_packages.py",
+    "stages/program/test_guard.py",
+    "driver/test_loader_variables.py",
+    "guide/test_settings.py",
+    "guide/test_ahead_of_time.py",
+    "driver/test_rebuilding.py",
+    "driver/test_transfer.py",
+    "driver/test_value_ranges.py",
+    "docs/test_make.py",
+    "driver/test_differences.py",
+    "cli/test_terminal.py",
+    "faults/test_kills.py",
+    "driver/test_faults.py",
+    "driver/test_two_builds.py",
+    "messages/test_models.py",
+    "driver/test_user_code.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files of `SLOWEST` first. The tests of a file keep their order."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @dataclass
 class CommandLine:
-    """`trtbuild` in a project, as a user runs it: another process.
+    """`trtbuild` in a project, in another process, as a user runs it.
 
-    Its workers are copies of one that has loaded torch (`tests.warm`), unless they are to be `cold`, or variables are given
-    that would tell the difference.
+    Its workers are forked from a process that has loaded torch (`tests.warm`). They are new processes if `cold` is True, or
+    if the environment has variables that only a new process reads.
     """
 
     project: Path
@@ -60,14 +96,10 @@ class CommandLine:
     def run(
         self, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 240
     ) -> subprocess.CompletedProcess[str]:
-        """Run and return what came of it."""
+        """Run and return the completed process."""
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), **self.environment, **(environment or {})}
-        start = ["-m", "trtbuild.cli.main"]
-        folder = None if self.cold else servers.folder_for(variables)
-        if folder is not None:
-            start = [with_servers.__file__, folder]
         return subprocess.run(
-            [sys.executable, *start, *arguments],
+            [sys.executable, *servers.start("trtbuild.cli.main", variables, cold=self.cold), *arguments],
             cwd=self.project,
             env=variables,
             capture_output=True,
@@ -79,13 +111,13 @@ class CommandLine:
 
 @pytest.fixture(autouse=True, scope="session")
 def _workers_of_this_process() -> None:
-    """What tests build in this process gets its workers in the same way."""
-    with_servers.replace_command(pool, lambda: servers.folder_for(os.environ))
+    """Use forked workers for builds in this process, too."""
+    warm_command_line.replace_command(pool, lambda: servers.folder_for(os.environ))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """A test with the mark `cold_workers`, and the fixtures that are made for it, get workers as users get them."""
+    """Start new workers, as for users, in tests with the mark `cold_workers` and in the fixtures that they create."""
     off = servers.off
     servers.off = off or item.get_closest_marker("cold_workers") is not None
     try:
@@ -107,14 +139,14 @@ def step(document: Any, identifier: str) -> Any:
 
 @pytest.fixture
 def command_line(tmp_path: Path) -> CommandLine:
-    """An empty project with a cache of its own."""
+    """An empty project with its own cache."""
     (tmp_path / "project").mkdir()
     return CommandLine(tmp_path / "project", tmp_path / "cache")
 
 
 @dataclass(frozen=True)
 class BuiltExamples:
-    """The example manifests, built. `document` is what ``trtbuild build --json`` said."""
+    """The example manifests, built. `document` is the output of ``trtbuild build --json``."""
 
     project: Path
     cache: Path
@@ -131,9 +163,9 @@ class BuiltExamples:
 
 @pytest.fixture(scope="session")
 def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
-    """A copy of manifests/, built once per test run, whatever the number of its processes.
+    """A copy of manifests/, built once per test run, also if the run has several processes.
 
-    ``$TRTBUILD_TEST_CACHE`` is a cache directory that is kept and used again.
+    If ``$TRTBUILD_TEST_CACHE`` names a directory, it is the cache, and it is kept for later runs.
     """
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -150,13 +182,13 @@ def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
 
 @pytest.fixture(scope="session")
 def nginx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
-    """The real nginx with the documentation's recipe."""
+    """A real nginx with the configuration from the documentation."""
     with running(tmp_path_factory.mktemp("nginx")) as server:
         yield server
 
 
 @pytest.fixture
 def nginx(nginx_server: Nginx) -> Nginx:
-    """The real nginx, with no entries."""
+    """A real nginx without entries."""
     nginx_server.empty()
     return nginx_server

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm.servers import servers
 from trtbuild import null_build
 
 MANIFEST = """\
@@ -55,11 +56,11 @@ class Project:
 
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
         """What the script says on standard output, and whether the null build said it."""
-        script = Path(sys.executable).parent / "trtbuild"
+        variables = {**self.environment, **environment}
         done = subprocess.run(
-            [sys.executable, "-X", "importtime", script, "build", *arguments],
+            [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), "build", *arguments],
             cwd=self.root,
-            env={**self.environment, **environment},
+            env=variables,
             capture_output=True,
             text=True,
             timeout=240,
@@ -250,7 +251,7 @@ def test_an_answer_ends_when_a_trusted_key_does(monkeypatch: pytest.MonkeyPatch)
         "arguments": ["build"],
         "interpreter": null_build.interpreter(),
         "own": null_build.own_variables(),
-        "looks": null_build.looks(),
+        "looks": null_build.output_settings(),
         "variables": {},
     }
     for until_s, stands in ((None, True), (2000.0, True), (1000.0, False), (999.0, False)):

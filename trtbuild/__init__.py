@@ -1,9 +1,11 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
 In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory, and
-`trtbuild.save` writes what it returns; ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2``
-file work, too (docs/in-a-program.md). Importing this costs nothing: every command begins with it. Names are looked up when
-they are used, and torch is told of the operator of ``.pt2`` files when it is there.
+`trtbuild.save` writes the result as files. ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a
+``.pt2`` file also work (docs/in-a-program.md).
+
+Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
+of ``.pt2`` files is registered as soon as torch has been imported.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from trtbuild.driver.packages.loading import load as load
     from trtbuild.driver.running.triton_model import TritonPythonModel as TritonPythonModel
 
-#: What a program may use → the module that has it.
+#: Public name → the module that defines it.
 _PUBLIC = {
     "Input": "trtbuild.driver.in_program.inputs",
     "TritonPythonModel": "trtbuild.driver.running.triton_model",
@@ -44,7 +46,7 @@ def __dir__() -> list[str]:
 
 
 class _AfterTorch:
-    """A finder that finds nothing: it has `_tell_torch` called when torch has been imported, whoever imports it."""
+    """An import hook that calls `_register_operator` after the first import of torch. It finds no modules itself."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -53,7 +55,7 @@ class _AfterTorch:
         others = [finder for finder in sys.meta_path if finder is not _AfterTorch]
         found = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)
-        loader: Any = getattr(spec, "loader", None)  # this one alone: to look for torch is not to import it
+        loader: Any = getattr(spec, "loader", None)  # changed on this spec only: find_spec("torch") may import nothing
         if loader is not None and hasattr(loader, "exec_module"):
             execute = loader.exec_module
 
@@ -62,14 +64,14 @@ class _AfterTorch:
                 if _AfterTorch in sys.meta_path:
                     sys.meta_path.remove(_AfterTorch)
                 execute(module)
-                _tell_torch()
+                _register_operator()
 
             loader.exec_module = exec_module
         return spec
 
 
-def _tell_torch() -> None:
-    """Register the operator of `.pt2` files. What goes wrong is said when a file needs it."""
+def _register_operator() -> None:
+    """Register the operator of `.pt2` files with torch. A failure is a warning, because most programs load no such file."""
     try:
         from trtbuild.driver.packages.engine_operator import register
 
@@ -83,4 +85,4 @@ def _tell_torch() -> None:
 if "torch" not in sys.modules:
     sys.meta_path.insert(0, _AfterTorch)
 elif hasattr(sys.modules["torch"], "library"):
-    _tell_torch()
+    _register_operator()

@@ -1,4 +1,4 @@
-"""The console script, and ``python -m trtbuild``: the null build first, then the whole program."""
+"""The console script, and ``python -m trtbuild``: tries the null build first, then runs the whole program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtbuild import null_build
 
 
 def main() -> None:
-    """Exit codes: docs/terminal.md."""
+    """Run the command line and exit. The exit codes are in docs/terminal.md."""
     try:
         status = null_build.answer(sys.argv[1:])
     except KeyboardInterrupt:

@@ -1,41 +1,41 @@
-"""Every exception of trtbuild, by whose fault it is.
+"""All exceptions of trtbuild, grouped by the cause of the error.
 
-    TrtbuildError
-    ├── UsageError               exit 2: found before any work
-    │   ├── ManifestErrors       one or more problems of manifests (`problems`)
-    │   ├── ConfigurationError   the user's or CI's configuration: remotes, keys, policy
-    │   ├── LockFileError        trtbuild.lock cannot be read, or contradicts the manifest
-    │   └── EnvironmentFault     something that must be installed or allowed on this machine
-    │       ├── ToolchainMissing    a toolchain or torch is not installed
-    │       └── TargetUnsupported   no toolchain here builds for the target
-    ├── FrozenError              exit 3: `--frozen`, and something is missing
-    ├── SourceError              exit 1: the user's model (import, call, export, freezing, weights)
-    ├── ConversionRefused        exit 1: a piece that no converter or parser takes
-    ├── ToolchainError           exit 1: the compiler refused or died
-    ├── VerificationFailed       exit 1: what was built is not what PyTorch computes
-    ├── PackageError             exit 1: a package cannot be loaded, or a call does not fit it
-    │   ├── PackageMissing          there is no package
-    │   ├── PackageDamaged          truncated, altered, or no package's index
-    │   ├── LinkRefused             a symbolic link in it leads out of it, and nobody has said that such links are followed
-    │   ├── PackageTooNew           of a format that this trtbuild does not know
-    │   ├── NoFittingTarget         for other GPUs, another TensorRT or another platform; or it has no reference program
-    │   ├── CallRefused             what a loaded package was called with does not fit it (a ValueError too)
-    │   └── EngineError             TensorRT refuses to load or run an engine; the text has its words
-    ├── InternalError            exit 1: a bug of trtbuild
-    │   └── InconsistentShapes      a step has left other sizes or types than the traced model has; nothing is kept
-    └── StoreError               exit 1, or a miss where a miss is right
-        ├── BlobMissing             named, but not there
-        ├── EntryCorrupt            there, but not what its name says
-        ├── RecordUntrusted         there, and nobody who is trusted vouches for it
-        ├── BundleRefused           a file that is to be imported is cut off, altered, or no bundle
-        ├── StoreUnavailable        the place itself cannot be used (permissions, full disk, newer format)
-        └── RemoteFault             a remote did not do what was asked; by itself never the end of a build
-            ├── RemoteRefused          credentials or permission: asking again does not help
-            ├── RemoteDown             out of reach, too slow, broken off, an error of the server
-            ├── RemoteFull             it takes nothing that large, or nothing more
-            └── RemoteLied             what it sent is not what was asked for
+* TrtbuildError, the base class
+  * UsageError, exit 2: found before any work
+    * ManifestErrors: one or more problems of manifests (`problems`)
+    * ConfigurationError: the user's or CI's configuration: remotes, keys, policy
+    * LockFileError: trtbuild.lock cannot be read, or contradicts the manifest
+    * EnvironmentFault: something that must be installed or allowed on this machine
+      * ToolchainMissing: a toolchain or torch is not installed
+      * TargetUnsupported: no toolchain here builds for the target
+  * FrozenError, exit 3: `--frozen`, and something is missing
+  * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
+  * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
+  * ToolchainError, exit 1: the compiler refused a network, or its process died
+  * VerificationFailed, exit 1: the results of a build differ from those of PyTorch
+  * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
+    * PackageMissing: there is no package
+    * PackageDamaged: it is truncated or altered, or has no valid index
+    * LinkRefused: a symbolic link leads out of it, and following such links was not allowed
+    * PackageTooNew: its format is newer than this version of trtbuild
+    * NoFittingTarget: it is for other GPUs, TensorRT versions or platforms, or has no reference program
+    * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
+    * EngineError: TensorRT refuses to load or run an engine; the text has TensorRT's message
+  * InternalError, exit 1: a bug of trtbuild
+    * InconsistentShapes: the output of a step has other sizes or types than the traced model; it is not kept
+  * StoreError, exit 1, or handled as a miss
+    * BlobMissing: a record names a blob that is not in the store
+    * EntryCorrupt: the content of an entry does not match its name
+    * RecordUntrusted: a record without a signature of a trusted key
+    * BundleRefused: a file for import is truncated, altered, or not a bundle
+    * StoreUnavailable: the store cannot be used (permissions, full disk, newer format)
+    * RemoteFault: a request to a remote failed; this alone never ends a build
+      * RemoteRefused: credentials or permission: a retry does not help
+      * RemoteDown: unreachable, too slow, connection lost, or an error of the server
+      * RemoteFull: the object is too large, or the remote has no space
+      * RemoteLied: the content of the response is not what was requested
 
-An error says what, where (`file`, `line`, `column`), what is allowed and what to do next (`hint`).
+The text of an error states the problem, the place (`file`, `line`, `column`), the allowed values, and what to do (`hint`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from typing import Any
 
 
 class TrtbuildError(Exception):
-    """Base of all errors that a user is shown without a traceback."""
+    """Base class of all errors that are shown to the user without a traceback."""
 
     exit_code = 1
 
@@ -65,12 +65,12 @@ class TrtbuildError(Exception):
         self.line = line
         self.column = column
         self.hint = hint
-        #: What the worker printed while it met this, and the file that keeps it (relative to the project).
+        #: The output of the worker that raised the error, and the path of its log file, relative to the project.
         self.worker_log = ""
         self.log_file: str | None = None
 
     def where(self) -> str:
-        """``file:line:column`` as far as it is known, else the empty string."""
+        """The place as ``file:line:column``, without the unknown parts; empty if no part is known."""
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
 
     def __str__(self) -> str:
@@ -82,14 +82,14 @@ class TrtbuildError(Exception):
 
 
 class UsageError(TrtbuildError):
-    """A wrong command line, manifest or machine; found before any work."""
+    """An error in the command line, a manifest or the machine, found before any work."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One problem of a manifest, at a place."""
+    """One problem of a manifest. `line` and `column` count from 1."""
 
     file: str
     line: int
@@ -103,7 +103,7 @@ class Problem:
 
 
 class ManifestErrors(UsageError):
-    """All problems of all manifests that were read, at once (`problems`, in file and line order)."""
+    """All problems of all manifests that were read. `problems` are in the order of files and lines."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.text)))
@@ -115,11 +115,11 @@ class ManifestErrors(UsageError):
 
 
 class ConfigurationError(UsageError):
-    """The user's or CI's configuration (a file, or a variable of the environment) cannot be read."""
+    """The configuration of the user or of CI (a file, or an environment variable) is not valid."""
 
 
 class ConfigurationErrors(ConfigurationError):
-    """All problems of a configuration, at once (`problems`)."""
+    """All problems of a configuration, as `problems`."""
 
     def __init__(self, problems: Sequence[ConfigurationError]) -> None:
         self.problems = tuple(problems)
@@ -131,23 +131,23 @@ class ConfigurationErrors(ConfigurationError):
 
 
 class LockFileError(UsageError):
-    """``trtbuild.lock`` cannot be read, or says something else than the manifest."""
+    """``trtbuild.lock`` cannot be read, or contradicts the manifest."""
 
 
 class EnvironmentFault(UsageError):
-    """This machine lacks something, or forbids something."""
+    """This machine lacks something that is needed, or does not allow it."""
 
 
 class ToolchainMissing(EnvironmentFault):
-    """A toolchain, or torch, is not installed; the hint is the pip command."""
+    """A toolchain, or torch, is not installed. The hint is the pip command that installs it."""
 
 
 class TargetUnsupported(EnvironmentFault):
-    """No toolchain on this machine builds for a target that was asked for."""
+    """No toolchain on this machine can build for a requested target."""
 
 
 class FrozenError(TrtbuildError):
-    """`--frozen`, and something would have to be built. `warnings` say why it was perhaps not found."""
+    """Something would have to be built, and `--frozen` was given. `warnings` are possible reasons why it was not found."""
 
     exit_code = 3
 
@@ -157,7 +157,8 @@ class FrozenError(TrtbuildError):
 
 
 class SourceError(TrtbuildError):
-    """The user's model cannot be imported, called, exported or trusted. `code` names the rule that it broke."""
+    """The user's model cannot be imported, called or exported, or its export is not reliable. `code` names the broken
+    rule."""
 
     def __init__(
         self,
@@ -173,9 +174,9 @@ class SourceError(TrtbuildError):
 
 
 class ConversionRefused(TrtbuildError):
-    """A piece of a graph has no translation, or the toolchain's parser refuses it.
+    """A piece of a graph has no conversion, or the toolchain's parser refuses it.
 
-    `nodes` are the indexes of the refused nodes among the piece's call_function nodes, as far as they are known.
+    `nodes` are the indexes of the refused nodes among the piece's call_function nodes; empty if they are not known.
     """
 
     def __init__(self, text: str, *, hint: str | None = None, nodes: Sequence[int] = ()) -> None:
@@ -184,8 +185,9 @@ class ConversionRefused(TrtbuildError):
 
 
 class ToolchainError(TrtbuildError):
-    """The compiler refused a network, or its process died. `log` is all that the library said, line by line; `nodes` are
-    the names of ONNX nodes that it refused."""
+    """The compiler refused a network, or its process died.
+
+    `log` are the lines of the library's log. `nodes` are the names of the refused ONNX nodes."""
 
     def __init__(self, text: str, *, hint: str | None = None, log: Sequence[str] = ()) -> None:
         super().__init__(text, hint=hint)
@@ -194,7 +196,7 @@ class ToolchainError(TrtbuildError):
 
 
 class PackageError(TrtbuildError):
-    """A package cannot be loaded or run."""
+    """A package cannot be loaded, or a call does not fit it."""
 
 
 class PackageMissing(PackageError):
@@ -202,19 +204,19 @@ class PackageMissing(PackageError):
 
 
 class PackageDamaged(PackageError):
-    """A package is truncated or altered, or has no valid index. Nothing of it was deserialized or run."""
+    """A package is truncated or altered, or has no valid index. No part of it was deserialized or run."""
 
 
 class LinkRefused(PackageError):
-    """A symbolic link in a package leads out of it. Nothing behind it was read."""
+    """A symbolic link in a package leads out of it. The link was not followed."""
 
 
 class PackageTooNew(PackageError):
-    """A package of a newer format than this trtbuild reads."""
+    """A package has a newer format than this version of trtbuild can read."""
 
 
 class NoFittingTarget(PackageError):
-    """A package has nothing that runs on the device that was found or named."""
+    """A package has no target that runs on the selected device."""
 
 
 class CallRefused(PackageError, ValueError):
@@ -222,15 +224,15 @@ class CallRefused(PackageError, ValueError):
 
 
 class EngineError(PackageError):
-    """TensorRT, or CUDA, refuses to load or run an engine. The text has its words."""
+    """TensorRT or CUDA refuses to load or run an engine. The text has the library's message."""
 
 
 class VerificationFailed(TrtbuildError):
-    """What was built is not what PyTorch computes, or could not be compared with it."""
+    """The results of a build differ from those of PyTorch, or could not be compared with them."""
 
 
 class StoreError(TrtbuildError):
-    """Something about the store."""
+    """An error of the store."""
 
 
 class BlobMissing(StoreError):
@@ -238,34 +240,34 @@ class BlobMissing(StoreError):
 
 
 class EntryCorrupt(StoreError):
-    """An entry is there, but is not what its name says; it was moved to quarantine."""
+    """The content of an entry does not match its name. The entry was moved to the quarantine."""
 
 
 class StoreUnavailable(StoreError):
-    """The store's place cannot be used: permissions, a full disk, a newer format."""
+    """The store cannot be used: permissions, a full disk, or a newer format."""
 
 
 class RecordUntrusted(StoreError):
-    """A record is there, and no signature on it counts. The text says why not."""
+    """A record has no trusted signature. The text has the reason."""
 
 
 class BundleRefused(StoreError):
-    """A file that is to be imported is cut off, altered, or no bundle. Nothing of it was used."""
+    """A file for import is truncated, altered, or not a bundle. No part of it was used."""
 
 
 class RemoteFault(StoreError):
-    """A remote did not do what was asked of it. The text names no secret."""
+    """A request to a remote failed. The text contains no secrets."""
 
 
 class RemoteRefused(RemoteFault):
-    """The remote refuses this user (401, 403, 405, a redirect elsewhere): asking again does not help."""
+    """The remote refuses this user (401, 403, 405, a redirect to another host). A retry does not help."""
 
 
 class RemoteDown(RemoteFault):
-    """The remote is out of reach, too slow, broke off, or met an error of its own.
+    """The remote is unreachable or too slow, lost the connection, or has an internal error.
 
-    `may_pass` says whether asking again soon may help (a reset, 429, 5xx), as it hardly does after a time-out or where
-    there is no such host. `retry_after_s` is what the remote asked for.
+    `may_pass` is whether a retry may help soon: true after a reset, 429 or 5xx, false after a time-out or for an unknown
+    host. `retry_after_s` is the delay that the remote asked for, in seconds.
     """
 
     def __init__(
@@ -277,15 +279,15 @@ class RemoteDown(RemoteFault):
 
 
 class RemoteFull(RemoteFault):
-    """The remote takes nothing that large (413), or nothing more (507)."""
+    """The object is too large for the remote (413), or the remote has no space (507)."""
 
 
 class RemoteLied(RemoteFault):
-    """What the remote sent has a wrong length, a wrong digest, or is nothing that was asked for (a page of HTML)."""
+    """The remote's response has a wrong length or digest, or is something else than requested (an HTML page)."""
 
 
 class InternalError(TrtbuildError):
-    """A bug of trtbuild. The text has the traceback."""
+    """A bug of trtbuild. The text contains the traceback."""
 
     def __init__(
         self, text: str, *, hint: str | None = "this is a bug of trtbuild: please report it", **place: Any
@@ -294,10 +296,9 @@ class InternalError(TrtbuildError):
 
 
 class InconsistentShapes(InternalError):
-    """What a step has left does not have the sizes or types of what was traced. Nothing of it is kept.
+    """The output of a step has other sizes or types than the traced program. It is not kept.
 
-    The rule is in docs/keys.md; `trtbuild.stages.program.guard` and `trtbuild.toolchain.compiling.declared` hold the steps
-    to it.
+    docs/keys.md has the rule. `trtbuild.stages.program.guard` and `trtbuild.toolchain.compiling.declared` check it.
     """
 
     def __init__(
@@ -305,8 +306,8 @@ class InconsistentShapes(InternalError):
         text: str,
         *,
         hint: str
-        | None = "nothing was kept, for an engine would have been wrong: please report it, with the model. Until "
-        "then `partition: {torch_executed_ops: [OPERATOR]}` may keep the operator in PyTorch",
+        | None = "no result was kept, because the engine would be wrong: please report it, with the model. Until "
+        "it is fixed, `partition: {torch_executed_ops: [OPERATOR]}` may keep the operator in PyTorch",
         **place: Any,
     ) -> None:
         super().__init__(text, hint=hint, **place)

@@ -1,31 +1,33 @@
-"""The null build: a ``trtbuild build`` that has nothing to do costs about what starting Python costs.
+"""The null build: if a ``trtbuild build`` has nothing to do, it takes hardly longer than starting Python.
 
-A build after which everything was up to date leaves a *standing*: all that its answer depends on, and the answer
-(`trtbuild.driver.up_to_date.snapshot` writes it). The next call of the same command line compares that with `os.stat`
-alone, and gives the answer again. Whatever is not certain falls through to the whole program, which is always right.
+A build that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
+(`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
+`os.stat` only, and prints the output again. If any check fails, the whole program runs, which is always right.
 
 Rules
-1. Nothing but the standard library is imported here, and of that little: sys, os, time, json and binascii, and hashlib
-   where an environment variable has to be compared.
-2. One standing for each command line: its name is a checksum of the working directory and the arguments, which are in it
-   in full and compared. So no flag has to be understood here; what a misread ``-C`` finds is no standing of this call.
-3. Compared are: this format, the interpreter (version, prefix, ``sys.path``), the environment variables that a trace has
-   read and those that trtbuild goes by, how the answer is to look, the day on which the first trusted key expires, and
-   below the project or elsewhere
+1. This module imports only a few modules of the standard library: sys, os, time, json and binascii, and hashlib if it has
+   to compare an environment variable that may be a secret.
+2. Each command line has its own snapshot. The file's name is a checksum of the working directory and the arguments. The
+   file also contains both in full, and they are compared. So this module does not have to understand any flag, and a ``-C``
+   that it reads wrongly cannot lead to the snapshot of another call.
+3. These values are compared: the format, the interpreter (version, prefix, ``sys.path``), the environment variables that a
+   trace has read, and those that trtbuild uses. Also the settings of the output (such as colours), and the day on which the
+   first trusted key expires. These files are compared, inside the project and elsewhere:
    * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration, manifests, weights, every
      file that a trace has read, and every file of every output;
-   * by times and inode: every directory that was listed, those of ``sys.path`` (an installation changes them) and the
-     one where manifests are looked for;
-   * links by where they point, what must not be there, what must be a directory, and that the cache is the same one.
-4. An identity is written down only for content that was looked at while the file had it, and only if the file's times
-   were older than its file system's clock can tell apart: a later edit cannot have the same identity.
-5. A standing is deletable at any time, and replaced whole. One that cannot be read is none.
-6. The cache's entries are not looked at, and no remote is asked: as with make, what is in place stays in place when what
-   it came from is collected.
-7. Values of variables may be secrets (a signing key, a password in a URL): a standing holds their digests.
+   * by times and inode: every directory that was listed, the directories of ``sys.path`` (an installation changes them),
+     and the directory that is searched for manifests;
+   * links by their targets; paths that must not exist; paths that must be directories; and the cache, which must be the
+     same.
+4. The identity of a file is recorded only if its content was read while the file had this identity, and only if the file's
+   times are older than the resolution of its file system's clock. So a later edit cannot have the same identity.
+5. A snapshot can be deleted at any time, and is replaced as a whole. One that cannot be read is ignored.
+6. Entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache entries that it
+   was made from are deleted.
+7. Values of variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests.
 """
 
-# Paths are strings here: pathlib costs more than all of this.
+# Paths are strings here, because importing pathlib takes longer than the whole check.
 # ruff: noqa: PTH109
 
 from __future__ import annotations
@@ -34,27 +36,27 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # importing it from typing would cost more than a thousand calls of stat
+TYPE_CHECKING = False  # importing it from typing would take longer than a thousand calls of stat
 if TYPE_CHECKING:
     from typing import Any
 
 FORMAT = 3
 
-#: When this process began to read what it goes by, in ns. This is the first module of trtbuild that is read: what comes
-#: after it may wait for disks and processors for seconds.
+#: The time in ns at which this process started to read files. It is taken in this module, which is imported first, because
+#: later imports may wait for disks and processors for seconds.
 STARTED_NS = time.time_ns() - time.process_time_ns()
 
-#: Below the project: a directory with one file for each command line.
+#: The directory of snapshots in the project, with one file for each command line.
 FOLDER = ".trtbuild/null"
 
-#: In an answer: the seconds that it took.
+#: The placeholder in the output for the seconds that the build took.
 DURATION = "\0"
 
-#: Variables that trtbuild goes by: these, and all that begin with the prefix.
+#: Environment variables that trtbuild uses: these, and all that begin with the prefix.
 OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 OWN_PREFIX = "TRTBUILD_"
 
-#: Those of them that hold no secret: rule 7 costs the import of hashlib.
+#: The variables among them that are never secrets. They are compared without hashlib, whose import takes time.
 PLAIN_VARIABLES = (
     *OWN_VARIABLES,
     "TRTBUILD_CACHE_DIR",
@@ -63,53 +65,54 @@ PLAIN_VARIABLES = (
     "TRTBUILD_DOMAIN",
 )
 
-#: Variables by which programs decide how what they print has to look.
-LOOKS = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLUMNS", "CI")
+#: Environment variables that change the look of a program's output.
+OUTPUT_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLUMNS", "CI")
 
 ABSENT = "absent"
 
 
 def answer(arguments: list[str]) -> int | None:
-    """Give the answer of the last build with these arguments, if it stands. None: ask the whole program, which also
-    writes the job summary of GitHub Actions."""
+    """Print the output of the last build with these arguments if its snapshot is current, and return the exit code.
+
+    Returns None if the whole program has to run, also in GitHub Actions, where it writes the job summary."""
     started = time.perf_counter()
     if "build" not in arguments or sys.stdout is None or os.environ.get("GITHUB_STEP_SUMMARY"):
         return None
     try:
         directory = os.getcwd()
         project = _project(arguments)
-        standing, text = _read(os.path.join(project, FOLDER, name_of(directory, arguments)))
-        if not _is_of_this_call(standing, directory, arguments) or not _stands(standing, project):
+        snapshot, text = _read(os.path.join(project, FOLDER, name_of(directory, arguments)))
+        if not _is_of_this_call(snapshot, directory, arguments) or not _is_current(snapshot, project):
             return None
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
     try:
         sys.stdout.write(text.replace(DURATION, f"{time.perf_counter() - started:.3f}", 1))
         sys.stdout.flush()
-    except BrokenPipeError:  # who reads has enough, and the build is done
+    except BrokenPipeError:  # the reader has closed the pipe, and the build is done
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # for what Python writes when the process ends
+        os.dup2(nowhere, sys.stdout.fileno())  # otherwise Python's flush at exit would fail
         return 0
-    except (OSError, ValueError):  # the whole program knows what to do about a full disk
+    except (OSError, ValueError):  # the whole program reports a full disk
         return None
     return 0
 
 
 def name_of(directory: str, arguments: list[str]) -> str:
-    """The file name of the standing of a command line."""
+    """The file name of the snapshot for a command line."""
     from binascii import crc32
 
-    words = [directory, *arguments, *looks().values()]
+    words = [directory, *arguments, *output_settings().values()]
     return f"{crc32(os.fsencode(chr(0).join(words))):08x}"
 
 
 def interpreter() -> list[str]:
-    """What runs this."""
+    """The version, prefix and module path of the Python interpreter."""
     return [sys.version, sys.prefix, *sys.path]
 
 
 def own_variables() -> dict[str, str]:
-    """The environment variables that trtbuild itself goes by; by digest where they may be secrets."""
+    """The environment variables that trtbuild uses, by name: values, or digests for those that may be secrets."""
     return {
         name: value if name in PLAIN_VARIABLES else variable_digest(name)
         for name, value in os.environ.items()
@@ -117,16 +120,16 @@ def own_variables() -> dict[str, str]:
     }
 
 
-def looks() -> dict[str, str]:
-    """What the looks of an answer depend on."""
+def output_settings() -> dict[str, str]:
+    """The values that the look of the output depends on: variables, size of the terminal, encoding."""
     terminal = sys.stdout.isatty()
-    found = {name: os.environ[name] for name in LOOKS if name in os.environ}
+    found = {name: os.environ[name] for name in OUTPUT_VARIABLES if name in os.environ}
     size = str(os.get_terminal_size(1)) if terminal else "no terminal"
     return {**found, "size": size, "encoding": str(sys.stdout.encoding)}
 
 
 def variable_digest(name: str) -> str:
-    """SHA-256 of a variable's value (values may be secrets), or ``absent``."""
+    """The SHA-256 of an environment variable's value, or ``absent``."""
     value = os.environ.get(name)
     if value is None:
         return ABSENT
@@ -136,17 +139,17 @@ def variable_digest(name: str) -> str:
 
 
 def identity(found: os.stat_result) -> list[int]:
-    """What tells a file's content from what it had before or has later, by rule 4."""
+    """The identity of a file, which changes with every change of its content (rule 4)."""
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def directory_identity(found: os.stat_result) -> list[int]:
-    """As `identity`: changes with every entry that comes or goes."""
+    """The identity of a directory, which changes when an entry is added or removed."""
     return [found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _project(arguments: list[str]) -> str:
-    """The project's directory as ``-C`` gives it: the last one counts."""
+    """The project's directory: the value of the last ``-C``, or the working directory."""
     project = "."
     for position, word in enumerate(arguments):
         if word == "-C":
@@ -157,36 +160,36 @@ def _project(arguments: list[str]) -> str:
 
 
 def _read(path: str) -> tuple[dict[str, Any], str]:
-    """A standing: one line of JSON, and the answer."""
+    """The snapshot and the output in a file: one line of JSON, then the output. Raises OSError or ValueError."""
     import json
 
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # nobody waits for a pipe
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # does not wait if it is a pipe
         head, _, tail = file.read().partition(b"\n")
-    standing, text = json.loads(head), tail.decode("utf-8", "surrogateescape")
-    if len(text) != standing["length"]:
-        raise ValueError("a torn file")
-    return standing, text
+    snapshot, text = json.loads(head), tail.decode("utf-8", "surrogateescape")
+    if len(text) != snapshot["length"]:
+        raise ValueError("the file is incomplete")
+    return snapshot, text
 
 
-def _is_of_this_call(standing: dict[str, Any], directory: str, arguments: list[str]) -> bool:
+def _is_of_this_call(snapshot: dict[str, Any], directory: str, arguments: list[str]) -> bool:
     return (
-        standing["format"] == FORMAT
-        and standing["directory"] == directory
-        and standing["arguments"] == arguments
-        and standing["interpreter"] == interpreter()
-        and standing["own"] == own_variables()
-        and (standing["until_s"] is None or time.time() < standing["until_s"])
-        and standing["looks"] == looks()
-        and all(variable_digest(name) == digest for name, digest in standing["variables"].items())
+        snapshot["format"] == FORMAT
+        and snapshot["directory"] == directory
+        and snapshot["arguments"] == arguments
+        and snapshot["interpreter"] == interpreter()
+        and snapshot["own"] == own_variables()
+        and (snapshot["until_s"] is None or time.time() < snapshot["until_s"])
+        and snapshot["looks"] == output_settings()
+        and all(variable_digest(name) == digest for name, digest in snapshot["variables"].items())
     )
 
 
-def _stands(standing: dict[str, Any], project: str) -> bool:
-    """Whether all that can be looked at by name is as it was."""
+def _is_current(snapshot: dict[str, Any], project: str) -> bool:
+    """Whether all files, directories and links in the snapshot are unchanged."""
     stat = os.stat
     folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # names are relative to it, or absolute
     try:
-        for path, size, mtime_ns, ctime_ns, inode in standing["files"]:
+        for path, size, mtime_ns, ctime_ns, inode in snapshot["files"]:
             found = stat(path, dir_fd=folder)
             if (
                 found.st_mtime_ns != mtime_ns
@@ -195,24 +198,24 @@ def _stands(standing: dict[str, Any], project: str) -> bool:
                 or found.st_ino != inode
             ):
                 return False
-        for path, *known in standing["listings"]:
+        for path, *known in snapshot["listings"]:
             if directory_identity(stat(path, dir_fd=folder)) != known:
                 return False
-        for path, target in standing["links"]:
+        for path, target in snapshot["links"]:
             if os.readlink(path, dir_fd=folder) != target:
                 return False
-        for path, inode in standing["directories"]:
+        for path, inode in snapshot["directories"]:
             found = stat(path, dir_fd=folder)
             if found.st_mode & 0o170000 != 0o040000 or (inode and found.st_ino != inode):
                 return False
-        return all(_absent(path, folder) for path in standing["absent"])
+        return all(_absent(path, folder) for path in snapshot["absent"])
     finally:
         os.close(folder)
 
 
 def _absent(path: str, folder: int) -> bool:
     try:
-        os.lstat(path, dir_fd=folder)  # a link to nothing is there, too: the manifest may be one
+        os.lstat(path, dir_fd=folder)  # lstat, because a broken link (to a manifest, for example) exists, too
     except (FileNotFoundError, NotADirectoryError):
         return True
     return False

@@ -1,9 +1,7 @@
-"""Reading files that somebody else has put there: regular files alone, and never a wait for what is something else.
+"""Reads regular files at paths that other programs can write to. Anything that is not a regular file is refused at once.
 
-Opening a named pipe waits until somebody writes into it, and reading a device may never end.
+Otherwise opening a named pipe would wait for a writer, and reading a device might never end.
 """
-
-# Paths are strings here, as in the store.
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ _KINDS = (
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """A descriptor that reads a regular file, which a link may lead to (with `follow`; else that is ELOOP). Raises OSError
-    for what is another kind of file: its text says which."""
+    """Open a regular file for reading, and return the descriptor. Symbolic links are followed only if `follow` is true.
+
+    Raises OSError: ELOOP for a link that is not followed, and, for another kind of file, an error that names the kind."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -42,7 +41,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a regular file. Raises OSError, as `open_regular`."""
+    """The bytes of a regular file. Raises OSError, as `open_regular` does."""
     with open(open_regular(path), "rb") as file:
         return file.read()
 

@@ -17,7 +17,7 @@ from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host, tolerance
 from benchmarks.gpu.shapes import error_of
 from benchmarks.gpu.timing import latency
-from trtbuild.core.model.spec import BuilderSettings
+from trtbuild.core.model.builder_settings import BuilderSettings
 
 _BATCHES = (1, 2, 5, 8, 17, 32)
 

@@ -1,4 +1,4 @@
-"""Any image to ten scores."""
+"""Ten scores for an image of any size."""
 
 import torch
 from torch import nn

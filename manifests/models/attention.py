@@ -1,4 +1,4 @@
-"""Attention weights of queries and keys of one sequence length."""
+"""Attention scores of queries and keys of the same sequence length."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The detector of detector.py, defined by TensorRT's own API: dynamic height and width, batch norms folded into the
+"""The detector of detector.py, defined with TensorRT's API. Height and width are dynamic. Batch norms are folded into the
 convolutions before them."""
 
 from models.detector import build

@@ -1,4 +1,4 @@
-"""Two linear layers with a sort between them, which TensorRT's parser does not take."""
+"""Two linear layers and a sort between them, which TensorRT's parser does not support."""
 
 import torch
 

@@ -7,29 +7,19 @@ from typing import Any
 import click
 import pytest
 
+from tests.cli.entries import a_build as any_build
+from tests.cli.entries import a_step, an_error, an_output
 from trtbuild.cli.screens import builds
+from trtbuild.core.recipes.record import Output
+from trtbuild.driver.answers.documents import Build, ErrorEntry, StepEntry
 
 
-def a_step(model: str, stage: str, verdict: str, plan_size: int | None = None) -> dict[str, Any]:
-    outputs = {} if plan_size is None else {"plan": {"sha256": "0" * 64, "size": plan_size}}
-    return {"id": f"{model}/{stage}", "model": model, "stage": stage, "verdict": verdict, "outputs": outputs}
+def a_build(*steps: StepEntry, **more: Any) -> Build:
+    return any_build(*steps, duration_s=4.21, **more)
 
 
-def a_build(
-    *steps: dict[str, Any], outputs: Any = (), errors: Any = (), warnings: Any = (), ok: bool = True
-) -> dict[str, Any]:
-    return {
-        "ok": ok,
-        "duration_s": 4.21,
-        "steps": list(steps),
-        "outputs": list(outputs),
-        "errors": list(errors),
-        "warnings": list(warnings),
-    }
-
-
-def an_output(model: str, *, written: bool = True) -> dict[str, Any]:
-    return {"model": model, "kind": "package", "path": f"dist/{model}", "written": written}
+def engine(model: str, verdict: str, plan_size: int) -> StepEntry:
+    return a_step(model, "engine", verdict, outputs={"plan": Output("0" * 64, plan_size)})
 
 
 def shown(lines: list[str]) -> list[str]:
@@ -38,8 +28,8 @@ def shown(lines: list[str]) -> list[str]:
 
 def test_what_was_written_and_how_it_came_out() -> None:
     found = a_build(
-        a_step("vit", "engine", "run", 3 * 2**20),
-        a_step("mlp", "engine", "hit", 512),
+        engine("vit", "run", 3 * 2**20),
+        engine("mlp", "hit", 512),
         outputs=[an_output("vit"), an_output("mlp", written=False)],
         warnings=["slow", "slow"],
     )
@@ -68,13 +58,13 @@ def test_many_outputs_are_counted(number: int, lines: int) -> None:
 
 
 def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
-    def error(step: str, text: str = "it fails\n  in detail") -> dict[str, Any]:
-        return {"step": step, "text": text, "file": "net.py", "line": 3, "hint": "correct it"}
+    def error(step: str, text: str = "it fails\n  in detail", log: str | None = None) -> ErrorEntry:
+        return an_error(text, step=step, file="net.py", line=3, hint="correct it", log=log)
 
     found = a_build(
         a_step("a", "trace", "failed"),
         a_step("a", "lower", "skipped"),
-        errors=[error("a/trace"), error("b/trace"), {**error("c/trace", "died"), "log": ".trtbuild/logs/c.log"}],
+        errors=[error("a/trace"), error("b/trace"), error("c/trace", "died", ".trtbuild/logs/c.log")],
         ok=False,
     )
     assert builds.built(found) == []
@@ -92,16 +82,16 @@ def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
 
 
 def test_what_was_not_begun_because_of_a_failure_is_told_the_flag() -> None:
-    found = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False)
-    assert shown(builds.failures({**found, "not_begun": 1})) == [
-        "failed: 1 failed, 1 skipped in 4.2 s; --keep-going builds what does not need what failed"
+    found = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False, not_begun=1)
+    assert shown(builds.failures(found)) == [
+        "failed: 1 failed, 1 skipped in 4.2 s; --keep-going builds everything that does not need the failed steps"
     ]
 
 
 def test_an_error_of_no_step_is_said_too() -> None:
     found = a_build(
         a_step("a", "trace", "hit"),
-        errors=[{"text": "the outputs cannot be written", "file": None, "line": None, "hint": None}],
+        errors=[an_error("the outputs cannot be written")],
         ok=False,
     )
     assert shown(builds.failures(found)) == [

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from trtbuild.cli.screens import caches
+from trtbuild.driver.cache.documents import CacheGc, CacheStats, CacheVerify, DamagedEntry
 
-STATS = {
-    "cache": "/c",
-    "records": {"trace-link": 53, "engine": 12, "trace": 3},
-    "blobs": 103,
-    "chunks": 1200,
-    "logical_bytes": 834 * 2**20,
-    "stored_bytes": 168 * 2**20,
-    "allocated_bytes": 170 * 2**20,
-    "dedup_ratio": 4.96,
-    "quarantine_entries": 0,
-    "quarantine_bytes": 0,
-}
+STATS = CacheStats(
+    cache="/c",
+    records={"trace-link": 53, "engine": 12, "trace": 3},
+    blobs=103,
+    chunks=1200,
+    logical_bytes=834 * 2**20,
+    stored_bytes=168 * 2**20,
+    allocated_bytes=170 * 2**20,
+    dedup_ratio=4.96,
+    quarantine_entries=0,
+    quarantine_bytes=0,
+)
+
+
+COLLECTED = CacheGc(
+    cache="/c",
+    dry_run=False,
+    records_removed=2,
+    blobs_removed=0,
+    freed_bytes=8192,
+    records_kept=1,
+    blobs_kept=12,
+    kept_bytes=9 * 2**20,
+    kept_because={},
+    grace_s=None,
+    leftovers_removed=0,
+    blobs_condemned=0,
+    condemned_bytes=0,
+    blobs_restored=0,
+)
 
 
 def shown(lines: list[str]) -> list[str]:
@@ -35,33 +56,32 @@ def test_statistics_are_in_the_order_of_the_stages() -> None:
         "stored        168.0 MiB, 5.0 × smaller; 1,200 chunks",
         "on disk       170.0 MiB",
     ]
-    damaged = {**STATS, "chunks": 0, "dedup_ratio": 1.0, "quarantine_entries": 2, "quarantine_bytes": 2048}
+    damaged = replace(STATS, chunks=0, dedup_ratio=1.0, quarantine_entries=2, quarantine_bytes=2048)
     assert shown(caches.stats(damaged))[-1].startswith("quarantine    2 entries, 2.0 KiB")
     assert "stored        168.0 MiB" in shown(caches.stats(damaged))
 
 
 def test_a_verification_says_what_is_damaged_and_that_it_can_be_made_again() -> None:
-    found = {"records": 2, "blobs": 3, "bytes_read": 2048, "damage": []}
+    found = CacheVerify(ok=True, records=2, lists=0, blobs=3, bytes_read=2048, damage=[])
     assert shown(caches.verified(found)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
-    damage = [{"kind": "blob", "name": "ab12", "text": "not what its name says"}]
-    assert shown(caches.verified({**found, "damage": damage}))[:2] == [
-        "damaged: 1 entry put in quarantine; 2 records, 3 blobs, 2.0 KiB read",
+    damage = [DamagedEntry(kind="blob", name="ab12", text="not what its name says")]
+    assert shown(caches.verified(replace(found, damage=damage)))[:2] == [
+        "damaged: 1 entry moved to the quarantine; 2 records, 3 blobs, 2.0 KiB read",
         "  blob  ab12  not what its name says",
     ]
 
 
 def test_a_collection_lines_up() -> None:
-    found = {
-        "dry_run": True,
-        "records_removed": 61,
-        "blobs_removed": 126,
-        "freed_bytes": 7.8 * 2**20,
-        "records_kept": 1,
-        "blobs_kept": 58,
-        "kept_bytes": 512,
-        "kept_because": {"in use": 2, "pinned": 0},
-        "leftovers_removed": 0,
-    }
+    found = replace(
+        COLLECTED,
+        dry_run=True,
+        records_removed=61,
+        blobs_removed=126,
+        freed_bytes=8178892,
+        blobs_kept=58,
+        kept_bytes=512,
+        kept_because={"in use": 2, "pinned": 0},
+    )
     assert shown(caches.collected(found)) == [
         "would remove  61 records, 126 blobs  7.8 MiB",
         "kept          1 record, 58 blobs       512 B",
@@ -70,24 +90,11 @@ def test_a_collection_lines_up() -> None:
 
 
 def test_a_collection_in_steps_says_what_is_to_come() -> None:
-    found = {
-        "dry_run": False,
-        "records_removed": 2,
-        "blobs_removed": 0,
-        "freed_bytes": 8192,
-        "records_kept": 1,
-        "blobs_kept": 12,
-        "kept_bytes": 9 * 2**20,
-        "kept_because": {},
-        "leftovers_removed": 1,
-        "blobs_condemned": 31,
-        "condemned_bytes": 6 * 2**20,
-        "blobs_restored": 1,
-    }
+    found = replace(COLLECTED, leftovers_removed=1, blobs_condemned=31, condemned_bytes=6 * 2**20, blobs_restored=1)
     assert shown(caches.collected(found)) == [
         "removed    2 records, 0 blobs, 1 leftover  8.0 KiB",
         "kept       1 record, 12 blobs              9.0 MiB",
         "condemned  31 blobs                        6.0 MiB",
-        "  condemned: no record names them; the next collections remove them, an hour apart or more",
+        "  condemned: no record names them; they are removed by later collections, at least an hour apart",
         "  1 blob put back: a record names it again",
     ]

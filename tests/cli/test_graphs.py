@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 
 from trtbuild.cli.screens.graphs import graph_as
+from trtbuild.core.planning.graph import Stage
+from trtbuild.driver.answers.documents import Graph, Node
 
-GRAPH = {
-    "nodes": [{"id": f"m/{name}", "model": "m"} for name in ("trace", "lower", "package")],
-    "edges": [["m/trace", "m/lower"], *([f"m/engine/p{number}@ada", "m/package"] for number in range(9))],
-}
+STAGES: tuple[Stage, ...] = ("trace", "lower", "package")
+GRAPH = Graph(
+    nodes=[Node(id=f"m/{stage}", model="m", stage=stage, target=None, verdict="hit") for stage in STAGES],
+    edges=[("m/trace", "m/lower"), *((f"m/engine/p{number}@ada", "m/package") for number in range(9))],
+)
 
 
 def test_text_is_by_model_and_says_how_many_more_there_are() -> None:

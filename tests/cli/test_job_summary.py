@@ -12,36 +12,22 @@ from typing import Any
 
 import pytest
 
+from tests.cli.entries import a_build, a_step, an_account, an_error
 from trtbuild.cli import main
 from trtbuild.cli.screens import job_summary
 from trtbuild.cli.screens.job_summary import job_summary as summary
+from trtbuild.core.planning.graph import Reason
+from trtbuild.driver.answers.documents import Build, StepEntry
 
-Document = dict[str, Any]
-
-
-def step(model: str, key: str, verdict: str = "hit", source: str | None = "local", saved_s: float = 0.0) -> Document:
-    return {
-        "id": f"{model}/engine/{key}@ada",
-        "model": model,
-        "stage": "engine",
-        "key": key,
-        "verdict": verdict,
-        "source": source,
-        "reason": {"code": "new", "text": "there was no such step before", "changed": []},
-        "saved_s": saved_s,
-    }
+REASON = Reason("new", "there was no such step before")
 
 
-def document(*steps: Document, **more: Any) -> Document:
-    return {
-        "ok": True,
-        "duration_s": 1.9,
-        "steps": list(steps),
-        "errors": [],
-        "warnings": [],
-        "remotes": [],
-        **more,
-    }
+def step(model: str, key: str, verdict: str = "hit", source: str | None = "local", saved_s: float = 0.0) -> StepEntry:
+    return a_step(model, f"engine/{key}", verdict, REASON, "ada", key=key, source=source, saved_s=saved_s)
+
+
+def document(*steps: StepEntry, **more: Any) -> Build:
+    return a_build(*steps, duration_s=1.9, **more)
 
 
 def table(text: str, first: str) -> list[list[str]]:
@@ -87,17 +73,17 @@ def test_time_is_saved_once_for_a_key_and_not_where_it_ran() -> None:
 
 
 def test_remotes_failures_and_warnings_are_told() -> None:
-    report = {"name": "team", "hits": 3, "bytes_down": 5 << 20, "records_sent": 1, "bytes_up": 2048, "given_up": None}
-    down = {"name": "old", "given_up": "https://old.example: connection refused"}
-    lacking = {"name": "x", "given_up": None, "untrusted": 2, "records_not_sent": 1}
-    error = {"type": "SourceError", "text": "no such layer", "file": "net.py", "line": 3, "hint": "add it"}
+    report = an_account("team", hits=3, bytes_down=5 << 20, records_sent=1, bytes_up=2048)
+    down = an_account("old", given_up="https://old.example: connection refused")
+    lacking = an_account("x", untrusted=2, records_not_sent=1)
     failed = step("vit", "a", "failed", None)
+    error = an_error("no such layer", file="net.py", line=3, hint="add it", step=failed.id)
     text = summary(
         document(
             failed,
             ok=False,
             remotes=[report, down, lacking],
-            errors=[{**error, "step": failed["id"]}, {"text": "disk full"}],
+            errors=[error, an_error("disk full")],
             warnings=["team: slow", "team: slow"],
         )
     )
@@ -108,7 +94,7 @@ def test_remotes_failures_and_warnings_are_told() -> None:
         ["x", "0", "0 B", "0", "0 B", "2 untrusted, 1 not sent"],
     ]
     assert table(text, "failed step") == [
-        [failed["id"], "there was no such step before", "net.py:3: no such layer<br>→ add it"],
+        [failed.id, "there was no such step before", "net.py:3: no such layer<br>→ add it"],
         ["", "", "disk full"],
     ]
     assert html.unescape(text).count("- warning: team: slow") == 1
@@ -138,8 +124,8 @@ def test_names_and_messages_stay_text(name: str) -> None:
         document(
             step(name, "a", source=name),
             warnings=[name],
-            errors=[{"text": name, "step": name}],
-            remotes=[{"name": name, "given_up": name}],
+            errors=[an_error(name, step=name)],
+            remotes=[an_account(name, given_up=name)],
         )
     )
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -175,7 +161,7 @@ def test_several_that_append_at_once_do_not_mix(tmp_path: Path) -> None:
 def test_it_stays_below_the_limit_of_github(tmp_path: Path) -> None:
     long = "|" * 5000
     steps = [step(f"{n}{long}", str(n), "failed", None) for n in range(1000)]
-    errors = [{"text": long, "step": entry["id"]} for entry in steps]
+    errors = [an_error(long, step=entry.id) for entry in steps]
     whole = document(*steps, errors=errors, warnings=[f"{n}{long}" for n in range(1000)])
     text = summary(whole)
     assert "… and 800 more" in text

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.cli.test_runs import BENCHED, latency
 from trtbuild.cli.screens.latency_plot import _ticks, drawn
+from trtbuild.driver.running.documents import BenchPoint, BenchRun
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,7 +39,7 @@ def test_it_refers_to_nothing_outside() -> None:
 
 
 def test_names_are_escaped() -> None:
-    odd: dict[str, Any] = {**BENCHED, "model": "<a&b>", "points": [{"label": '"x" <y>', "dims": {}}] * 2}
+    odd = replace(BENCHED, model="<a&b>", points=[BenchPoint(label='"x" <y>', shapes={}, dims={})] * 2)
     root = ElementTree.fromstring(drawn(odd))
     assert any("<a&b>" in (entry.text or "") for entry in root.iter(f"{SVG}text"))
 
@@ -51,17 +52,17 @@ def test_ticks_are_few_and_reach_the_longest(longest: float) -> None:
 
 
 def test_one_slow_call_does_not_flatten_the_rest() -> None:
-    slow = {**BENCHED["runs"][0], "latency_ms": {**latency(1.0), "p99": 1000.0}}
-    (width, _), *_ = bars(drawn({**BENCHED, "runs": [slow]}))
+    slow = replace(BENCHED.runs[0], latency_ms=replace(latency(1.0), p99=1000.0))
+    (width, _), *_ = bars(drawn(replace(BENCHED, runs=[slow])))
     assert width > 50
-    lines = ElementTree.fromstring(drawn({**BENCHED, "runs": [slow]})).iter(f"{SVG}line")
+    lines = ElementTree.fromstring(drawn(replace(BENCHED, runs=[slow]))).iter(f"{SVG}line")
     assert max(float(line.get("x2", "0")) for line in lines) <= 860
 
 
 def test_nothing_timed_is_an_empty_picture() -> None:
-    ElementTree.fromstring(drawn({**BENCHED, "runs": [], "points": []}))
+    ElementTree.fromstring(drawn(replace(BENCHED, runs=[], points=[])))
 
 
 def test_latencies_of_zero_are_drawn() -> None:
-    run = {"runner": "trtbuild", "point": 0, "first_s": 0.0, "count": 1, "latency_ms": latency(0.0)}
-    ElementTree.fromstring(drawn({**BENCHED, "runs": [run]}))
+    run = BenchRun(runner="trtbuild", point=0, first_s=0.0, count=1, latency_ms=latency(0.0))
+    ElementTree.fromstring(drawn(replace(BENCHED, runs=[run])))

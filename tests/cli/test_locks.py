@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from trtbuild.cli.screens import locks
+from trtbuild.core.planning.graph import Reason
+from trtbuild.driver.cache.documents import LockDifference, Locked, LockedSummary, MissingStep
 
-FOUND: dict[str, Any] = {
-    "ok": True,
-    "path": "trtbuild.lock",
-    "existed": True,
-    "check": False,
-    "written": True,
-    "models": [{"model": "vit", "steps": 9, "engines": 2, "engine_bytes": 3 << 20, "targets": ["ada", "blackwell"]}],
-    "missing": [],
-    "differences": [],
-    "next": [],
-}
-CHANGED = {"area": "step", "name": "vit/trace", "change": "changed", "was": "key " + "a" * 64, "now": "key " + "b" * 64}
-NEWER = {"area": "version", "name": "vit: torch", "change": "changed", "was": "2.12.0", "now": "2.13.0"}
+FOUND = Locked(
+    ok=True,
+    duration_s=0.1,
+    path="trtbuild.lock",
+    existed=True,
+    check=False,
+    written=True,
+    models=[LockedSummary(model="vit", steps=9, engines=2, engine_bytes=3 << 20, targets=["ada", "blackwell"])],
+    missing=[],
+    differences=[],
+    next=[],
+    errors=[],
+    warnings=[],
+)
+CHANGED = LockDifference(area="step", name="vit/trace", change="changed", was="key " + "a" * 64, now="key " + "b" * 64)
+NEWER = LockDifference(area="version", name="vit: torch", change="changed", was="2.12.0", now="2.13.0")
 
 
 def shown(**changes: Any) -> list[str]:
-    return [click.unstyle(line) for line in locks.locked({**FOUND, **changes})]
+    return [click.unstyle(line) for line in locks.locked(replace(FOUND, **changes))]
 
 
 def test_what_was_locked_and_what_differs_from_before() -> None:
@@ -36,7 +42,7 @@ def test_what_was_locked_and_what_differs_from_before() -> None:
         "  ~ version vit: torch  2.12.0 → 2.13.0",
         "  ~ vit/trace           key aaaaaaaaaaaa → key bbbbbbbbbbbb",
     ]
-    assert shown(existed=False, differences=[{**CHANGED, "change": "added", "was": None}]) == [
+    assert shown(existed=False, differences=[replace(CHANGED, change="added", was=None)]) == [
         "locked: trtbuild.lock",
         model,
     ]
@@ -45,8 +51,8 @@ def test_what_was_locked_and_what_differs_from_before() -> None:
 
 def test_a_check_says_that_it_is_up_to_date_out_of_date_or_not_there() -> None:
     assert shown(check=True, written=False)[0] == "up to date: trtbuild.lock"
-    again = {"check": True, "ok": False, "written": False, "next": ["trtbuild lock"]}
-    removed = {**CHANGED, "change": "removed", "now": None}
+    again: dict[str, Any] = {"check": True, "ok": False, "written": False, "next": ["trtbuild lock"]}
+    removed = replace(CHANGED, change="removed", now=None)
     assert shown(**again, differences=[removed]) == [
         "out of date: trtbuild.lock",
         "  - vit/trace  key aaaaaaaaaaaa",
@@ -56,7 +62,7 @@ def test_a_check_says_that_it_is_up_to_date_out_of_date_or_not_there() -> None:
 
 
 def test_what_is_missing_is_named_with_its_reason_up_to_twenty_steps() -> None:
-    step = {"id": "vit/trace", "reason": {"text": "changed: file:vit.py"}}
+    step = MissingStep(id="vit/trace", key=None, verdict="run", reason=Reason("changed", "changed: file:vit.py"))
     found = {"ok": False, "written": False, "next": ["trtbuild build", "trtbuild lock"], "models": []}
     assert shown(**found, missing=[step]) == [
         "not locked: 1 step of what has to be locked would have to run",

@@ -112,7 +112,7 @@ def test_the_trtexec_command_can_be_copied() -> None:
         "  # it has no flag for builder.strict_nans",
     ]
     assert beyond({"engines": [{**ENGINE, "trtexec": None}]}, trtexec=True)[1:] == [
-        "  what it was compiled from is not in this cache"
+        "  the source of this engine is not in this cache"
     ]
 
 
@@ -137,7 +137,7 @@ def test_what_was_verified() -> None:
     assert beyond({"provenance": nothing}) == ["not verified: trtbuild verify"]
     assert beyond({"provenance": nothing, "source": "program"}) == ["not verified: trtbuild verify"]
     assert "trtbuild verify, on a GPU" in beyond({"provenance": nothing, "source": "onnx"})[0]
-    assert "nothing to compare that with" in beyond({"provenance": nothing, "source": "network"})[0]
+    assert "no other implementation to compare with" in beyond({"provenance": nothing, "source": "network"})[0]
     entry = {
         "by": "onnxruntime",
         "status": "right",

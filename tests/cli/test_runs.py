@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import click
 import pytest
 
 from trtbuild.cli.screens.runs import benched, milliseconds, ran
+from trtbuild.driver.running.documents import Bench, BenchPoint, BenchRun, Run, TensorSummary
+from trtbuild.driver.workers.stopwatch import Budget, Latency
 
-RAN: dict[str, Any] = {
-    "model": "det",
-    "device": "cpu",
-    "reference": True,
-    "computed_by": "PyTorch",
-    "target": None,
-    "profile": "photo",
-    "dims": {"batch": 4, "height": 320},
-    "duration_s": 0.0123,
-    "inputs": [
-        {
-            "name": "image",
-            "dtype": "float32",
-            "shape": [4, 3, 320],
-            "min": -1.5,
-            "max": 2.0,
-            "mean": 0.25,
-            "nan": 0,
-            "inf": 0,
-            "from": "random",
-        }
+RAN = Run(
+    package="dist/det",
+    model="det",
+    device="cpu",
+    reference=True,
+    computed_by="PyTorch",
+    target=None,
+    profile="photo",
+    dims={"batch": 4, "height": 320},
+    duration_s=0.0123,
+    inputs=[
+        TensorSummary(
+            name="image",
+            dtype="float32",
+            shape=[4, 3, 320],
+            min=-1.5,
+            max=2.0,
+            mean=0.25,
+            nan=0,
+            inf=0,
+            source="random",
+        )
     ],
-    "outputs": [
-        {"name": "boxes", "dtype": "float16", "shape": [4, 2], "min": 0.0, "max": 1.0, "mean": 0.5, "nan": 3, "inf": 0},
-        {"name": "n", "dtype": "int64", "shape": [0], "min": None, "max": None, "mean": None, "nan": 0, "inf": 0},
+    outputs=[
+        TensorSummary(name="boxes", dtype="float16", shape=[4, 2], min=0.0, max=1.0, mean=0.5, nan=3, inf=0),
+        TensorSummary(name="n", dtype="int64", shape=[0], min=None, max=None, mean=None, nan=0, inf=0),
     ],
-    "output": "out.npz",
-}
+    output="out.npz",
+)
 
 
 def lines(made: list[str]) -> list[str]:
@@ -57,29 +60,37 @@ def test_what_went_in_and_what_came_out() -> None:
 
 
 def test_on_a_gpu_it_says_whose_engines_ran() -> None:
-    on_gpu = {**RAN, "reference": False, "computed_by": None, "device": "cuda:0", "target": "ada"}
+    on_gpu = replace(RAN, reference=False, computed_by=None, device="cuda:0", target="ada")
     assert lines(ran(on_gpu))[0].startswith("det on cuda:0: engines of target ada, ")
 
 
-def latency(p50: float) -> dict[str, float]:
-    return {"min": p50, "p50": p50, "p90": 2 * p50, "p99": 3 * p50, "max": 4 * p50, "mean": p50}
+def latency(p50: float) -> Latency:
+    return Latency(min=p50, p50=p50, p90=2 * p50, p99=3 * p50, max=4 * p50, mean=p50)
 
 
-BENCHED: dict[str, Any] = {
-    "model": "det",
-    "device": "cuda:0",
-    "device_name": "RTX 4090",
-    "reference": False,
-    "target": "ada",
-    "points": [{"label": "photo min", "dims": {"batch": 1}}, {"label": "photo opt", "dims": {}}],
-    "runs": [
-        {"runner": "trtbuild", "point": 0, "first_s": 0.5, "count": 10, "latency_ms": latency(0.25)},
-        {"runner": "trtbuild", "point": 1, "first_s": 0.25, "count": 10, "latency_ms": latency(2.0)},
-        {"runner": "eager", "point": 0, "first_s": 0.1, "count": 10, "latency_ms": latency(1.0)},
+BENCHED = Bench(
+    package="dist/det",
+    computed_by=None,
+    budget=Budget(0.5, 1.0),
+    duration_s=3.0,
+    versions={},
+    model="det",
+    device="cuda:0",
+    device_name="RTX 4090",
+    reference=False,
+    target="ada",
+    points=[
+        BenchPoint(shapes={}, label="photo min", dims={"batch": 1}),
+        BenchPoint(shapes={}, label="photo opt", dims={}),
     ],
-    "warnings": ["torch.compile: no compiler"],
-    "plot": "det.svg",
-}
+    runs=[
+        BenchRun(runner="trtbuild", point=0, first_s=0.5, count=10, latency_ms=latency(0.25)),
+        BenchRun(runner="trtbuild", point=1, first_s=0.25, count=10, latency_ms=latency(2.0)),
+        BenchRun(runner="eager", point=0, first_s=0.1, count=10, latency_ms=latency(1.0)),
+    ],
+    warnings=["torch.compile: no compiler"],
+    plot="det.svg",
+)
 
 
 def test_latencies_by_shape_and_how_they_compare_with_eager() -> None:

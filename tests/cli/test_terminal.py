@@ -112,12 +112,12 @@ def test_a_full_disk_under_standard_output_is_an_error(command_line: CommandLine
     assert through_a_shell(command_line, f"{words} >/dev/full") == (
         1,
         "error: standard output cannot be written: No space left on device\n"
-        "  → what was built is in the cache: run this again\n",
+        "  → the results are in the cache: run the command again\n",
     )
 
 
 def test_a_closed_standard_output_is_an_error_before_any_work(command_line: CommandLine) -> None:
-    said = "error: standard output is closed\n  → redirect it (>/dev/null), or say --quiet\n"
+    said = "error: standard output is closed\n  → redirect it (>/dev/null), or use --quiet\n"
     for words in ("cache stats", "cache stats --json", "cache stats --quiet --json", "schema", "build", "--help"):
         assert through_a_shell(command_line, f"{words} >&-") == (2, said), words
     assert not command_line.cache.exists()

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import click
 import pytest
 
 from trtbuild.cli.screens import transfers
+from trtbuild.driver.cache.documents import (
+    CacheImport,
+    CachePull,
+    CachePush,
+    MissingRecord,
+    PulledFrom,
+    RefusedRecord,
+    SentTo,
+    UnsentRecord,
+)
 
-PUSHED: dict[str, Any] = {
-    "remotes": [
-        {"name": "team", "records_sent": 3, "records_there": 31, "bytes_sent": 5 << 20, "bytes_there": 64 << 20}
-    ],
-    "not_sent": [],
-    "missing": [],
-    "warnings": [],
-}
+PUSHED = CachePush(
+    ok=True,
+    records=34,
+    remotes=[SentTo(name="team", records_sent=3, records_there=31, bytes_sent=5 << 20, bytes_there=64 << 20)],
+    not_sent=[],
+    missing=[],
+    warnings=[],
+)
+PULLED = CachePull(ok=True, records=6, present=2, remotes=[], missing=[], warnings=[])
 
 
 def shown(lines: list[str]) -> list[str]:
@@ -28,15 +39,14 @@ def test_a_push_says_what_went_and_what_was_there() -> None:
 
 
 def test_what_could_not_be_sent_is_told_once_for_each_reason() -> None:
-    failed = [{"remote": "team", "step": f"net/engine/{n}", "key": "", "reason": "it is full"} for n in range(9)]
-    failed.append({"remote": "team", "step": "net/trace", "key": "", "reason": "it was damaged"})
-    missing = [{"step": "vit/trace", "key": "", "reason": "it was not built in this project before"}]
-    assert shown(transfers.pushed({**PUSHED, "not_sent": failed, "missing": missing, "warnings": ["team: full"]}))[
-        1:
-    ] == [
+    failed = [UnsentRecord(remote="team", step=f"net/engine/{n}", key="", reason="it is full") for n in range(9)]
+    failed.append(UnsentRecord(remote="team", step="net/trace", key="", reason="it was damaged"))
+    missing = [MissingRecord(step="vit/trace", key="", reason="it was not built in this project before")]
+    found = replace(PUSHED, not_sent=failed, missing=missing, warnings=["team: full"])
+    assert shown(transfers.pushed(found))[1:] == [
         "  not sent  net/engine/0, net/engine/1, net/engine/2 and 6 more to team  it is full",
         "  not sent  net/trace to team                                            it was damaged",
-        "→ trtbuild doctor looks at the remotes; then push again: what is there already is not sent again",
+        "→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again",
         "  not built  vit/trace  it was not built in this project before",
         "→ trtbuild build, then push again",
         "warning: team: full",
@@ -44,13 +54,8 @@ def test_what_could_not_be_sent_is_told_once_for_each_reason() -> None:
 
 
 def test_a_pull_says_what_came_from_where() -> None:
-    found = {
-        "present": 2,
-        "remotes": [{"name": "team", "records": 3, "bytes": 1 << 20}, {"name": "ci", "records": 1, "bytes": 10}],
-        "missing": [],
-        "warnings": [],
-    }
-    assert shown(transfers.pulled(found)) == [
+    remotes = [PulledFrom(name="team", records=3, bytes=1 << 20), PulledFrom(name="ci", records=1, bytes=10)]
+    assert shown(transfers.pulled(replace(PULLED, remotes=remotes))) == [
         "pulled        team  3 records, 1.0 MiB",
         "pulled        ci    1 record, 10 B",
         "here already        2 records",
@@ -58,16 +63,17 @@ def test_a_pull_says_what_came_from_where() -> None:
 
 
 def test_long_lists_are_cut() -> None:
-    missing = [{"step": f"net/engine/{n}", "key": "", "reason": "new"} for n in range(30)]
-    lines = shown(transfers.pulled({"present": 0, "remotes": [], "missing": missing, "warnings": []}))
+    missing = [MissingRecord(step=f"net/engine/{n}", key="", reason="new") for n in range(30)]
+    lines = shown(transfers.pulled(replace(PULLED, missing=missing)))
     assert lines[-2:] == ["  … and 10 more", "→ trtbuild build makes it here"]
     assert len(lines) == 1 + 20 + 2
 
 
 def test_what_is_not_trusted_is_listed() -> None:
-    found = {"file": "a.bundle", "records": 0, "present": 0, "bytes": 0}
-    lines = shown(transfers.imported({**found, "untrusted": [{"key": "ab", "reason": "it is not signed"}]}))
-    assert lines[1] == "  not trusted  record ab  it is not signed" and lines[2].startswith("→ trust whoever")
+    refused = [RefusedRecord(key="ab", reason="it is not signed")]
+    found = CacheImport(ok=False, file="a.bundle", records=0, present=0, bytes=0, untrusted=refused)
+    lines = shown(transfers.imported(found))
+    assert lines[1] == "  not trusted  record ab  it is not signed" and lines[2].startswith("→ add the signer's key")
 
 
 @pytest.mark.parametrize("quiet", [True, False])

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from trtbuild.cli.screens import builds, verifications
+from trtbuild.driver.answers.documents import Build
 
 WORST = {"profile": "rows", "which": "max", "dims": {"batch": 8}, "seed": 1, "zeros": False}
 RIGHT = {"status": "right", "error": 2e-7, "text": "", "output": 0, "worst": WORST, "points": 5}
@@ -122,6 +123,9 @@ def test_a_package_that_cannot_be_verified_is_not_ok() -> None:
 
 
 def test_a_build_that_verifies_says_so_in_a_line() -> None:
-    build = {"ok": True, "outputs": [], "steps": [], "remotes": [], "warnings": [], "duration_s": 1.0}
-    lines = [click.unstyle(line) for line in builds.built({**build, "verification": document(cut())})]
+    build = Build(
+        ok=True, duration_s=1.0, totals={}, steps=[], outputs=[], not_begun=0, errors=[], warnings=[], remotes=[],
+        verification=document(cut()),
+    )  # fmt: skip
+    lines = [click.unstyle(line) for line in builds.built(build)]
     assert lines[0].startswith("verified  net  right")

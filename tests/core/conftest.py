@@ -143,7 +143,7 @@ class FakeWorld:
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
         return None if model.weights is None else self.tables[model.weights]
 
-    def overruled(self, step: str, key: str) -> Reason | None:
+    def forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self.ran or key in self.ran_keys:
             return None
         if step in self.uncacheable:

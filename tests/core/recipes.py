@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from trtbuild.core.engines.binding import Interface, Slot
 from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.shapes import ShapePlan, derive
 from trtbuild.core.model.spec import (
-    BuilderSettings,
     Input,
     Model,
     NamedDim,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.core.conftest import VERSIONS, FakeWorld, a_model
-from trtbuild.core.model.spec import BuilderSettings, Model
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import Model
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.lookups import Facts, LockedTrace
 from trtbuild.core.recipes.recipe import Recipe

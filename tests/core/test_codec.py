@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
-from trtbuild.core.values.codec import decode, encode
+from trtbuild.core.values.codec import decode, encode, optional
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,20 @@ def test_there_and_back(value: Outer) -> None:
     assert decode(Outer, json.loads(json.dumps(encode(value)))) == value
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sparse:
+    start: str | None = optional("from")
+    end: str
+
+
+def test_an_optional_field_is_left_out_and_has_its_name_in_json() -> None:
+    assert encode(Sparse(end="b")) == {"end": "b"}
+    assert list(encode(Sparse(start="a", end="b")).items()) == [("from", "a"), ("end", "b")]
+    assert decode(Sparse, {"from": "a", "end": "b"}) == Sparse(start="a", end="b")
+    with pytest.raises(ValueError, match="has no field start"):
+        decode(Sparse, {"start": "a", "end": "b"})
+
+
 def test_what_is_absent_has_its_default() -> None:
     assert decode(Outer, {"inner": {"shape": [1]}, "kind": "a"}) == Outer(Inner((1,)), "a")
 
@@ -76,3 +90,15 @@ def test_anything_else_is_refused(data: Any, error: type[Exception]) -> None:
 def test_a_literal_is_one_of_its_values() -> None:
     with pytest.raises(ValueError, match="'c' is not one of"):
         decode(Outer, {"inner": {"shape": []}, "kind": "c"})
+
+
+@dataclass(frozen=True)
+class Listed:
+    parts: Sequence[Inner]
+
+
+def test_a_sequence_of_dataclasses_comes_back() -> None:
+    value = Listed([Inner((1, 2)), Inner((), "y")])
+    assert decode(Listed, json.loads(json.dumps(encode(value)))) == value
+    with pytest.raises(TypeError, match="a list is needed"):
+        decode(Listed, {"parts": "a"})

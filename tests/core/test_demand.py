@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.conftest import FakeWorld, a_model, value_bytes
-from trtbuild.core.model.spec import BuilderSettings
+from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.recipes.record import Output
 
 ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]

@@ -42,5 +42,5 @@ def test_fields_that_came_later_are_left_alone() -> None:
 
 
 def test_rejects_another_format() -> None:
-    with pytest.raises(ValueError, match=f"this trtbuild reads {SCHEMA}"):
+    with pytest.raises(ValueError, match=f"this version of trtbuild reads {SCHEMA}"):
         EngineText.from_text(TEXT.to_text().replace(SCHEMA, "trtbuild.engine/2"))

@@ -15,8 +15,8 @@ from trtbuild.core.values.expressions import (
     Interval,
     depends_on_data,
     evaluate,
+    expression_text,
     interval,
-    spelled,
     symbols_of,
 )
 
@@ -162,7 +162,7 @@ def test_powers_of_powers_are_refused_at_once() -> None:
     tower: Any = 9
     for _ in range(8):
         tower = ["pow", tower, 63]
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         evaluate(tower, [])
     assert evaluate(["pow", 3, 4], []) == 81
 
@@ -190,8 +190,8 @@ HEIGHT, ROWS = ["sym", 1], ["sym", 0]
     ids=json.dumps,
 )
 def test_sizes_are_written_in_whole_dims(expression: Any, text: str) -> None:
-    assert spelled(expression, ["rows", "height"], [1, 32]) == text
+    assert expression_text(expression, ["rows", "height"], [1, 32]) == text
 
 
 def test_without_units_a_size_is_written_as_it_stands() -> None:
-    assert spelled(["mul", 32, HEIGHT], ["rows", "height"]) == "32*height"
+    assert expression_text(["mul", 32, HEIGHT], ["rows", "height"]) == "32*height"

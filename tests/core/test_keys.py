@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.core.recipes import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
-from trtbuild.core.model.spec import BuilderSettings, Input, PartitionSettings, Profile, ShapeRange
-from trtbuild.core.recipes import keys
+from trtbuild.core.model.builder_settings import IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
+from trtbuild.core.recipes import key_fields, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.values.encoding import encode
 from trtbuild.toolchain.libraries.releases import release
@@ -231,8 +231,7 @@ def test_how_layers_get_their_types_is_said_where_the_network_does_not(
 
 def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
     parts = dict(keys.engine(Build().engine_job(), ENVIRONMENT).parts)
-    said_only = {name for _, name in keys.SAID_ONLY}
-    assert set(parts["settings"]) == {field.name for field in dataclasses.fields(BuilderSettings)} - said_only  # type: ignore[arg-type]
+    assert set(parts["settings"]) == IN_EVERY_KEY  # type: ignore[arg-type]
     explicit = replace(MODEL.builder, optimization_level=BuilderSettings().optimization_level)
     assert engine(settings=explicit) == engine()
 
@@ -272,24 +271,28 @@ def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
 
 def test_rule_4_8_any_trace_forgets_versions_and_nothing_else() -> None:
     made = Build().trace()
-    anyone = keys.any_trace(made)
-    assert anyone.parts == tuple(part for part in made.parts if part[0] != "versions")
-    assert anyone.key == keys.any_trace(Build().trace(versions=None)).key
-    assert anyone.key != made.key
+    unversioned = keys.any_trace(made)
+    assert unversioned.parts == tuple(part for part in made.parts if part[0] != "versions")
+    assert unversioned.key == keys.any_trace(Build().trace(versions=None)).key
+    assert unversioned.key != made.key
 
 
-def test_rule_4_8_what_may_stand_for_a_trace_without_versions() -> None:
-    made, anyone = Build().trace(), Build().trace(versions=None)
-    assert keys.may_stand_for(made, anyone)
+def test_rule_4_8_matching_a_trace_without_versions() -> None:
+    made, unversioned = Build().trace(), Build().trace(versions=None)
+    assert keys.matches_without_versions(made, unversioned)
     # what only one of them looked at is no difference
-    assert keys.may_stand_for(replace(made, parts=(*made.parts, ("file:more.py", A))), anyone)
-    assert keys.may_stand_for(made, replace(anyone, parts=(*anyone.parts, ("file:more.py", A))))
+    assert keys.matches_without_versions(replace(made, parts=(*made.parts, ("file:more.py", A))), unversioned)
+    assert keys.matches_without_versions(made, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
     # what both looked at, and what was declared, is
-    assert not keys.may_stand_for(made, replace(anyone, parts=(*anyone.parts[:-1], ("distribution:timm", "9"))))
-    assert not keys.may_stand_for(replace(made, parts=made.parts[1:]), anyone)
-    assert not keys.may_stand_for(Build(replace(MODEL, source=replace(MODEL.source, target="x:y"))).trace(), anyone)
-    assert not keys.may_stand_for(replace(made, version=made.version + 1), anyone)
-    assert not keys.may_stand_for(replace(made, stage="lower"), anyone)
+    assert not keys.matches_without_versions(
+        made, replace(unversioned, parts=(*unversioned.parts[:-1], ("distribution:timm", "9")))
+    )
+    assert not keys.matches_without_versions(replace(made, parts=made.parts[1:]), unversioned)
+    assert not keys.matches_without_versions(
+        Build(replace(MODEL, source=replace(MODEL.source, target="x:y"))).trace(), unversioned
+    )
+    assert not keys.matches_without_versions(replace(made, version=made.version + 1), unversioned)
+    assert not keys.matches_without_versions(replace(made, stage="lower"), unversioned)
 
 
 # -- invariance
@@ -327,8 +330,12 @@ def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_use
 def test_settings_that_are_equal_and_not_the_same_stay_apart() -> None:
     one, true = BuilderSettings(max_aux_streams=1), BuilderSettings(max_aux_streams=True)
     assert one == true
-    assert encode(keys.settings_of(one)) == encode(keys.fields_of(one))
-    assert encode(keys.settings_of(true)) == encode(keys.fields_of(true)) != encode(keys.settings_of(one))
+    assert encode(key_fields.settings_of(one)) == encode(key_fields.fields_of(one))
+    assert (
+        encode(key_fields.settings_of(true))
+        == encode(key_fields.fields_of(true))
+        != encode(key_fields.settings_of(one))
+    )
 
 
 def test_only_conversions_to_lowered_opsets_have_the_edition_of_the_lowering() -> None:

@@ -84,7 +84,7 @@ def test_a_merge_conflict_is_called_one_with_its_line(marker: str) -> None:
 
 def test_a_newer_schema_is_refused_as_newer() -> None:
     found = refused(to_text(a_lock()).replace(SCHEMA, "trtbuild.lock/2"))
-    assert "a newer trtbuild has written it (trtbuild.lock/2)" in found.text
+    assert "a newer version of trtbuild wrote it (trtbuild.lock/2)" in found.text
     assert (found.line, found.hint) == (2, "upgrade trtbuild")
 
 
@@ -113,7 +113,7 @@ def test_an_entry_that_stands_there_twice_is_refused_with_the_second_line() -> N
     at = line_with("\n".join(lines), ENGINE)
     doubled = "\n".join([*lines[:at], lines[at - 1], *lines[at:]])
     found = refused(doubled)
-    assert (found.text, found.line) == (f"{ENGINE!r} stands there twice", at + 1)
+    assert (found.text, found.line) == (f"there are two entries {ENGINE!r}", at + 1)
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
@@ -139,18 +139,18 @@ def step_is(**fields: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("change", "said", "at"),
     [
-        (step_is(key="abc"), "is no SHA-256", ENGINE),
-        (step_is(key=KEY.upper()), "is no SHA-256", ENGINE),
-        (step_is(plan=None), "is no object", ENGINE),
+        (step_is(key="abc"), "is not a SHA-256", ENGINE),
+        (step_is(key=KEY.upper()), "is not a SHA-256", ENGINE),
+        (step_is(plan=None), "is not an object", ENGINE),
         (step_is(plan={"sha256": PLAN}), "the field 'size' is missing", ENGINE),
-        (step_is(plan={"sha256": PLAN, "size": -1}), "no number of bytes", ENGINE),
-        (step_is(plan={"sha256": PLAN, "size": True}), "no number of bytes", ENGINE),
-        (step_is(plan={"sha256": PLAN, "size": 1.5}), "no number of bytes", ENGINE),
+        (step_is(plan={"sha256": PLAN, "size": -1}), "not a number of bytes", ENGINE),
+        (step_is(plan={"sha256": PLAN, "size": True}), "not a number of bytes", ENGINE),
+        (step_is(plan={"sha256": PLAN, "size": 1.5}), "not a number of bytes", ENGINE),
         (step_is(layers={"sha256": PLAN, "size": 1}), "there is no field 'layers' here; allowed: key, plan", ENGINE),
-        (step_is(plan={"sha256": OTHER, "size": 10}), "shares its key with another step", ENGINE),
+        (step_is(plan={"sha256": OTHER, "size": 10}), "has the same key as another step", ENGINE),
         (lambda d: d["models"]["net"]["targets"]["ada"].update(toolchain="gcc"), "no toolchain 'gcc'", '"ada"'),
-        (lambda d: d["models"]["net"]["targets"]["ada"].update(version=7), "is no text", '"ada"'),
-        (lambda d: d.update(platform=""), "the value of 'platform' is no text", "platform"),
+        (lambda d: d["models"]["net"]["targets"]["ada"].update(version=7), "is not text", '"ada"'),
+        (lambda d: d.update(platform=""), "the value of 'platform' is not text", "platform"),
     ],
 )
 def test_every_wrong_value_is_named_with_its_line(
@@ -173,14 +173,14 @@ def without(name: str) -> Callable[[dict[str, Any]], object]:
         (without("platform"), "the field 'platform' is missing"),
         (without("models"), "the field 'models' is missing"),
         (lambda d: d.update(more=1), "there is no field 'more' here"),
-        (lambda d: d.update(models=[]), "'models' is no object"),
-        (lambda d: d.update(models={"net": 1}), "'net' is no object"),
+        (lambda d: d.update(models=[]), "'models' is not an object"),
+        (lambda d: d.update(models={"net": 1}), "'net' is not an object"),
         (lambda d: d["models"]["net"].pop("versions"), "the field 'versions' is missing"),
-        (lambda d: d["models"]["net"].update(versions=None), "'versions' is no object"),
-        (lambda d: d.update(step_versions={"engine": "1"}), "is no whole number"),
-        (lambda d: d.update(manifests={"a.yaml": "x"}), "is no SHA-256"),
-        (lambda d: d["models"]["net"]["steps"].update({"vit/trace": {"key": KEY}}), "is no step of model 'net'"),
-        (lambda d: d["models"]["net"]["steps"].update({"net/bake": {"key": KEY}}), "is no step of model 'net'"),
+        (lambda d: d["models"]["net"].update(versions=None), "'versions' is not an object"),
+        (lambda d: d.update(step_versions={"engine": "1"}), "is not a whole number"),
+        (lambda d: d.update(manifests={"a.yaml": "x"}), "is not a SHA-256"),
+        (lambda d: d["models"]["net"]["steps"].update({"vit/trace": {"key": KEY}}), "is not a step of model 'net'"),
+        (lambda d: d["models"]["net"]["steps"].update({"net/bake": {"key": KEY}}), "is not a step of model 'net'"),
     ],
 )
 def test_every_wrong_form_is_named(change: Callable[[dict[str, Any]], object], said: str) -> None:

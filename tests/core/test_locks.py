@@ -63,7 +63,7 @@ def test_the_stage_of_a_step_is_in_its_id(step: str, stage: str) -> None:
 def test_equal_locks_do_not_differ_and_nothing_differs_from_none_by_being_added() -> None:
     assert list(differences(a_lock(), a_lock())) == []
     added = list(differences(None, a_lock()))
-    assert {entry.to_json()["change"] for entry in added} == {"added"}
+    assert {entry.change for entry in added} == {"added"}
     assert {entry.area for entry in added} == {"step version", "manifest", "version", "target", "step"}
 
 
@@ -74,7 +74,7 @@ def test_each_entry_that_differs_is_named_what_explains_others_first() -> None:
     now = replace(now, platform="linux-aarch64", step_versions={"engine": 2}, manifests={})
     now = replace(now, models={"net": replace(now.models["net"], steps=steps)})
     found = list(differences(was, now))
-    assert [(entry.area, entry.name, entry.to_json()["change"]) for entry in found] == [
+    assert [(entry.area, entry.name, entry.change) for entry in found] == [
         ("platform", "platform", "changed"),
         ("step version", "engine", "changed"),
         ("manifest", "trtbuild.yaml", "removed"),

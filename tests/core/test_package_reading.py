@@ -137,34 +137,34 @@ WRONG = {
     "an engine that is no file": (
         ("targets", "ada", "engines", "encoder.0"),
         "engines/ada/other.plan",
-        "'engines/ada/other.plan' is no file of the package",
+        "'engines/ada/other.plan' is not a file of the package",
     ),
     "no engine": (("targets", "ada", "engines"), {}, "the partition 'encoder.0' has no engine"),
     "no program": (("targets", "ada", "partitions", "programs"), {}, "the partition 'encoder.0' has no program"),
     "a program that is no file": (
         ("targets", "ada", "partitions", "programs", B),
         A,
-        "a program is no file of the package",
+        "a program is not a file of the package",
     ),
-    "a weight of another size": (("weights", "0", "shape"), [2, 4], "the weight 'w' is no file of the package"),
+    "a weight of another size": (("weights", "0", "shape"), [2, 4], "the weight 'w' is not a file of the package"),
     "a value that nobody gives": (
         ("targets", "ada", "partitions", "partitions", 1, "inputs", 0, 0),
         "p7:0",
-        "the partition 'p1' takes 'p7:0', which nothing gives",
+        "the partition 'p1' reads 'p7:0', which nothing produces",
     ),
     "a value of itself": (
         ("targets", "ada", "partitions", "partitions", 0, "inputs", 0, 0),
         "encoder.0:0",
-        "the partition 'encoder.0' takes 'encoder.0:0', which nothing gives",
+        "the partition 'encoder.0' reads 'encoder.0:0', which nothing produces",
     ),
     "an output that nobody gives": (
         ("targets", "ada", "partitions", "outputs"),
         ["p1:3"],
-        "an output is 'p1:3', which nothing gives",
+        "an output is 'p1:3', which nothing produces",
     ),
     "a symbol without a dim": (("inputs", 0, "shape"), [["sym", 1], 3], "has a symbol without a dim"),
-    "an operator that is none": (("inputs", 0, "shape"), [["sqrt", ["sym", 0]], 3], "is no size"),
-    "a dtype": (("inputs", 0, "dtype"), "float31", "'float31' is no element type"),
+    "an operator that does not exist": (("inputs", 0, "shape"), [["sqrt", ["sym", 0]], 3], "is not a size"),
+    "a dtype": (("inputs", 0, "dtype"), "float31", "'float31' is not an element type"),
     "profiles of other inputs": (("profiles", 0, "shapes"), {}, "a profile has shapes for other inputs"),
     "a rank": (
         ("profiles", 0, "shapes", "mask", "min"),
@@ -202,5 +202,5 @@ def test_paths_inside(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "/x", "../x", "a/../x", "a//b", "./a", "a\\b", "C:/x", "a\0", 3, None])
 def test_paths_that_lead_elsewhere(path: object) -> None:
-    with pytest.raises(ValueError, match="is no path inside of a package"):
+    with pytest.raises(ValueError, match="is not a path inside a package"):
         check_path(path)

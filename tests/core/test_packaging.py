@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from tests.core.recipes import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D
 from trtbuild.core.engines.binding import Slot
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.packages.packaging import ELEMENT_BYTES, SCHEMA, Contents, Cut, Engine, name_table
+from trtbuild.core.packages.packaging import SCHEMA, Contents, Cut, Engine, name_table
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 
@@ -200,13 +199,3 @@ def test_names_of_nodes_lead_to_modules_and_operators() -> None:
         }  # n2 is a size: computed anew
     }
     assert name_table(cut, modules, {}) == {"encoder.0": {}}
-
-
-def test_the_bytes_of_an_element_are_those_of_torch() -> None:
-    known = {
-        str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)
-    }
-    assert {name: known[name].itemsize for name in ELEMENT_BYTES} == dict(ELEMENT_BYTES)
-    plain = {name for name, dtype in known.items() if dtype.is_floating_point or dtype.is_complex}
-    lacking = {name for name in plain if str(known[name]).removeprefix("torch.") not in ELEMENT_BYTES}
-    assert lacking <= {"float4_e2m1fn_x2"}  # two elements in a byte

@@ -62,7 +62,7 @@ def test_a_machine_that_cannot_cut_takes_what_another_parser_said(
     assert set(world.verdicts(NET).values()) == {"hit"}
     assert world.partition().key == mine
     if machine is not NO_GPU:
-        assert "the parser of tensorrt-rtx 1.7.1 takes" in world.partition().reason.text
+        assert "cut with the parser of tensorrt-rtx 1.7.1" in world.partition().reason.text
 
 
 def test_a_machine_that_can_ask_the_real_parser_asks_it(world: Machines) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.core.conftest import ADA, BLACKWELL, HOPPER, NET, VERSIONS, FakeWorld, a_model, sha, weight, with_opt
-from trtbuild.core.model.spec import BuilderSettings, PartitionSettings, Source
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings, Source
 from trtbuild.core.planning.graph import Step
+from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import SourceError
 
@@ -162,12 +164,9 @@ def test_a_changed_weight_is_called_by_its_name(world: FakeWorld) -> None:
     world.with_weights("a.safetensors", {**dict.fromkeys(names, "old"), "layers.1.weight": "new"})
     reason = world.plan(model).steps["net/engine/layers.1@ada"].reason
     assert reason.text == "changed: layers.1.weight"
-    assert reason.changed[0].to_json() == {
-        "part": "weights.w0.sha256",
-        "was": weight("old").sha256,
-        "now": weight("new").sha256,
-        "name": "layers.1.weight",
-    }
+    assert reason.changed[0] == Change(
+        "weights.w0.sha256", weight("old").sha256, weight("new").sha256, "layers.1.weight"
+    )
 
 
 def test_the_path_of_a_weights_file_means_nothing(world: FakeWorld) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.shapes import ShapePlan
-from trtbuild.core.model.spec import BuilderSettings, Input, Model, Origin, Source, Target
+from trtbuild.core.model.spec import Input, Model, Origin, Source, Target
 from trtbuild.core.planning.graph import Reason, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import ENGINE_S_PER_BYTE, TYPICAL_S, ranks, weights_bytes

@@ -14,17 +14,17 @@ DATA = provenance.to_bytes(provenance.document("net", A, ENTRIES))
 
 
 def test_of_the_package_that_it_names() -> None:
-    found = provenance.of(DATA, A)
+    found = provenance.parse(DATA, A)
     assert found.void is None and list(found.verified) == ENTRIES
     assert found.to_json() == {"verified": ENTRIES, "void": None}
 
 
 def test_nothing_is_known_without_a_document() -> None:
-    assert provenance.of(None, A) == provenance.Provenance()
+    assert provenance.parse(None, A) == provenance.Provenance()
 
 
 def test_it_is_void_for_any_other_package() -> None:
-    found = provenance.of(DATA, B)
+    found = provenance.parse(DATA, B)
     assert not found.verified and "was not verified since it was built" in str(found.void)
 
 
@@ -44,5 +44,5 @@ def test_it_is_void_for_any_other_package() -> None:
     ],
 )
 def test_a_damaged_document_says_nothing(data: bytes) -> None:
-    found = provenance.of(data, A)
+    found = provenance.parse(data, A)
     assert not found.verified and found.void

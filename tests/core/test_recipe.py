@@ -22,10 +22,10 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: A change here throws every team's cache away: it needs a reason, a bump of the schema or of the step's version, and a
 #: line in the CHANGELOG.
 GOLDEN = {
-    "trace": "2b1c3ee2b1d1cb270f4fa94b2e3a8a8d1671cf293e14b67b704a436560930fa4",
-    "lower": "612fe52348679c02bef21fb17cca34d955ac8bb0b453805acda5750ec3865333",
-    "partition": "0152f07b183890fb3b9980c55f25c363d44c76345932fb1ec4d9721ceb3dbb4a",
-    "convert": "e7e269b4479b624ad15c7eae1967bd54e44b72679bbc4c2f7defb1d6e47c2865",
+    "trace": "c3dbd51d663fd239766c13ebaaff0bf259d60b7345051c84ca6d3e706f12f537",
+    "lower": "8b554baddd0f3efc9050a92867827da6ae43b96a4ba7e3281b4aa3b4d688f074",
+    "partition": "87173209133bdbc9902da3bc10300078a16d733046860e6dbb8aef501abebce4",
+    "convert": "d9a0ab1c8d2db8f7ea77c261b86305ec22cd7a884296bcac278130f8690910c1",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
@@ -45,11 +45,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipes.Build(replace(recipes.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "701016c0fb7ceb3cd50412ba6b014616ce789387504c3b4df42f54d482a18d19"
-    assert build.recipes()["partition"].key == "994e54eb808d583371af861ce94991ecf2fbd3dfabcb41f4f6d248f08de18ece"
+    assert build.trace().key == "b758732faeb48c52553d6ae88112c2d19c45f83eda8ddfa682eacea8338bb13f"
+    assert build.recipes()["partition"].key == "f3f7e6b3ee6a32265637ba463bfe4785de2ab1826dc87f486ffbf4252a787103"
     assert (
         keys.any_trace(build.trace(versions=None)).key
-        == "e2c01d3e01fadd8d9e73025e292b3e9dc2d532c46885334fa873205a14db8cb7"
+        == "f98b0e71675b4e24a51b2fec87e4d719548ab1afc230b77d193368b4032b6720"
     )
 
 

@@ -123,7 +123,7 @@ def test_places_that_do_not_exist_or_are_taken_are_refused() -> None:
     assert (problem.path, problem.place) == ("dims.n", "y.0")
     assert "there is no input 'y'" in problem.text
     (problem,) = refused(shapes, [NamedDim("n", (("x", 2),))])
-    assert (problem.text, problem.hint) == ("dim 'n' stands at x.2, but 'x' has 2 axes", "axes are 0 to 1")
+    assert (problem.text, problem.hint) == ("dim 'n' is at x.2, but 'x' has 2 axes", "axes are 0 to 1")
     (problem,) = refused(shapes, [NamedDim("n", (("x", 0),)), NamedDim("m", (("x", 0),))])
     assert problem.text == "x.0 is in dim 'n' and in dim 'm'"
 
@@ -222,8 +222,8 @@ def test_a_wrong_input_hides_no_other_problem() -> None:
     for words in (
         "profiles.a.x: x.0: min 5, opt 4, max 8 are not in order",
         "profiles.a.y: y.0: a dynamic dim cannot have min 0",
-        "dims.n: dim 'n' stands at x.2, but 'x' has 2 axes",
-        "dims.m: dim 'm' stands at v.0, but there is no input 'v'",
+        "dims.n: dim 'n' is at x.2, but 'x' has 2 axes",
+        "dims.m: dim 'm' is at v.0, but there is no input 'v'",
         "profiles.a.z: z.0 is dim 'k', a multiple of 2, but has min 1, opt 2, max 3",
         "profiles.a.w: dim 'k' has different ranges",
     ):

@@ -10,8 +10,8 @@ import pytest
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.recipes.trust import (
     LOCAL,
-    Everyone,
     Signature,
+    TrustAll,
     domain_key,
     is_domain,
     is_entry_of,
@@ -55,12 +55,12 @@ def test_the_key_of_a_domain_is_part_of_the_format() -> None:
 
 
 def test_where_a_record_may_stand() -> None:
-    policy = Everyone(enforced=True, own_domain="ci", read_domains=("release", "ci"))
+    policy = TrustAll(enforced=True, own_domain="ci", read_domains=("release", "ci"))
     assert tuple(places(policy, KEY)) == (KEY, domain_key("release", KEY), domain_key("ci", KEY))
-    machine = Everyone(enforced=True, own_domain=f"{LOCAL}1", read_domains=("ci",))
+    machine = TrustAll(enforced=True, own_domain=f"{LOCAL}1", read_domains=("ci",))
     assert tuple(places(machine, KEY)) == (KEY, domain_key("ci", KEY), domain_key(f"{LOCAL}1", KEY))
-    assert tuple(places(Everyone(enforced=True), KEY)) == (KEY,)
-    assert tuple(places(Everyone(), KEY)) == (KEY,)
+    assert tuple(places(TrustAll(enforced=True), KEY)) == (KEY,)
+    assert tuple(places(TrustAll(), KEY)) == (KEY,)
 
 
 def test_an_entry_stands_under_its_key_or_its_domains() -> None:
@@ -82,7 +82,7 @@ def test_rejects_other_names(name: str) -> None:
 
 
 def test_where_no_keys_are_configured_all_is_believed_and_nothing_signed() -> None:
-    everyone = Everyone()
+    everyone = TrustAll()
     assert not everyone.enforced
     assert everyone.sign(KEY, DOCUMENT) == ()
     assert everyone.refusal(KEY, DOCUMENT, ()) is None
@@ -92,4 +92,4 @@ def test_where_no_keys_are_configured_all_is_believed_and_nothing_signed() -> No
 
 def test_what_counts_on_one_machine_stays_there() -> None:
     local = replace(SIGNATURE, domain=f"{LOCAL}0123456789abcdef")
-    assert Everyone().for_others([local, SIGNATURE]) == (SIGNATURE,)
+    assert TrustAll().for_others([local, SIGNATURE]) == (SIGNATURE,)

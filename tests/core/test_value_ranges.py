@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.values.value_ranges import LIMITS, Misfit, is_beyond, value_range
+from trtbuild.core.values.value_ranges import LIMITS, Misfit, is_index_error, value_range
 
 
 @pytest.mark.parametrize("dtype", LIMITS)
@@ -29,10 +29,10 @@ def test_equal_ranges_are_equal_and_of_one_kind() -> None:
     ("dtype", "low", "high", "text", "hint"),
     [
         ("bool", 0, 1, "a bool input has no range", "leave `range` out"),
-        ("int8", 0, 128, "128 is no value of int8", "from -128 to 127"),
-        ("uint8", -1, 5, "-1 is no value of uint8", "from 0 to 255"),
-        ("int64", 0, 2**63, "is no value of int64", "to 9223372036854775807"),
-        ("float16", 0, 65505, "65505 is no value of float16", "to 65504.0"),
+        ("int8", 0, 128, "128 is not a value of int8", "from -128 to 127"),
+        ("uint8", -1, 5, "-1 is not a value of uint8", "from 0 to 255"),
+        ("int64", 0, 2**63, "is not a value of int64", "to 9223372036854775807"),
+        ("float16", 0, 65505, "65505 is not a value of float16", "to 65504.0"),
         ("int64", 0, 5.0, "whole numbers, not 5.0", "write 5"),
         ("int64", 0, 5.5, "whole numbers, not 5.5", "write whole numbers"),
         ("int64", 5, 0, "has its largest value first", "write [0, 5]"),
@@ -59,4 +59,4 @@ def test_what_is_no_range_is_said_with_what_to_write(dtype: str, low: Any, high:
     ],
 )
 def test_what_operators_say_of_an_integer_that_chooses_nothing(said: str, expected: bool) -> None:
-    assert is_beyond(said) == expected
+    assert is_index_error(said) == expected

@@ -15,11 +15,11 @@ from trtbuild.core.model.verification import (
     TOLERANCES,
     Point,
     advice,
-    allowed,
     coarsest,
-    how_wrong,
+    error_text,
     points,
     tf32_hint,
+    tolerance_of,
     tolerances,
     worst,
 )
@@ -117,7 +117,7 @@ def test_the_worst_of_a_cut_is_what_takes_most_of_its_tolerance() -> None:
     cut = {"tolerance": 5e-3, "partitions": [coarse, exact, {"error": None, "tolerance": 1e-5}], "whole": coarse}
     assert worst(cut) == (8e-6, 1e-5)
     old = {"tolerance": 1e-5, "partitions": [{"error": 2e-6}], "whole": {"error": 3e-6}}  # from before entries had one
-    assert worst(old) == (3e-6, 1e-5) and allowed(old["whole"], old) == 1e-5  # type: ignore[arg-type]
+    assert worst(old) == (3e-6, 1e-5) and tolerance_of(old["whole"], old) == 1e-5  # type: ignore[arg-type]
     assert worst({"tolerance": 0.0, "partitions": [{"error": 0.0}, {"error": 1e-9}], "whole": None}) == (1e-9, 0.0)
     assert worst({"tolerance": 1e-5, "partitions": [], "whole": {"error": None}}) == (0.0, 1e-5)
 
@@ -129,10 +129,12 @@ def test_the_worst_of_a_cut_is_what_takes_most_of_its_tolerance() -> None:
 def test_how_wrong(dims: dict[str, int], said: str) -> None:
     worst = {"profile": "rows", "which": "min", "dims": dims}
     assert (
-        how_wrong({"error": 0.25, "text": "", "worst": worst}, 1e-5)
+        error_text({"error": 0.25, "text": "", "worst": worst}, 1e-5)
         == f"is wrong: 2.5e-01 away (1e-05 is allowed){said}"
     )
-    assert "is wrong: shape [1] instead" in how_wrong({"error": None, "text": "shape [1] instead", "worst": None}, 1e-5)
+    assert "is wrong: shape [1] instead" in error_text(
+        {"error": None, "text": "shape [1] instead", "worst": None}, 1e-5
+    )
 
 
 def test_advice() -> None:

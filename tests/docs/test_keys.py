@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trtbuild.core.recipes import keys
+from trtbuild.core.recipes import key_fields, keys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 
@@ -18,9 +18,9 @@ def table(name: str) -> list[list[str]]:
 
 def test_the_excluded_fields_are_those_of_the_code() -> None:
     listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("excluded")}
-    assert listed == dict(keys.EXCLUDED)
-    listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("said only")}
-    assert listed == dict(keys.SAID_ONLY)
+    assert listed == dict(key_fields.EXCLUDED)
+    listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("omitted if none")}
+    assert listed == dict(key_fields.OMITTED_IF_NONE)
 
 
 def test_the_steps_and_their_versions_are_those_of_the_code() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.warm.servers import servers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "make.md").read_text()
 
@@ -116,7 +119,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project(base / "project")
     (base / "bin").mkdir()
     script = base / "bin" / "trtbuild"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m trtbuild "$@"\n')
+    start = shlex.join([sys.executable, *servers.start("trtbuild.__main__", os.environ)])
+    script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     script.chmod(0o755)
     (project.folder / "models").mkdir(parents=True)
     (project.folder / "Makefile").write_text(block("make"))

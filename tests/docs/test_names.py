@@ -86,6 +86,18 @@ def test_files_without_a_folder_are_in_the_folder_before_them() -> None:
     assert wrong == []
 
 
+def test_the_walk_of_a_build_names_functions_and_counts_them() -> None:
+    """The list "From the command to the compiler" of the architecture: each item begins with a file and its function."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    section = page.partition("## From the command to the compiler\n")[2].partition("\n## ")[0]
+    steps = re.findall(r"^\d+\. `([\w/]+\.py)`: `([\w.]+)`", section, re.MULTILINE)
+    assert len(steps) == 10 and "calls ten functions" in section
+    assert len({path for path, _ in steps}) == 9 and "in nine files" in section
+    for path, name in steps:
+        module = path.removesuffix(".py").replace("/", ".")
+        assert resolves(f"trtbuild.{module}.{name}"), (path, name)
+
+
 def test_a_name_that_does_not_exist_is_found() -> None:
     assert not exists("driver/nothing.py")
     assert exists("driver/building/executor.py")

@@ -100,7 +100,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         "core/test_encoding.py": ["test_rule_4_1_types_differ", "test_rule_4_1_floats_enter_by_their_bits"],
         "core/test_recipe.py": ["test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding"],
     },
-    "4.2": {"core/test_keys_fields.py": ["test_rule_4_2_in_by_default", "test_rule_4_2_every_field_is_accounted_for"]},
+    "4.2": {"core/test_key_fields.py": ["test_rule_4_2_in_by_default", "test_rule_4_2_every_field_is_accounted_for"]},
     "4.3": {
         "stages/program/test_soundness.py": [
             "test_two_graphs_that_differ_in_one_thing_have_different_texts",
@@ -125,7 +125,7 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "4.7": {
         "core/test_keys.py": ["test_rule_4_7_toolchain_version_platform_and_environment_count"],
-        "toolchain/test_compiler.py": ["test_every_builder_setting_is_applied"],
+        "toolchain/test_configuration.py": ["test_every_setting_reaches_tensorrt_rtx"],
     },
     "4.8": {
         "core/test_planning.py": ["test_rule_4_8_without_torch_a_trace_of_the_same_files_is_accepted_and_named"],
@@ -143,7 +143,7 @@ RULES: dict[str, dict[str, list[str]]] = {
     "4.13": {
         "core/test_recipe.py": ["test_rule_4_13_golden_keys"],
         "core/test_keys.py": ["test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
-        "core/test_keys_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
+        "core/test_key_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
     },
     "5 null build: by stat alone, and anything in doubt falls through": {
         "test_null_build.py": [

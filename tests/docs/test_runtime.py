@@ -35,7 +35,7 @@ LOADING = "## `trtbuild.load(path, *, device=None, target=None, verify=True, fol
 
 
 def test_fields_and_files_of_the_index_are_listed() -> None:
-    text = section("## What a package is")
+    text = section("## Contents of a package")
     index = document()
     for field in [*index, *index["targets"]["ada"]]:
         assert field == "schema" or f"`{field}`" in text, field

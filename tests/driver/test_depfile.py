@@ -161,7 +161,7 @@ def test_a_failed_build_leaves_the_last_one(built: CommandLine) -> None:
         (["--depfile", "models"], "it is a directory"),
         (["--depfile", "trtbuild.yaml/net.d"], "trtbuild.yaml/net.d"),
         (["--depfile-target", "x"], "--depfile FILE"),
-        (["--depfile", "x.d", "--depfile-target", "a=b"], "no target of this name"),
+        (["--depfile", "x.d", "--depfile-target", "a=b"], "cannot have a target with this name"),
     ],
 )
 def test_a_depfile_that_cannot_be_written_is_a_usage_error_before_any_work(

@@ -179,7 +179,7 @@ def test_without_the_records_the_indices_alone_are_compared(trtbuild: CommandLin
         (("old", "nte"), "did you mean 'net'"),
         (("./.trtbuild", "net"), "no index.json"),
         (("broken", "net"), "not JSON"),
-        (("strange", "net"), "is of the format trtbuild.package/9"),
+        (("strange", "net"), "has the format trtbuild.package/9"),
     ],
 )
 def test_trouble_exits_with_2(trtbuild: CommandLine, sides: tuple[str, str], said: str) -> None:

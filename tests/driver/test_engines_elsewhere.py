@@ -157,7 +157,7 @@ def test_what_was_cut_by_a_stand_in_is_found_where_there_is_none(here: CommandLi
 def test_what_has_to_be_cut_where_no_parser_is_is_said_before_any_work(here: CommandLine, tmp_path: Path) -> None:
     worker = Machine(here.project, tmp_path / "cache", python=python_without(tmp_path / "python", "tensorrt"))
     document = worker("build", "--until", "convert", "--target", "hopper", expect=2)
-    assert "no parser here can say that" in document["errors"][0]["text"]
+    assert "no parser is available" in document["errors"][0]["text"]
     assert document["errors"][0]["hint"] == "pip install 'trtbuild[rtx]'"
 
 

@@ -62,7 +62,7 @@ def test_a_toolchain_that_is_locked_need_not_be_installed_to_plan(installed: dic
     facts = environment.gather([a_model()], locked_to())
     with pytest.raises(ToolchainMissing, match="which is not installed"):
         environment.gather([a_model()])
-    with pytest.raises(ToolchainMissing, match=r"trtbuild\.lock says with tensorrt-rtx 1\.7\.1; none is installed"):
+    with pytest.raises(ToolchainMissing, match=r"trtbuild\.lock requires tensorrt-rtx 1\.7\.1; it is not installed"):
         environment.check_targets({"net": a_model()}, [("net", a_model().targets[0])], facts)
 
 
@@ -88,7 +88,8 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
     world.evict(cut.record.outputs["partitions"])
     steps = list(world.plan(NET).steps.values())
     with pytest.raises(
-        EnvironmentFault, match=r"the parser of tensorrt 8\.6\.0 has cut; here that of tensorrt-rtx 1\.7\.1"
+        EnvironmentFault,
+        match=r"the parser of tensorrt 8\.6\.0; this machine has the parser of tensorrt-rtx 1\.7\.1",
     ):
         environment.check_asked_parsers(world.facts(NET), steps)
     world.become(GPU, torch=True)
@@ -107,16 +108,18 @@ def test_another_torch_than_the_locked_one_cannot_trace(installed: dict[str, str
     assert facts.versions is None
     with pytest.raises(EnvironmentFault) as caught:
         environment.check_torch_side("net", facts)
-    assert "trtbuild.lock says with torch 2.13.0 (here is 2.14.0)" in caught.value.text
-    assert caught.value.hint is not None and caught.value.hint.startswith("pip install 'torch==2.13.0'; or go by")
+    assert "trtbuild.lock requires torch 2.13.0 (installed: 2.14.0)" in caught.value.text
+    assert caught.value.hint is not None and caught.value.hint.startswith(
+        "pip install 'torch==2.13.0'; or use the installed"
+    )
 
 
 def test_another_python_is_named_as_one(installed: dict[str, str]) -> None:
     facts = environment.gather([a_model()], locked_to(python="3.8"))["net"]
     with pytest.raises(EnvironmentFault) as caught:
         environment.check_torch_side("net", facts)
-    assert "python 3.8 (here is 3." in caught.value.text
-    assert caught.value.hint is not None and caught.value.hint.startswith("use Python 3.8; or go by")
+    assert "python 3.8 (installed: 3." in caught.value.text
+    assert caught.value.hint is not None and caught.value.hint.startswith("use Python 3.8; or use")
 
 
 def test_a_missing_torch_is_asked_for_in_the_locked_version(installed: dict[str, str]) -> None:

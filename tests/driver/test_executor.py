@@ -15,8 +15,8 @@ from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.executor import MENDS, Doing, Room, execute
-from trtbuild.driver.building.memory import MemoryRoom
+from trtbuild.driver.building.executor import MAX_RETRIES, Callbacks, ResourceLimit, execute
+from trtbuild.driver.building.memory import MemoryLimit
 from trtbuild.driver.project.outcome import Outcome, Ran, Written
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError, ToolchainError
 
@@ -79,12 +79,20 @@ class FakeProject:
         keep_going: bool = False,
         run: Callable[[Step, ModelPlan], Ran] | None = None,
         write: Callable[[ModelPlan], list[Written]] | None = None,
-        room: Room | None = None,
-        mend: bool = True,
+        limit: ResourceLimit | None = None,
+        rebuild_lost: bool = True,
     ) -> Outcome:
         outcome = Outcome({name: self.plan(name) for name in dict.fromkeys(step.model for step in self.steps)})
-        doing = Doing(self.plan, run or self.run, write or self.write)
-        execute(outcome, doing, jobs=jobs, keep_going=keep_going, watcher=Watcher(), room=room, mend=mend)
+        callbacks = Callbacks(self.plan, run or self.run, write or self.write)
+        execute(
+            outcome,
+            callbacks,
+            jobs=jobs,
+            keep_going=keep_going,
+            watcher=Watcher(),
+            limit=limit,
+            rebuild_lost=rebuild_lost,
+        )
         return outcome
 
     @property
@@ -168,12 +176,12 @@ def test_a_blob_that_turns_out_to_be_damaged_is_made_again_by_the_step_that_left
     outcome = damaged(project, 1)
     assert outcome.ok
     assert project.ran == ["m/engine/a", "damage", "m/engine/a", "m/package/p"]
-    assert outcome.mended == {"m/package/p": 1}
+    assert outcome.retries == {"m/package/p": 1}
 
 
 def test_a_blob_that_is_damaged_again_and_again_is_an_error() -> None:
     project = FakeProject(a_step("m", "engine", "a"), a_step("m", "package", "p", "m/engine/a"))
-    outcome = damaged(project, MENDS + 1)
+    outcome = damaged(project, MAX_RETRIES + 1)
     assert set(outcome.failed) == {"m/package/p"}
 
 
@@ -232,8 +240,8 @@ def test_outputs_whose_blobs_cannot_be_read_are_written_after_the_step_that_left
     assert set(outcome.written) == {"m"}
 
 
-@pytest.mark.parametrize("mend", [True, False])
-def test_outputs_that_cannot_be_read_again_and_again_are_an_error(mend: bool) -> None:
+@pytest.mark.parametrize("rebuild_lost", [True, False])
+def test_outputs_that_cannot_be_read_again_and_again_are_an_error(rebuild_lost: bool) -> None:
     project = FakeProject(*chain("m"))
     asked = []
 
@@ -241,10 +249,10 @@ def test_outputs_that_cannot_be_read_again_and_again_are_an_error(mend: bool) ->
         asked.append(plan.model.name)
         raise BlobMissing("gone")
 
-    outcome = project.execute(write=write, mend=mend)
+    outcome = project.execute(write=write, rebuild_lost=rebuild_lost)
     assert not outcome.ok
     assert isinstance(outcome.unwritten["m"], BlobMissing)
-    assert len(asked) == (MENDS + 1 if mend else 1)
+    assert len(asked) == (MAX_RETRIES + 1 if rebuild_lost else 1)
 
 
 def test_a_step_whose_result_is_gone_each_time_is_an_error_and_no_endless_loop() -> None:
@@ -259,7 +267,7 @@ def test_a_step_whose_result_is_gone_each_time_is_an_error_and_no_endless_loop()
     outcome = project.execute(run=run)
     assert not outcome.ok
     (error,) = [error for _, error in outcome.failed.values()]
-    assert "gone each time" in error.text
+    assert "missing or damaged each time" in error.text
 
 
 def test_a_model_that_cannot_be_planned_again_fails_alone() -> None:
@@ -272,14 +280,14 @@ def test_a_model_that_cannot_be_planned_again_fails_alone() -> None:
         return plain(name)
 
     outcome = Outcome({name: plain(name) for name in ("m", "n")})
-    execute(outcome, Doing(plan, project.run, project.write), jobs=2, keep_going=True, watcher=Watcher())
+    execute(outcome, Callbacks(plan, project.run, project.write), jobs=2, keep_going=True, watcher=Watcher())
     assert set(outcome.failed) == {"m/engine/e"}
     assert set(outcome.written) == {"n"}
 
 
 def test_a_step_waits_until_its_memory_is_there_and_one_always_runs() -> None:
     project = FakeProject(*(a_step("m", "engine", f"e{k}") for k in range(6)))
-    assert project.execute(jobs=4, room=MemoryRoom(lambda step: 10, lambda: 9)).ok
+    assert project.execute(jobs=4, limit=MemoryLimit(lambda step: 10, lambda: 9)).ok
     assert project.together == 1
     assert project.execute(jobs=4).ok
 
@@ -303,7 +311,7 @@ def test_engines_of_one_model_do_not_make_it_plan_again_each() -> None:
         return project.plan(name)
 
     outcome = Outcome({"m": project.plan("m")})
-    execute(outcome, Doing(plan, project.run, project.write), jobs=2, watcher=Watcher())
+    execute(outcome, Callbacks(plan, project.run, project.write), jobs=2, watcher=Watcher())
     assert outcome.ok
     assert len(outcome.ran) == 52
     assert len(planned) == 3, "after the trace, after the last engine, after the package"
@@ -312,7 +320,7 @@ def test_engines_of_one_model_do_not_make_it_plan_again_each() -> None:
 def test_an_interrupted_build_ends_what_runs_and_does_not_wait_for_a_thread_that_cannot_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trtbuild.driver.building.executor.PATIENCE_S", 0.1)
+    monkeypatch.setattr("trtbuild.driver.building.executor.SHUTDOWN_TIMEOUT_S", 0.1)
     project = FakeProject(*chain("m"), *chain("n"))
     stuck, aborted = threading.Event(), []
 
@@ -323,6 +331,6 @@ def test_an_interrupted_build_ends_what_runs_and_does_not_wait_for_a_thread_that
 
     outcome = Outcome({name: project.plan(name) for name in ("m", "n")})
     with pytest.raises(KeyboardInterrupt):
-        execute(outcome, Doing(project.plan, run, abort=lambda: aborted.append(True)), jobs=2, watcher=Watcher())
+        execute(outcome, Callbacks(project.plan, run, abort=lambda: aborted.append(True)), jobs=2, watcher=Watcher())
     assert aborted == [True]
     stuck.set()

@@ -157,7 +157,7 @@ def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> N
     error = failed(copied.run("build", "--json"), 1)
     assert "the outputs of model 'net' cannot be written" in error["text"]
     assert "No space left on device" in error["text"]
-    assert error["hint"] == "free some space; then build again: what was built is in the cache"
+    assert error["hint"] == "free some space; then build again: the built engines are in the cache"
     assert (copied.project / "dist" / "net" / "index.json").read_bytes() == before, "the old package is untouched"
     assert not list((copied.project / "dist").rglob("*.tmp"))
     mounts.grow(copied.project / "dist")

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.driver.project.history import History
+from trtbuild.core.values.codec import encode
+from trtbuild.driver.project.history import History, LastRun
 
 TRACE = Recipe("trace", 1, (("kwargs", {"width": 0.5, "$odd": [True, None, "\n"]}), ("file:net.py", "ab")))
 LOWER = Recipe("lower", 1, (("graph", "cd"),))
-RAN = {"reason": {"code": "new", "text": "a\nb", "changed": []}, "duration_s": 1.5}
+RAN = LastRun(Reason("new", "a\nb"), 1.5)
 
 
 @pytest.fixture
@@ -40,7 +42,9 @@ def test_the_file_is_json_by_step(state: Path) -> None:
     history = History(state)
     history.note("net/trace", TRACE, RAN)
     history.save()
-    assert json.loads((state / "history.json").read_bytes()) == {"net/trace": {"recipe": TRACE.to_json(), "ran": RAN}}
+    assert json.loads((state / "history.json").read_bytes()) == {
+        "net/trace": {"recipe": TRACE.to_json(), "ran": encode(RAN)}
+    }
 
 
 def test_a_hit_keeps_what_is_known_of_the_last_run(state: Path) -> None:
@@ -78,7 +82,7 @@ def test_two_builds_merge_their_entries(state: Path) -> None:
 
 def test_another_form_of_the_file_is_read_too(state: Path) -> None:
     state.mkdir()
-    document = {"net/trace": {"recipe": TRACE.to_json(), "ran": RAN}, 'odd"\\name': {"recipe": LOWER.to_json()}}
+    document = {"net/trace": {"recipe": TRACE.to_json(), "ran": encode(RAN)}, 'odd"\\name': {"recipe": LOWER.to_json()}}
     for text in (json.dumps(document), json.dumps(document, indent=1), json.dumps(document, separators=(",", ":"))):
         (state / "history.json").write_text(text)
         assert History(state).last_run("net/trace") == RAN

@@ -13,6 +13,7 @@ from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.cache import housekeeping
+from trtbuild.driver.cache.documents import CacheGc
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import StoreUnavailable, UsageError
 from trtbuild.store.local.local import LocalStore
@@ -60,9 +61,7 @@ def lock_of(record: Record) -> str:
     return lockfile.to_text(Lock("linux", {"engine": 1}, {}, {"vit": LockedModel({}, {}, {"vit/engine/a@ada": step})}))
 
 
-def collect(
-    project: Path, max_size: str | None = None, max_age: str | None = None, **rest: object
-) -> dict[str, object]:
+def collect(project: Path, max_size: str | None = None, max_age: str | None = None, **rest: object) -> CacheGc:
     return housekeeping.collect(Request(project=project), max_size, max_age, dry_run=False, **rest)  # type: ignore[arg-type]
 
 
@@ -73,7 +72,7 @@ def test_what_the_projects_lock_names_stays(project: Path) -> None:
     (project / "release.lock").write_text(lock_of(records[2]))
     document = collect(project, "0B", locks=[str(project / "release.lock")])
     assert left(root, records) == [True, False, True]
-    assert document["kept_because"] == {"pinned": 2} and document["cache"] == str(root)
+    assert document.kept_because == {"pinned": 2} and document.cache == str(root)
     collect(project, "0B")
     assert left(root, records) == [True, False, False]
 
@@ -94,7 +93,7 @@ def test_a_shared_directory(project: Path) -> None:
     (project / "release.lock").write_text(lock_of(records[0]))
     document = collect(project, None, "3d", directory=str(root), locks=[str(project / "release.lock")])
     assert left(root, records) == [True, False, False]
-    assert (document["records_removed"], document["blobs_condemned"], document["cache"]) == (2, 4, str(root))
+    assert (document.records_removed, document.blobs_condemned, document.cache) == (2, 4, str(root))
     assert not (root / "format").exists() and not (project.parent / "cache").exists()
 
 
@@ -103,7 +102,7 @@ def test_a_local_store_elsewhere_is_collected_as_one(project: Path) -> None:
     records = fill(LocalStore(root), root)
     document = collect(project, None, "7d", directory=str(root))
     assert left(root, records) == [False, True, True]
-    assert (document["blobs_removed"], document["blobs_condemned"]) == (2, 0)
+    assert (document.blobs_removed, document.blobs_condemned) == (2, 0)
     assert not (root / "gc").exists()
     with pytest.raises(UsageError, match="local store"):
         collect(project, directory=str(root), grace="2h")
@@ -115,6 +114,6 @@ def test_wrong_words_are_told_before_anything_is_removed(project: Path) -> None:
     for rest in ({"grace": "10m"}, {"grace": "soon"}, {"locks": ["absent.lock"]}):
         with pytest.raises(UsageError):
             collect(project, "0B", directory=str(root), **rest)
-    with pytest.raises(StoreUnavailable, match="no cache"):
+    with pytest.raises(StoreUnavailable, match="not a cache"):
         collect(project, "0B", directory=str(project))
     assert left(root, records) == [True] * 3

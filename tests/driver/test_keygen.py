@@ -45,7 +45,7 @@ def test_a_key_is_made_and_its_public_half_printed(command_line: CommandLine, tm
 
 
 def test_what_cannot_be_a_name_or_a_place_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no name of a key"):
+    with pytest.raises(ConfigurationError, match="not a name of a key"):
         keygen("a b", str(tmp_path / "x"), {})
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="cannot be written"):

@@ -166,7 +166,7 @@ def test_a_library_that_was_not_planned_is_not_built_with(
         f"tensorrt-rtx {version} was planned, but {installation.other / LIBRARY} is loaded, which is 1.7.2.116"
     )
     assert (
-        f"→ take {installation.other} out of LD_LIBRARY_PATH, or install the toolchain that goes with it: "
+        f"→ take {installation.other} out of LD_LIBRARY_PATH, or install the toolchain of that version: "
         "pip install 'tensorrt-rtx==1.7.2.*'\n"
     ) in built.stderr
     if until == "engine":

@@ -68,13 +68,13 @@ def test_inputs_and_outputs_are_shown_as_a_signature(built: Built) -> None:
 
 
 def test_a_target_and_the_cpu_contradict_one_another(built: Built) -> None:
-    with pytest.raises(UsageError, match="no engine runs"):
+    with pytest.raises(UsageError, match="runs no engine"):
         trtbuild.load(built.package, device="cpu", target="ada")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "", -1, True, 1.5, "mps"])
 def test_what_is_no_device(device: Any, built: Built) -> None:
-    with pytest.raises(UsageError, match="is no device"):
+    with pytest.raises(UsageError, match="is not a device"):
         trtbuild.load(built.package, device=device)
 
 
@@ -112,7 +112,7 @@ def test_files_of_other_targets_are_not_looked_at(built: Built, tmp_path: Path) 
     copy = shutil.copytree(built.package, tmp_path / "net")
     shutil.rmtree(copy / "engines" / "blackwell")
     trtbuild.load(copy)
-    with pytest.raises(PackageDamaged, match="is missing, and the index names it"):
+    with pytest.raises(PackageDamaged, match="is missing, but the index contains it"):
         trtbuild.load(copy, device=1)
 
 

@@ -122,8 +122,8 @@ def test_what_is_used_and_is_not_what_was_locked_is_named(tmp_path: Path) -> Non
     lock = a_lock()
     steps = {"net/engine/layers.0@ada": LockedStep(RECIPE.key, {"plan": RIGHT.outputs["plan"]})}
     lock = replace(lock, models={"net": replace(lock.models["net"], steps=steps)})
-    assert locked.departures(None, [plan(WRONG)]) == []
-    assert locked.departures(lock, [plan(RIGHT), plan(None)]) == []
-    (said,) = locked.departures(lock, [plan(WRONG)])
+    assert locked.differing_engines(None, [plan(WRONG)]) == []
+    assert locked.differing_engines(lock, [plan(RIGHT), plan(None)]) == []
+    (said,) = locked.differing_engines(lock, [plan(WRONG)])
     assert said.startswith("net/engine/layers.0@ada: its plan is not the one that trtbuild.lock names")
     assert "trtbuild lock" in said

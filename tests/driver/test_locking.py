@@ -211,7 +211,7 @@ def test_a_newer_toolchain_plans_what_is_locked_and_builds_nothing_with_it(locke
     (error,) = locked("build", environment=newer, expect=2)["errors"]
     version = lock_of(locked).models["net"].targets["ada"].version
     assert error["type"] == "ToolchainMissing"
-    assert f"trtbuild.lock says with tensorrt-rtx {version}; 99.0 is installed" in error["text"]
+    assert f"trtbuild.lock requires tensorrt-rtx {version}; 99.0 is installed" in error["text"]
     assert f"pip install 'tensorrt-rtx=={version}'" in error["hint"]
     assert "trtbuild build --upgrade" in error["hint"]
     assert locked("plan", environment=newer, expect=2)["totals"]["engine"]["run"] == 1  # and the plan prints
@@ -230,7 +230,7 @@ def test_a_newer_torch_takes_the_locked_trace_and_traces_nothing(locked: Command
     (error,) = locked("build", environment=newer, expect=2)["errors"]
     torch = lock_of(locked).models["net"].versions["torch"]
     assert error["type"] == "EnvironmentFault"
-    assert f"trtbuild.lock says with torch {torch} (here is 99.0)" in error["text"]
+    assert f"trtbuild.lock requires torch {torch} (installed: 99.0)" in error["text"]
     assert f"pip install 'torch=={torch}'" in error["hint"]
     assert "trtbuild build --upgrade" in error["hint"]
     changed = step(locked("plan", "--upgrade", environment=newer), "net/trace")["reason"]["changed"]

@@ -52,8 +52,8 @@ def test_a_damaged_record_is_a_miss_that_says_so(store: LocalStore, tmp_path: Pa
     reason = look.unusable(RECIPE.key)
     assert reason is not None
     assert reason.code == "corrupt"
-    assert look.overruled("m/engine", RECIPE.key) is None
-    look.ran("m/engine", Record(RECIPE, {}))
+    assert look.forced_to_run("m/engine", RECIPE.key) is None
+    look.note_run("m/engine", Record(RECIPE, {}))
     assert look.record(RECIPE.key) is not None
 
 
@@ -86,12 +86,12 @@ def test_a_link_that_cannot_be_read_is_replaced(store: LocalStore, tmp_path: Pat
 
 def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
     look = lookups(store, tmp_path, force=True)
-    reason = look.overruled("m/engine", RECIPE.key)
+    reason = look.forced_to_run("m/engine", RECIPE.key)
     assert reason is not None
     assert reason.code == "forced"
-    look.ran("m/engine", Record(RECIPE, {}))
-    assert look.overruled("m/engine", RECIPE.key) is None
-    assert look.overruled("n/engine", RECIPE.key) is None, "another step with the same key has its result"
+    look.note_run("m/engine", Record(RECIPE, {}))
+    assert look.forced_to_run("m/engine", RECIPE.key) is None
+    assert look.forced_to_run("n/engine", RECIPE.key) is None, "another step with the same key has its result"
 
 
 def a_model(weights: str) -> Model:

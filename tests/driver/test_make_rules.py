@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.driver.up_to_date.make_rules import ALWAYS, can_be_said, escaped, rules
+from trtbuild.driver.up_to_date.make_rules import ALWAYS, can_be_written, escaped, rules
 
 MAKEFILE = "all: out\nout:\n\t@echo ran >> log; touch out\n-include out.d\n"
 LETTERS = "ab #$:%*?[]~\\\\\\!@&,'\"{}é"
@@ -52,10 +52,10 @@ def nasty_names() -> list[str]:
     seeded = random.Random(4)
     drawn = {"".join(seeded.choices(LETTERS, k=seeded.randint(1, 8))) for _ in range(300)}
     single = {shape.replace("_", letter) for letter in LETTERS for shape in ("a_b.py", "_b.py", "a.py_", "a__b", "_")}
-    return sorted(name for name in drawn | single if name not in (".", "..") and can_be_said(name))
+    return sorted(name for name in drawn | single if name not in (".", "..") and can_be_written(name))
 
 
-def test_a_file_of_any_name_that_can_be_said_is_seen_when_it_is_newer_and_when_it_is_gone(make: Make) -> None:
+def test_a_file_of_any_name_that_can_be_written_is_seen_when_it_is_newer_and_when_it_is_gone(make: Make) -> None:
     names = nasty_names()
     assert len(names) > 200
     for name in names:
@@ -96,7 +96,7 @@ def test_a_name_at_the_top_of_the_project_alone(make: Make, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a=b", "a;b", "a|b", "lib(x)", "a\tb", "a\nb", "ab&", "ab ", "a\\ b", "ab\\"])
 def test_what_depends_on_a_name_that_cannot_be_said_is_looked_at_each_time(make: Make, name: str) -> None:
-    assert not can_be_said(name)
+    assert not can_be_written(name)
     old(make.folder / name)
     make.write([name, "other"])
     assert [make.runs(), make.runs()] == [1, 2]

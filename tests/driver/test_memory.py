@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.core.planning.graph import Reason, Step
-from trtbuild.driver.building.memory import BASE, PER_BYTE, MemoryRoom, estimate_bytes, free_bytes, may_start
+from trtbuild.driver.building.memory import BASE, PER_BYTE, MemoryLimit, estimate_bytes, free_bytes, may_start
 
 GIB = 1 << 30
 
@@ -105,11 +105,11 @@ def test_this_machine_has_some() -> None:
 def test_the_room_counts_what_runs() -> None:
     sizes = {"a": 4 * GIB, "b": 4 * GIB, "c": 1 * GIB}
     a, b, c = (Step(name, "m", "engine", "run", Reason("new", "")) for name in "abc")
-    room = MemoryRoom(lambda step: sizes[step.id], lambda: 6 * GIB)
-    assert room.has(a)
-    room.enter(a)
-    assert not room.has(b)
-    assert room.has(c)
-    room.enter(c)
-    room.leave(a)
-    assert room.has(b)
+    limit = MemoryLimit(lambda step: sizes[step.id], lambda: 6 * GIB)
+    assert limit.allows(a)
+    limit.acquire(a)
+    assert not limit.allows(b)
+    assert limit.allows(c)
+    limit.acquire(c)
+    limit.release(a)
+    assert limit.allows(b)

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import CommandLine, ran
 from trtbuild import manifest
 from trtbuild.driver.answers import new_project
+from trtbuild.driver.answers.documents import NewFile
 from trtbuild.driver.answers.new_project import Toolchain
 from trtbuild.errors import UsageError
 
@@ -53,7 +54,7 @@ def test_a_named_source_has_its_manifest_and_marks_what_to_fill_in(command_line:
 
 def test_a_source_that_is_not_there_is_a_warning(command_line: CommandLine) -> None:
     document = command_line("init", "nets.det:define")
-    assert "nets/det.py is not there yet" in document["warnings"][0]
+    assert "nets/det.py does not exist yet" in document["warnings"][0]
 
 
 @pytest.mark.parametrize("source", ["models/vit.py", "models.vit", "models.vit:", ":build", "models..vit:build", "1:2"])
@@ -82,11 +83,9 @@ def test_gitignore_gets_what_it_lacks(command_line: CommandLine) -> None:
     (entry,) = [entry for entry in document["files"] if entry["path"] == ".gitignore"]
     assert entry["action"] == "extended"
     assert (command_line.project / ".gitignore").read_text() == "*.pyc\n/cache\n/.trtbuild/\n/dist/\n"
-    assert new_project._ignore(command_line.project) == {
-        "path": ".gitignore",
-        "action": "unchanged",
-        "text": "it has .trtbuild/, dist/, cache/",
-    }
+    assert new_project._ignore(command_line.project) == NewFile(
+        path=".gitignore", action="unchanged", text="it already contains .trtbuild/, dist/, cache/"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,15 +110,13 @@ def test_targets_are_those_of_this_machine(
     (model,) = project.models
     assert [target.sm for target in model.targets] == targets
     assert {target.toolchain for target in model.targets} == {toolchain.name}
-    assert [target.name for target in model.targets] == document["targets"]
+    assert [target.name for target in model.targets] == document.targets
     assert model.precision == ("float16" if 75 in targets else "float32")
-    warned = " ".join(document["warnings"])
-    assert ("SM 90, which tensorrt-rtx does not build for" in warned) == (
-        toolchain.devices == (90,) and targets == [89]
-    )
-    assert ("pip install" in document["next"][0]) == (toolchain.version is None)
+    warned = " ".join(document.warnings)
+    assert ("SM 90, which tensorrt-rtx does not support" in warned) == (toolchain.devices == (90,) and targets == [89])
+    assert ("pip install" in document.next[0]) == (toolchain.version is None)
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no directory"):
+    with pytest.raises(UsageError, match="not a directory"):
         new_project.create(tmp_path / "nowhere", None, RTX)

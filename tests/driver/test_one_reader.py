@@ -119,7 +119,7 @@ def test_diff_of_what_is_damaged_does_not_say_that_it_differs(small: Small, tmp_
     (tmp_path / "p" / "index.json").write_text("{}")
     done = CommandLine(tmp_path, tmp_path / "cache").run("diff", "p", "p")
     assert done.returncode == 2
-    assert "is no index of a package" in done.stderr
+    assert "is not the index of a package" in done.stderr
 
 
 def test_altered_names_are_not_shown(small: Small, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 from tests.conftest import CommandLine, step
 from trtbuild.cli.screens import rebuilds
 from trtbuild.core.recipes.record import Record
+from trtbuild.core.values.codec import decode
 from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.cache.documents import Rebuilt
 from trtbuild.driver.cache.rebuilding import rebuild, share_of
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
@@ -85,7 +87,9 @@ def test_what_the_cache_says_is_what_it_holds(built: CommandLine) -> None:
         "unchecked": [],
     }
     assert sorted(path for path in built.cache.glob("*c*/??/*")) == entries  # nothing got into the cache
-    assert click.unstyle(rebuilds.compared(document)[0]).startswith(f"equal: {count} of {count} engines built again")
+    assert click.unstyle(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))[0]).startswith(
+        f"equal: {count} of {count} engines built again"
+    )
 
 
 def test_a_sample_has_at_least_one_engine(built: CommandLine) -> None:
@@ -128,7 +132,7 @@ def test_a_lie_is_found_named_and_put_aside(trtbuild: CommandLine) -> None:
         "builder": "mallory@evil",
         "signed_by": [],
     }
-    shown = click.unstyle("\n".join(rebuilds.compared(document)))
+    shown = click.unstyle("\n".join(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))))
     assert name in shown and "mallory@evil" in shown and "signed by     nobody" in shown
     assert LocalStore(trtbuild.cache).get_record(honest.recipe.key) is None
     rebuilt = trtbuild("build")
@@ -163,7 +167,7 @@ def test_the_record_of_a_remote_is_named(trtbuild: CommandLine, tmp_path: Path) 
     document = trtbuild("cache", "verify", "--rebuild", "100%", environment=remote, expect=1)
     (found,) = document["rebuilt"]["different"]
     assert (found["step"], found["source"], found["remotes"]) == (name, "team", ["team"])
-    shown = click.unstyle("\n".join(rebuilds.compared(document)))
+    shown = click.unstyle("\n".join(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))))
     assert f"remove ac/{honest.recipe.key} from remote team" in shown
 
 
@@ -173,7 +177,9 @@ def test_what_cannot_be_checked_is_counted_with_its_reason(trtbuild: CommandLine
     rebuilt = trtbuild("cache", "verify", "--rebuild", "1%")["rebuilt"]
     assert rebuilt["same"] == 1
     assert {each["reason"] for each in rebuilt["unchecked"]} == {"it is not in the cache"}
-    assert click.unstyle(rebuilds.compared({"rebuilt": rebuilt})[-1]).endswith("not checked: it is not in the cache")
+    assert click.unstyle(rebuilds.compared(decode(Rebuilt, rebuilt))[-1]).endswith(
+        "not checked: it is not in the cache"
+    )
 
 
 def test_inputs_that_are_gone_are_a_reason(trtbuild: CommandLine) -> None:
@@ -189,14 +195,14 @@ def test_inputs_that_are_gone_are_a_reason(trtbuild: CommandLine) -> None:
 
 def test_nothing_to_compare_is_said() -> None:
     rebuilt = {"seed": 1, "engines": 0, "sampled": 0, "same": 0, "different": [], "unchecked": []}
-    assert click.unstyle(rebuilds.compared({"rebuilt": rebuilt})[0]).startswith("nothing could be compared")
+    assert click.unstyle(rebuilds.compared(decode(Rebuilt, rebuilt))[0]).startswith("nothing could be compared")
 
 
 def test_a_share_is_a_percentage() -> None:
     assert share_of("10%") == 0.1
     assert share_of(" 0.5 % ") == 0.005
     for text in ("10", "0%", "101%", "-1%", "all", "nan%"):
-        with pytest.raises(UsageError, match="share"):
+        with pytest.raises(UsageError, match="is not a percentage"):
             share_of(text)
 
 
@@ -212,8 +218,8 @@ def test_only_toolchains_that_give_the_same_bytes_twice_are_asked(
     }
     monkeypatch.setattr(table, "FLAVOURS", flavours)
     found = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
-    assert (found["engines"], found["sampled"], found["same"]) == (0, 0, 0)
-    assert {each["reason"] for each in found["unchecked"]} == {"tensorrt-rtx does not give the same bytes twice"}
+    assert (found.engines, found.sampled, found.same) == (0, 0, 0)
+    assert {each.reason for each in found.unchecked} == {"tensorrt-rtx does not give the same bytes twice"}
 
 
 def test_another_version_of_the_toolchain_is_a_reason(trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,5 +230,5 @@ def test_another_version_of_the_toolchain_is_a_reason(trtbuild: CommandLine, mon
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
     monkeypatch.setattr(table, "installed_version", lambda toolchain: "9.9.9")
     found = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
-    (reason,) = {each["reason"] for each in found["unchecked"]}
+    (reason,) = {each.reason for each in found.unchecked}
     assert reason == f"it was built by tensorrt-rtx {version}, and 9.9.9 is installed here"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.conftest import FakeWorld, a_model
-from trtbuild.driver.building.refused_nodes import say_where
+from trtbuild.driver.building.refused_nodes import name_operators
 from trtbuild.errors import ToolchainError
 
 
@@ -17,7 +17,7 @@ def _refused(*nodes: str) -> ToolchainError:
 
 def _said(world: Any, error: ToolchainError, step: str = "net/engine/layers.1@ada") -> ToolchainError:
     plan = world.plan(a_model())
-    say_where(error, plan, plan.steps[step], world)
+    name_operators(error, plan, plan.steps[step], world)
     return error
 
 
@@ -26,7 +26,7 @@ def test_the_module_the_operator_and_what_keeps_it_in_pytorch() -> None:
     world.build(a_model())
     error = _said(world, _refused("n0", "n9"))
     assert error.text.splitlines()[1:] == ["    n0 is linear in layers.1"]
-    assert error.hint == "keep what it refuses in PyTorch: partition: {torch_executed_ops: [linear]}"
+    assert error.hint == "keep the refused operators in PyTorch: partition: {torch_executed_ops: [linear]}"
 
 
 def test_what_is_not_known_is_left_out() -> None:

@@ -112,7 +112,7 @@ def test_a_machine_without_a_signing_key_builds_for_itself_beside_it(built: Comm
     document = built("build", environment=theirs)
     assert ran(document)["engine"] == 1
     assert remote_entries(built) == sent, "what counts on one machine alone is not sent"
-    assert any("there is none to sign with" in warning for warning in document["warnings"])
+    assert any("but no signing key" in warning for warning in document["warnings"])
     assert verdicts(built("plan", environment=theirs)) == {("hit", "recorded")}
     assert verdicts(built("plan")) == {("hit", "recorded")}
     assert len(list((Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir())) == 1

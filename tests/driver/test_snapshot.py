@@ -23,7 +23,7 @@ def digest(data: bytes) -> str:
 def test_a_fresh_file_is_looked_at_when_its_times_are_older_than_the_clock_can_tell(tmp_path: Path) -> None:
     path = tmp_path / "fresh"
     path.write_bytes(b"fresh")
-    found = snapshot._looked_at(str(path), digest(b"fresh"), FileDigests(None))
+    found = snapshot._verified_stat(str(path), digest(b"fresh"), FileDigests(None))
     assert null_build.identity(found) == null_build.identity(path.stat())
     assert time.time_ns() >= found.st_ctime_ns + snapshot._FINE_NS
     path.write_bytes(b"FRESH")
@@ -34,7 +34,7 @@ def test_another_content_is_not_settled(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"now")
     with pytest.raises(Unsettled):
-        snapshot._looked_at(str(path), digest(b"then"), FileDigests(None))
+        snapshot._verified_stat(str(path), digest(b"then"), FileDigests(None))
 
 
 def test_what_is_known_by_its_stat_is_not_read(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_is_known_by_its_stat_is_not_read(tmp_path: Path) -> None:
 
     path = tmp_path / "file"
     path.write_bytes(b"other bytes: they are not read")
-    assert snapshot._looked_at(str(path), digest(b"known"), Known(None)).st_ino == path.stat().st_ino
+    assert snapshot._verified_stat(str(path), digest(b"known"), Known(None)).st_ino == path.stat().st_ino
 
 
 @pytest.mark.parametrize(

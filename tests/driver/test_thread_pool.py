@@ -1,4 +1,4 @@
-"""Threads that do steps: as many as are needed, each as long as its crew, and none that an exit waits for."""
+"""Threads that do steps: as many as are needed, each as long as its pool, and none that an exit waits for."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ import sys
 import threading
 from queue import SimpleQueue
 
-from trtbuild.driver.building.thread_pool import Crew, Done
+from trtbuild.driver.building.thread_pool import Done, ThreadPool
 
 
 def test_no_more_threads_than_work_and_each_stays() -> None:
     done: SimpleQueue[Done[int, str]] = SimpleQueue()
-    crew: Crew[int, str] = Crew(4, done)
+    pool: ThreadPool[int, str] = ThreadPool(4, done)
     names = set()
     for number in range(3):
-        crew.give(number, lambda: threading.current_thread().name)
+        pool.submit(number, lambda: threading.current_thread().name)
         task, name = done.get(timeout=30)
-        crew.busy -= 1
+        pool.busy -= 1
         assert task == number
         names.add(name)
     assert len(names) == 1
-    assert crew.dismiss(30)
+    assert pool.shut_down(30)
 
 
 def test_what_is_raised_is_handed_over() -> None:
     done: SimpleQueue[Done[int, str]] = SimpleQueue()
-    crew: Crew[int, str] = Crew(1, done)
+    pool: ThreadPool[int, str] = ThreadPool(1, done)
 
     def work() -> str:
         raise SystemExit(3)
 
-    crew.give(7, work)
+    pool.submit(7, work)
     task, error = done.get(timeout=30)
     assert task == 7 and isinstance(error, SystemExit)
-    crew.give(8, lambda: "it still works")
+    pool.submit(8, lambda: "it still works")
     assert done.get(timeout=30) == (8, "it still works")
-    assert crew.dismiss(30)
+    assert pool.shut_down(30)
 
 
 def test_a_thread_that_is_stuck_is_not_waited_for_nor_by_the_process() -> None:
     program = """
 import threading
 from queue import SimpleQueue
-from trtbuild.driver.building.thread_pool import Crew
-crew = Crew(1, SimpleQueue())
-crew.give("stuck", lambda: threading.Event().wait(600))
-print(crew.dismiss(0.1))
+from trtbuild.driver.building.thread_pool import ThreadPool
+pool = ThreadPool(1, SimpleQueue())
+pool.submit("stuck", lambda: threading.Event().wait(600))
+print(pool.shut_down(0.1))
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "False\n"

@@ -17,12 +17,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.conftest import CommandLine, ran
+from tests.store.remote import sqlite_transport
 from tests.store.remote.memory_transport import MemoryTransport
 from tests.store.remote.nginx import running
 from trtbuild.cli.screens import transfers
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
+from trtbuild.core.values.codec import decode
 from trtbuild.driver.cache import bundles, transfer
+from trtbuild.driver.cache.documents import CacheExport, CacheImport, CachePull, CachePush, RefusedRecord
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
 from trtbuild.store.collection.check import verify
@@ -156,6 +159,21 @@ def test_what_was_pushed_is_pulled_and_nothing_is_run(
     assert again["ok"] and again["remotes"] == [] and again["present"] == again["records"]
 
 
+def test_a_kind_of_remote_that_was_added_by_one_row_is_pushed_to_and_pulled_from(
+    built: CommandLine, elsewhere: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_transport.add_row(monkeypatch)
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:sqlite://{tmp_path}/entries")
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(built.cache))
+    pushed = transfer.push(Request(built.project), None, _nobody)
+    assert pushed.ok and pushed.records > 0
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(elsewhere.cache))
+    pulled = transfer.pull(Request(elsewhere.project), None, _nobody)
+    assert pulled.ok and pulled.present == 0
+    assert [(each.name, each.records) for each in pulled.remotes] == [("team", pushed.records)]
+    runs_nothing(elsewhere)
+
+
 def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], bare: dict[str, str], tmp_path: Path
 ) -> None:
@@ -256,7 +274,7 @@ def test_what_no_remote_has_is_listed(built: CommandLine, elsewhere: CommandLine
     assert not document["ok"]
     assert {each["step"].partition("@")[2] for each in document["missing"]} >= {"ada", "ampere"}
     assert all(each["step"].startswith("net/") for each in document["missing"])
-    shown = click.unstyle("\n".join(transfers.pulled(document)))
+    shown = click.unstyle("\n".join(transfers.pulled(decode(CachePull, document))))
     assert "not there  net/engine/" in shown and "→ trtbuild build makes it here" in shown
     assert not (elsewhere.project / "dist").exists()
 
@@ -269,7 +287,7 @@ def test_a_push_of_what_is_not_built_fails_and_sends_the_rest(
     document = elsewhere("cache", "push", environment=remote, expect=1)
     assert document["missing"] and document["not_sent"] == []
     assert document["remotes"][0]["records_sent"] == document["records"] > 0
-    assert "not built" in click.unstyle("\n".join(transfers.pushed(document)))
+    assert "not built" in click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
 
 
 def test_a_push_to_nobody_is_a_failure_with_the_reason(built: CommandLine) -> None:
@@ -277,7 +295,7 @@ def test_a_push_to_nobody_is_a_failure_with_the_reason(built: CommandLine) -> No
     document = built("cache", "push", environment=dead, expect=1)
     assert len(document["not_sent"]) == document["records"]
     assert document["warnings"]
-    shown = click.unstyle("\n".join(transfers.pushed(document)))
+    shown = click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
     assert "not sent" in shown and "127.0.0.1:9" in shown
     pulled = built("cache", "pull", environment=dead)  # everything is here
     assert pulled["ok"] and pulled["present"] == pulled["records"]
@@ -331,7 +349,7 @@ def test_what_was_exported_is_imported_and_nothing_is_run(
     runs_nothing(elsewhere)
     built("cache", "export", str(tmp_path / "again.bundle"))
     assert (tmp_path / "again.bundle").read_bytes() == (tmp_path / "all.bundle").read_bytes()
-    shown = click.unstyle("\n".join(transfers.imported(imported)))
+    shown = click.unstyle("\n".join(transfers.imported(decode(CacheImport, imported))))
     assert shown.startswith(f"imported  {tmp_path / 'all.bundle'}  {exported['records']} records")
 
 
@@ -383,7 +401,7 @@ def test_what_is_not_whole_is_left_out_and_named(built: CommandLine, elsewhere: 
     exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "--all")
     assert key in [each["key"] for each in exported["left_out"]]
     assert exported["records"] == sum(elsewhere("cache", "stats")["records"].values()) - len(exported["left_out"])
-    assert f"left out  record {key}" in click.unstyle("\n".join(transfers.exported(exported)))
+    assert f"left out  record {key}" in click.unstyle("\n".join(transfers.exported(decode(CacheExport, exported))))
 
 
 def test_files_that_are_no_bundles_are_refused(elsewhere: CommandLine, tmp_path: Path) -> None:
@@ -460,7 +478,7 @@ def test_what_only_this_machine_vouches_for_stays_here(
     key = record.recipe.key
     assert local.get_record(key) == record
     exported = bundles.export_all(Request(tmp_path), tmp_path / "bundle", _nobody)
-    assert (exported["records"], exported["left_out"]) == (0, [{"key": key, "reason": transfer.OWN_ONLY}])
+    assert (exported.records, exported.left_out) == (0, [RefusedRecord(key=key, reason=transfer.OWN_ONLY)])
     transport = MemoryTransport()
     sending = transfer._Sending(local, RemoteStore(transport, "team", local.trust))
     sending.send([key], _nobody)
@@ -475,7 +493,7 @@ def test_what_several_records_name_is_sent_once(tmp_path: Path) -> None:
     transport = MemoryTransport()
     sending = transfer._Sending(local, RemoteStore(transport, "team"))
     sending.send([record.recipe.key for record in records], _nobody)
-    assert sending.failures == {} and sending.to_json()["bytes_sent"] == plan.size
+    assert sending.failures == {} and sending.sent().bytes_sent == plan.size
     puts = Counter(name for method, kind, name, _ in transport.calls if (method, kind) == ("put", "cas"))
     assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
 

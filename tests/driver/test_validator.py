@@ -23,7 +23,7 @@ def refusal(factor: int, largest: int) -> str | None:
     assert stand_in is not None
     job = PartitionJob(
         program="",
-        form="program",
+        graph_kind="program",
         settings=PartitionSettings(),
         toolchain="tensorrt",
         toolchain_version="8.6.0",

@@ -13,8 +13,8 @@ import pytest
 
 from trtbuild import errors
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
-from trtbuild.driver.workers.pool import _environment, rebuild
-from trtbuild.driver.workers.worker import FORKS, describe
+from trtbuild.driver.workers.pool import _environment, error_from_json
+from trtbuild.driver.workers.worker import FORKS, error_to_json
 
 KINDS = [
     kind
@@ -29,23 +29,23 @@ KINDS = [
 def test_every_kind_of_error_travels_whole(kind: type[errors.TrtbuildError]) -> None:
     error = kind("what happened", hint="what to do")
     error.file, error.line = "net.py", 3
-    found = rebuild(describe(error), "one\ntwo")
+    found = error_from_json(error_to_json(error), "one\ntwo")
     assert type(found) is kind
     assert (found.text, found.hint, found.file, found.line) == ("what happened", "what to do", "net.py", 3)
 
 
 def test_what_only_some_kinds_have_travels_too() -> None:
-    source = rebuild(describe(errors.SourceError("no", code="weights")), "")
+    source = error_from_json(error_to_json(errors.SourceError("no", code="weights")), "")
     assert isinstance(source, errors.SourceError)
     assert source.code == "weights"
-    compiler = rebuild(describe(errors.ToolchainError("no")), "one\ntwo")
+    compiler = error_from_json(error_to_json(errors.ToolchainError("no")), "one\ntwo")
     assert isinstance(compiler, errors.ToolchainError)
     assert compiler.log == ("one", "two")
 
 
 def test_an_error_of_no_known_kind_is_a_bug_with_its_traceback() -> None:
     for kind in ("KeyError", "InternalError"):
-        found = rebuild({"type": kind, "text": "KeyError: 3", "trace": "Traceback: line 1"}, "")
+        found = error_from_json({"type": kind, "text": "KeyError: 3", "trace": "Traceback: line 1"}, "")
         assert isinstance(found, errors.InternalError)
         assert "Traceback: line 1" in found.text
         assert "report" in (found.hint or "")
@@ -72,7 +72,7 @@ def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) 
 def test_garbage_is_collected_in_jobs_whatever_became_of_loading() -> None:
     program = (
         "import gc, pathlib; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
-        "print(worker._prepared('no kind', here, here), gc.isenabled(), gc.get_freeze_count() > 0)"
+        "print(worker._preloaded_handler('no kind', here, here), gc.isenabled(), gc.get_freeze_count() > 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["None", "True", "True"]
@@ -102,7 +102,7 @@ def grandchild():
 
 replies = os.fdopen(os.dup(1), "w")
 for what in sys.argv[1:]:
-    worker._do_in_a_copy(handler, {"do": what}, replies)
+    worker._do_in_fork(handler, {"do": what}, replies)
 """
 
 

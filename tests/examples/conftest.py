@@ -148,7 +148,7 @@ class Example:
 
     def in_torch(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """A partition's results by PyTorch."""
-        if self.model.source.form != "program":
+        if self.model.source.graph.reference != "torch":
             return self.in_onnx(part, inputs)  # all that there is of it
         program = self._program(part.graph)
         constants = program.constants
@@ -193,7 +193,7 @@ class Example:
 def example_names(*, computed: bool = False) -> list[str]:
     """All models of manifests/; with `computed` those that something else than TensorRT computes."""
     models = load(Path(__file__).parents[2], sorted_manifests()).models
-    return [model.name for model in models if not (computed and model.source.form == "network")]
+    return [model.name for model in models if not (computed and model.source.graph.reference is None)]
 
 
 def sorted_manifests() -> list[str]:

@@ -1,8 +1,8 @@
-"""Forks real builds from a process that has imported the driver already: a build a second instead of one every three.
+"""Forks real builds from a process that has imported the driver, which takes one second for a build instead of three.
 
-One line in, ``["build", "--json"]``; one line out, the pid of the child that does it, in a session of its own. When the
-child has ended, another line: its pid and its wait status. Everything else of a build is as ever: its workers are new
-processes, its locks and files its own.
+Each line of standard input is a JSON object with the arguments of a build and the files of its output. For each build there
+are two lines of output: the pid of the child, which runs in a new session, and after its end the pid with the wait status.
+Everything else is as in any build: the workers are new processes, and the build has its own locks and files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can become of an entry's bytes."""
+"""Possible damages of the bytes of an entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real file systems of a chosen size, for those who may mount them."""
+"""Real file systems of a given size, for users who may mount them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DETACH = 2
 
 @contextlib.contextmanager
 def mounted(place: Path, options: str) -> Iterator[Path]:
-    """A tmpfs with these options at `place`. Skips the test where this user may not mount."""
+    """A tmpfs with these options at `place`. Skips the test if this user may not mount file systems."""
     place.mkdir()
     _mount(place, 0, options)
     try:
@@ -28,7 +28,7 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
 
 
 def make_read_only(place: Path, options: str) -> None:
-    """From now on nothing can be written to a tmpfs that was mounted with these options."""
+    """Remount a tmpfs with these options as read-only."""
     _mount(place, _REMOUNT | _READ_ONLY, options)
 
 

@@ -1,8 +1,8 @@
-"""Every system call of an operation that writes: killed there, or given an error there; and what is left is looked at.
+"""A kill or an error at each writing system call of an operation, and a check of the state after it.
 
-``python -m tests.faults.enumeration kill`` and ``… error`` do all of them and print what was delivered. `make test` does
-all kills of local operations and a part of the others (tests/faults/test_syscalls.py), and a part of the errors
-(tests/store/test_injected_faults.py); all of them with ``TRTBUILD_KILLS=1000``.
+``python -m tests.faults.enumeration kill`` and ``… error`` try all calls and print the number of delivered faults. `make
+test` tries all kills of local operations and some of the others (tests/faults/test_syscalls.py), and some of the errors
+(tests/store/test_injected_faults.py). With ``TRTBUILD_KILLS=1000`` it tries all of them.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from trtbuild.store.local import leases
 
 ERRORS = ("ENOSPC", "EROFS", "EIO", "EDQUOT", "EACCES")
 
-#: Modules whose thread pools do their work in one thread, so that the calls have one order.
+#: Modules whose thread pools are replaced by one thread, so that the order of the calls is fixed.
 _THREADED = ("trtbuild.store.local.blobs", "trtbuild.store.layers.fetching", "trtbuild.store.remote.files")
 
 ALL = {**OPERATIONS, **REMOTE_OPERATIONS}
 
-#: What an operation may raise when it is given an error.
+#: The exceptions that an operation may raise after an injected error.
 _TYPED = ("StoreUnavailable", "RemoteFull", "RemoteRefused", "RemoteDown", "RemoteLied", "RemoteFault")
 
 
 @dataclass
 class Tally:
-    """What was delivered to an operation, by the call's name, and what was wrong afterwards."""
+    """The faults that were delivered to an operation, by the name of the call, and the findings."""
 
     operation: str
     calls: int = 0
     delivered: Counter[str] = field(default_factory=Counter)
-    #: Operations that were given an error: what came of them, `result` or the error's name.
+    #: The outcomes of operations after an injected error: `result`, or the name of the exception.
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     duration_s: float = 0.0
@@ -64,14 +64,14 @@ class Tally:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{number} {name}" for name, number in sorted(self.delivered.items()))
-        came = f"; {dict(self.outcomes)}" if self.outcomes else ""
+        outcomes = f"; {dict(self.outcomes)}" if self.outcomes else ""
         wrong = "".join(f"\n    {finding}" for finding in self.findings)
-        text = f"{self.operation}: {self.calls} calls that write, {self.total} delivered ({kinds}){came}"
+        text = f"{self.operation}: {self.calls} writing calls, {self.total} delivered ({kinds}){outcomes}"
         return f"{text} in {self.duration_s:.1f} s{wrong}"
 
 
 class Enumeration:
-    """One operation, its calls as they are when nothing happens, and what it leaves then."""
+    """One operation, with its calls and its results in a run without faults."""
 
     def __init__(self, name: str, operation: Operation, folder: Path) -> None:
         self.tally = Tally(name)
@@ -81,7 +81,7 @@ class Enumeration:
         self._template.mkdir()
         operation.prepare(self._template)
         with self._place() as place:
-            outcome_of(operation.run, place.path)  # so that what is imported late is there when children are forked
+            outcome_of(operation.run, place.path)  # imports all modules before children are forked
         with self._place() as place:
             self._before: State = state(place.path)
             undisturbed = traced(operation.run, place.path)
@@ -93,23 +93,23 @@ class Enumeration:
         self.tally.calls = len(self.calls)
 
     def kill(self, call: Call) -> None:
-        """Kill a child when it is about to do that call, and look at what it left."""
+        """Kill a child just before that call, and check the state after it."""
         with self._place() as place:
             outcome = traced(self._operation.run, place.path, f"{call.name}:signal=KILL:when={call.number}")
-            self._judge(call, lambda: self._after_kill(call, outcome, place.path))
+            self._record_findings(call, lambda: self._after_kill(call, outcome, place.path))
 
     def fail(self, call: Call, error: str) -> None:
-        """Give that call an error, and look at what the operation makes of it."""
+        """Let that call fail with `error`, and check the result of the operation and the state after it."""
         with self._place() as place:
             injection = f"{call.name}:error={error}:when={call.number}"
-            outcome = traced(self._twice, place.path, injection)
-            self._judge(f"{error} at {call}", lambda: self._after_error(call, outcome, place.path))
+            outcome = traced(self._with_and_without_fault, place.path, injection)
+            self._record_findings(f"{error} at {call}", lambda: self._after_error(call, outcome, place.path))
 
     def _after_kill(self, call: Call, outcome: Outcome, place: Path) -> None:
         assert outcome.killed, f"it was not killed: {outcome.status} {outcome.log[-100:]}"
         assert outcome.report is None, "it was done before"
         self.tally.delivered[call.name] += 1
-        self._whole(place, spoilt=self._operation.spoils)
+        self._whole(place, may_be_damaged=self._operation.starts_damaged)
         self._repeat(place)
 
     def _after_error(self, call: Call, outcome: Outcome, place: Path) -> None:
@@ -126,28 +126,28 @@ class Enumeration:
         else:
             assert self._operation.admits(report["result"], self._result), f"gives {report['result']}"
         assert held == 0, f"{held} descriptors of locks are left open"
-        assert again == {"result": self._result}, f"again, in the same process: {again}"
-        self._whole(place, spoilt=self._operation.spoils)
+        assert again == {"result": self._result}, f"the second run in the same process gives {again}"
+        self._whole(place, may_be_damaged=self._operation.starts_damaged)
         self._repeat(place)
 
-    def _twice(self, place: Path) -> object:
-        """What comes of it with the fault, and then without, in one process; and the locks that it still had in between."""
+    def _with_and_without_fault(self, place: Path) -> object:
+        """The outcomes of a run with the fault and of a second run without it, and the number of locks held in between."""
         first = outcome_of(self._operation.run, place)
         held = len(leases._held)
         return first, outcome_of(self._operation.run, place), held
 
     def _repeat(self, place: Path) -> None:
         again = outcome_of(self._operation.run, place)
-        assert again == {"result": self._result}, f"again, undisturbed: {again}"
-        self._whole(place, spoilt=False)
+        assert again == {"result": self._result}, f"the second run without a fault gives {again}"
+        self._whole(place, may_be_damaged=False)
         assert_clean(place)
         assert_shared_is_clean(place)
 
-    def _whole(self, place: Path, *, spoilt: bool) -> None:
-        assert_whole(place, self._before, self._after, spoilt=spoilt)
-        assert_shared_is_whole(place, spoilt=spoilt)
+    def _whole(self, place: Path, *, may_be_damaged: bool) -> None:
+        assert_whole(place, self._before, self._after, may_be_damaged=may_be_damaged)
+        assert_shared_is_whole(place, may_be_damaged=may_be_damaged)
 
-    def _judge(self, what: object, examine: Callable[[], None]) -> None:
+    def _record_findings(self, what: object, examine: Callable[[], None]) -> None:
         try:
             examine()
         except AssertionError as finding:
@@ -158,7 +158,7 @@ class Enumeration:
 
 
 class _Place:
-    """A copy of the template, times included, for as long as it is looked at."""
+    """A temporary copy of the template, including the times of its files."""
 
     def __init__(self, template: Path, path: Path) -> None:
         self._template, self.path = template, path
@@ -172,14 +172,14 @@ class _Place:
 
 
 def spread(items: Sequence[Any], at_most: int) -> list[Any]:
-    """So many of `items`, evenly spread, the first and last among them; all when there are no more."""
+    """At most `at_most` of `items`, evenly spread, including the first and the last."""
     if len(items) <= at_most or at_most < 2:
         return list(items)
     return [items[round(number * (len(items) - 1) / (at_most - 1))] for number in range(at_most)]
 
 
 def _memory() -> str | None:
-    """A file system in memory, if there is one: who is killed leaves the same there, and a sync costs nothing."""
+    """A directory in memory, if there is one. A killed process leaves the same state there, and a sync is cheap."""
     place = "/dev/shm"
     try:
         return place if shutil.disk_usage(place).free > 100 << 20 and os.access(place, os.W_OK) else None
@@ -188,7 +188,7 @@ def _memory() -> str | None:
 
 
 def enumerated(how: str, name: str, at_most: int = 1 << 30) -> Tally:
-    """Disturb the operation `name` at its calls, or at so many of them. `how` is `kill` or `error`."""
+    """Inject faults at the calls of the operation `name`, or at `at_most` of them. `how` is `kill` or `error`."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_memory()) as scratch, one_thread(*_THREADED):
         enumeration = Enumeration(name, ALL[name], Path(scratch))

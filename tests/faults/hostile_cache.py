@@ -1,4 +1,4 @@
-"""A team cache on loopback that is right, but for one thing: what it does to requests of one kind."""
+"""A team cache on loopback that answers correctly, except requests of one kind."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.store.remote.hostile import Server, Talk
 
 HTML = b"<!doctype html><html><body><h1>Please log in</h1></body></html>" * 3
 
-#: Gets the request and the stored bytes, if there are any. Returns whether the connection is kept; None: answer rightly.
+#: Called with the request and the stored bytes or None. Returns whether to keep the connection; None: answer correctly.
 Fault = Callable[[Talk, "bytes | None"], object]
 
 
 @dataclass
 class HostileCache:
-    """``GET``, ``HEAD`` and ``PUT`` below ``/cache/``. `fault` meets the requests with this method and kind ("" is any)."""
+    """``GET``, ``HEAD`` and ``PUT`` below ``/cache/``, with `fault` for requests with this method and kind ("" is any)."""
 
     fault: Fault | None = None
     method: str = ""
     kind: str = ""
     entries: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    #: How often the fault met a request, and the credentials that came with any.
+    #: The number of requests to which the fault was applied, and the credentials of all requests.
     delivered: int = 0
     authorizations: set[str] = field(default_factory=set)
 
@@ -76,7 +76,7 @@ def redirect(url: str) -> Fault:
 
 
 def instead(change: Callable[[bytes], bytes]) -> Fault:
-    """Other bytes in the place of an entry, where there is one, well-behaved otherwise."""
+    """A fault that replaces the bytes of an existing entry."""
     return lambda talk, stored: talk.reply(200, change(stored)) if stored is not None else None
 
 
@@ -129,13 +129,13 @@ def _headers(talk: Talk, stored: bytes | None) -> object:
     return False
 
 
-def _says_so(talk: Talk, stored: bytes | None) -> object:
-    """Says that it is there, or that it was put; and nothing is."""
+def _false_success(talk: Talk, stored: bytes | None) -> object:
+    """Report success, but send and store nothing."""
     talk.body()
     return talk.reply(200, length=0)
 
 
-#: What any request may meet.
+#: Faults for every kind of request.
 FAULTS: Mapping[str, Fault] = {
     "a page of HTML": lambda talk, stored: (talk.body(), talk.reply(200, HTML, Content_Type="text/html"))[1],
     "a reset": _reset,
@@ -143,7 +143,7 @@ FAULTS: Mapping[str, Fault] = {
     "silence": _silence,
     "garbage": _garbage,
     "headers without end": _headers,
-    "a yes that is none": _says_so,
+    "a false success": _false_success,
     "asked to come back soon": status(429, Retry_After="0"),
     "asked to come back tomorrow": status(503, Retry_After="86400"),
     "a redirect to itself": lambda talk, stored: (talk.body(), talk.reply(302, Location=talk.path))[1],
@@ -153,7 +153,7 @@ FAULTS: Mapping[str, Fault] = {
     },
 }
 
-#: What a GET may meet besides.
+#: Further faults for GET requests.
 READ_FAULTS: Mapping[str, Fault] = {
     "cut off": _cut_off,
     "without end": _endless,

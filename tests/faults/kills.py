@@ -1,17 +1,16 @@
-"""kill -9 at random moments of real builds, and what is left after each.
+"""kill -9 at random moments of real builds, and a check of the state after each.
 
-After every kill the cache must verify and the outputs must hold nothing but whole files of known builds; after a few, the
-build is let run through and its outputs must be those of a reference build that nobody disturbed.
+After every kill, the cache must be valid, and the outputs must contain only complete files of known builds. After a few
+kills, a build runs to its end, and its outputs must equal those of a reference build without kills.
 
-A kill counts as *unfinished* if it left a file with bytes in it that had not got its name yet: in the store's ``tmp/``,
-or ``.<name>.<random>.tmp`` beside an output. So it fell between a first write and its rename.
+A kill counts as *unfinished* if it left a file with bytes but without its final name: in the store's ``tmp/``, or
+``.<name>.<random>.tmp`` beside an output. Such a kill came between a first write and its rename.
 
-Half of the kills come when the clock says so, at a moment that is uniformly random over a build. The others are aimed:
-they wait for a random moment too, and then for a file that is being written, in the cache or among the outputs. So the
-hundred are not a matter of luck.
+Half of the kills come at a uniformly random moment of a build. The others are aimed: they also wait for a random moment,
+and then for a file that is being written, in the cache or among the outputs. So there are always enough unfinished kills.
 
-The project is traced once. Each round has other weights and other builder settings, so what is killed are the phases that
-write: weights put into the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs it by itself.
+The project is traced once. Each round has other weights and other builder settings, so that the kills hit the phases that
+write: weights in the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs only this test.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ models:
     outputs: {{package: dist/net, plans: dist/plans}}
 """
 
-#: Whom a kill hits: the driver alone (its children have to die with it), all processes at once, or one worker alone.
+#: The victim of a kill: only the driver (its children have to die, too), all processes at once, or only one worker.
 VICTIMS = ("driver", "all", "worker")
 
 LONGEST_BUILD_S = 300.0
@@ -66,17 +65,17 @@ LONGEST_BUILD_S = 300.0
 
 @dataclass
 class Tally:
-    """What was delivered and what was seen."""
+    """The numbers of delivered kills and of their effects."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    #: Of these, the ones that waited for a file that was being written; the others came when the clock said so.
+    #: The number of kills that waited for a file that was being written. The others came at a random moment.
     aimed: int = 0
     unfinished: int = 0
     unfinished_aimed: int = 0
     unfinished_outputs: int = 0
     too_late: int = 0
     completed: int = 0
-    #: How many entries the cache held then: kills fell into all phases.
+    #: The number of entries of the cache at a kill, to show that kills hit all phases.
     entries: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -88,13 +87,13 @@ class Tally:
         return (
             f"{self.total} kills ({victims}; {self.aimed} aimed at a file that was being written);"
             f" {self.unfinished} between a first write and its rename ({self.unfinished_aimed} of them aimed,"
-            f" {self.unfinished_outputs} of an output); {self.completed} builds right afterwards;"
+            f" {self.unfinished_outputs} of an output); {self.completed} correct builds afterwards;"
             f" {self.too_late} came too late; entries in the cache at a kill: {dict(sorted(self.entries.items()))}"
         )
 
 
 class KillTest:
-    """One project below `folder`, with reference outputs for `variants` of its settings and weights."""
+    """A project below `folder`, with reference outputs for `variants` of its settings and weights."""
 
     def __init__(self, folder: Path, seed: int, variants: int = 6) -> None:
         self.random = random.Random(seed)
@@ -126,9 +125,9 @@ class KillTest:
             self._builder.stdout.close()
 
     def round(self, kills: int) -> int:
-        """Kill builds of another variant up to that often, then let one run through. Returns how many kills there were."""
+        """Kill up to `kills` builds of another variant, then run one to its end. Returns the number of kills."""
         self._current = self.random.choice([variant for variant in self._variants if variant != self._current])
-        self._choose(self._current)
+        self._write_variant(self._current)
         self._reset_cache()
         done = 0
         while done < kills:
@@ -138,12 +137,12 @@ class KillTest:
             done += 1
             aimed = aim is not None
             self.tally.aimed += aimed
-            unfinished = self._check_leavings()
+            unfinished = self._check_state()
             self.tally.unfinished += bool(unfinished)
             self.tally.unfinished_aimed += bool(unfinished) and aimed
             self.tally.unfinished_outputs += any(self.project in path.parents for path in unfinished)
-        self._run_through()
-        self._check_leavings()
+        self._run_to_end()
+        self._check_state()
         found = digests(self.project / "dist")
         assert found == self.references[self._current], (
             "the build after the kills left other outputs than the reference"
@@ -164,12 +163,12 @@ class KillTest:
         return int(pid)
 
     def _answer(self, timeout_s: float) -> Any:
-        """The next line of the builder, or None after that time. It never has two lines to give at once."""
+        """The next line of the builder, or None after that time. It never writes two lines at once."""
         assert self._builder.stdout is not None
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None
 
-    def _run_through(self) -> None:
+    def _run_to_end(self) -> None:
         began = time.monotonic()
         self._start()
         ended = self._answer(LONGEST_BUILD_S)
@@ -177,18 +176,18 @@ class KillTest:
         err = (self._folder / "err").read_text()
         assert ended[2] == 0, f"the build after the kills failed: {err[-4000:]}"
         out = (self._folder / "out").read_text()
-        assert out, f"the build after the kills said nothing: {err[-4000:]}"
+        assert out, f"the build after the kills printed nothing: {err[-4000:]}"
         document = json.loads(out)
         assert document["ok"] and not document["errors"]
         self.duration_s = 0.9 * self.duration_s + 0.1 * (time.monotonic() - began)
 
     def _kill_once(self, aim: Path | None) -> bool:
-        """Start a build and kill it, or some of it, at a random moment. False: it was done before."""
+        """Start a build and kill some of its processes at a random moment. Returns False if it ended before."""
         victim = self.random.choice(VICTIMS)
         moment = self.random.uniform(0.02, 1.0) * self.duration_s
         pid = self._start()
         ended = self._answer(moment)
-        while aim is not None and ended is None and not any(aim in path.parents for path in self._fresh()):
+        while aim is not None and ended is None and not any(aim in path.parents for path in self._new_unfinished()):
             ended = self._answer(0.0005)
         workers: list[int] = []
         while ended is None:
@@ -197,7 +196,7 @@ class KillTest:
                 break
             ended = self._answer(
                 self.random.uniform(0.0, 0.2) * self.duration_s
-            )  # no worker yet: later, at random again
+            )  # there is no worker yet: wait for another random time
         if ended is not None:
             assert ended[2] == 0, (self._folder / "err").read_text()[-4000:]
             self.tally.too_late += 1
@@ -210,7 +209,7 @@ class KillTest:
             kill([self.random.choice(workers)])
         ended = self._answer(LONGEST_BUILD_S)
         assert ended is not None, f"after a kill of {victim} the build hangs"
-        if ended[2] == 0:  # it was done just then, or nobody missed that worker
+        if ended[2] == 0:  # it ended at this moment, or the worker was not needed any more
             self.tally.too_late += 1
             return False
         if victim != "worker":
@@ -221,20 +220,20 @@ class KillTest:
 
     # -- what is left
 
-    def _check_leavings(self) -> list[Path]:
-        """Fail unless cache and outputs are right. Returns the unfinished files that were not there before."""
-        unfinished = self._fresh()
+    def _check_state(self) -> list[Path]:
+        """Fail unless cache and outputs are valid. Returns the new unfinished files."""
+        unfinished = self._new_unfinished()
         self._seen.update(unfinished)
         report = verify(LocalStore(self.cache), quarantine=False)
         assert report.damage == (), f"the cache has wrong entries: {report.damage}"
-        assert not any((self.cache / "quarantine").iterdir()), "something wrong was met and put aside"
+        assert not any((self.cache / "quarantine").iterdir()), "a damaged entry was moved to the quarantine"
         self.tally.entries[len(list(self.cache.glob("ac/*/*")))] += 1
         for path, digest in digests(self.project / "dist").items():
-            assert digest in self._known, f"{path} is no file of any build"
+            assert digest in self._known, f"{path} is not a file of a known build"
         return unfinished
 
-    def _fresh(self) -> list[Path]:
-        """Files that have bytes and not their name yet, of this build or of one that was killed just now."""
+    def _new_unfinished(self) -> list[Path]:
+        """Files with bytes and without their final name, of this build or of the build that was killed last."""
         found = []
         for path in [*(self.cache / "tmp").glob("*"), *(self.project / "dist").rglob(".*.tmp")]:
             with contextlib.suppress(FileNotFoundError):
@@ -244,7 +243,7 @@ class KillTest:
 
     # -- variants
 
-    def _choose(self, variant: int) -> None:
+    def _write_variant(self, variant: int) -> None:
         text = MANIFEST.format(level=variant % 3)
         (self.project / "trtbuild.yaml").write_text(text)
         weights = self._folder / f"weights{variant}.safetensors"
@@ -253,17 +252,17 @@ class KillTest:
         shutil.copyfile(weights, self.project / "net.safetensors")
 
     def _reference(self, variant: int) -> dict[str, str]:
-        self._choose(variant)
+        self._write_variant(variant)
         if self.base.exists():
             self._reset_cache()
         self.duration_s = 1.0
-        self._run_through()
+        self._run_to_end()
         if not self.base.exists():
             self._make_base()
         return digests(self.project / "dist")
 
     def _make_base(self) -> None:
-        """A cache that has all but what follows from weights and builder settings: engines and packages are left out."""
+        """Copy the cache without records that depend on weights or builder settings, such as engines and packages."""
         shutil.copytree(self.cache, self.base)
         store, named = LocalStore(self.cache), set()
         for entry in self.base.glob("ac/*/*"):
@@ -294,7 +293,7 @@ def write_weights(path: Path, seed: int) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file that has its name, by path below `folder`."""
+    """SHA-256 of every finished file, by its path below `folder`."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -303,18 +302,20 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
-    """At least `kills` kills, and up to five times as many until each kind of victim was hit, and one of them while it
-    wrote. Progress goes to standard error."""
+    """Kill at least `kills` times, and up to five times as often until each kind of victim was hit and a write interrupted.
+
+    Progress is written to standard error.
+    """
     test = KillTest(folder, seed, variants)
     try:
-        told = 0
+        reported = 0
         for _ in range(10 * kills):
             delivered = test.tally.unfinished > 0 and set(test.tally.kills) == set(VICTIMS)
             if test.tally.total >= (kills if delivered else 5 * kills):
                 break
             test.round(test.random.randint(2, 6))
-            if test.tally.total // every > told:
-                told = test.tally.total // every
+            if test.tally.total // every > reported:
+                reported = test.tally.total // every
                 print(test.tally, file=sys.stderr, flush=True)
         return test.tally
     finally:

@@ -1,7 +1,7 @@
-"""What is killed and disturbed at its system calls: the operations of a local store, and what must hold after each.
+"""The operations of a local store for fault injection at system calls, and the conditions that must hold after each.
 
-An operation works below a folder: ``store/``, and ``out/`` for what leaves it (and ``team/``: remote_operations.py).
-`prepare` makes what is there before, `run` does it, and can be done again: its result is then the same.
+An operation works below a folder: in ``store/``, in ``out/`` for exported files, and in ``team/`` (remote_operations.py).
+`prepare` creates the initial state. `run` can run several times, with the same result.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ AGE_S = 100_000.0
 
 @dataclass(frozen=True)
 class Operation:
-    """`run` gives something that JSON has. `spoils`: entries are wrong beforehand, and may still be after a kill.
+    """An operation. `run` returns a value that JSON can represent.
 
-    `admits` tells of a result with a fault, and of one without, whether the first is right too.
+    With `starts_damaged`, some entries are damaged at the start, and may be damaged after a kill. `admits` compares the
+    results of a run with a fault and of one without, and returns whether the first is valid, too.
     """
 
     prepare: Callable[[Path], None]
     run: Callable[[Path], object]
-    spoils: bool = False
+    starts_damaged: bool = False
     admits: Callable[[Any, Any], bool] = operator.eq
 
 
 def record(number: int, **outputs: Output) -> Record:
-    """A record that is told apart by its number."""
+    """A record that is identified by its number."""
     return Record(Recipe("engine", 1, (("number", number),)), outputs, {"who": "somebody"})
 
 
@@ -94,7 +95,7 @@ def _with_blobs(place: Path) -> None:
 
 
 def _build(place: Path) -> object:
-    """What a build does for one step: a session, the key held, blobs, the record."""
+    """A step of a build: a session, the lock of the key, the blobs, and the record."""
     store = _store(place)
     with store.session(), store.building(record(1).recipe.key):
         found = store.get_record(record(1).recipe.key)
@@ -116,7 +117,7 @@ def _replace(place: Path) -> object:
 
 
 def _get(place: Path) -> object:
-    """Everything of a record is found, touched, and read."""
+    """Find a record, and read all its blobs."""
     store = _store(place)
     found = store.get_record(record(1).recipe.key)
     assert found is not None
@@ -143,7 +144,7 @@ def _with_out(place: Path) -> None:
     (place / "out" / "plan").write_bytes(b"the plan of an earlier build")
 
 
-# -- wrong entries
+# -- damaged entries
 
 
 def _with_a_wrong_document(place: Path) -> None:
@@ -163,7 +164,7 @@ def _with_a_wrong_chunk(place: Path) -> None:
 
 
 def _get_or_build(place: Path) -> object:
-    """A record that cannot be used is a miss: what it had is made again."""
+    """A record that cannot be used is a miss: its outputs are built again."""
     store = _store(place)
     made = {"info": SMALL, "plan": LARGE}
     with store.session():
@@ -181,7 +182,7 @@ def _get_or_build(place: Path) -> object:
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle; times and size stay."""
+    """Change one bit in the middle. Times and size stay the same."""
     found = path.stat()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -210,7 +211,7 @@ def _with_old_records(place: Path) -> None:
 
 
 def _collect(place: Path) -> object:
-    """The first and second record go, by age; the third was used. EDITED shares chunks with what goes as well."""
+    """The first two records are removed by age; the third was used. EDITED shares chunks with another removed blob."""
     store = _store(place)
     collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
     store.only_asks()
@@ -226,28 +227,31 @@ OPERATIONS = {
     "get a record and its blobs": Operation(_with_a_record, _get),
     "get within a session": Operation(_with_a_record, _get_in_a_session),
     "copy a blob over an output": Operation(_with_out, _copy),
-    "meet a wrong document and build": Operation(_with_a_wrong_document, _get_or_build, spoils=True),
-    "meet a wrong chunk and build": Operation(_with_a_wrong_chunk, _get_or_build, spoils=True),
-    # one that cannot tell whether a session lives has to keep more
+    "meet a wrong document and build": Operation(_with_a_wrong_document, _get_or_build, starts_damaged=True),
+    "meet a wrong chunk and build": Operation(_with_a_wrong_chunk, _get_or_build, starts_damaged=True),
+    # a collection that cannot check whether a session is alive has to keep more
     "collect": Operation(_with_old_records, _collect, admits=lambda found, usual: set(found) >= set(usual)),
 }
 
 
-# -- what holds
+# -- conditions
 
 
 @dataclass(frozen=True)
 class State:
-    """What is visible below a folder: entries by path, in the store and in a shared directory; the bytes of other files
-    that have their name; and what is in quarantine."""
+    """The visible files below a folder.
+
+    `entries` are paths in the store and in a shared directory, `files` are finished exported files with their bytes, and
+    `quarantined` are names in the quarantine.
+    """
 
     entries: frozenset[str]
     files: frozenset[tuple[str, bytes]]
-    aside: frozenset[str]
+    quarantined: frozenset[str]
 
 
 def state(place: Path) -> State:
-    """The visible files: neither those in ``tmp/`` nor ones that are being written beside their place."""
+    """The visible files. Temporary files, in ``tmp/`` or beside their final path, are not included."""
     entries = [path for kind in ("cas", "ac") for path in place.glob(f"[st]*/{kind}/??/*")]
     files = [path for path in place.glob("out/*") if not path.name.endswith(".tmp")]
     return State(
@@ -257,18 +261,18 @@ def state(place: Path) -> State:
     )
 
 
-def assert_whole(place: Path, before: State, after: State, *, spoilt: bool) -> None:
-    """Nothing visible is wrong, nothing is there that belongs to neither state, and no lock is held."""
+def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bool) -> None:
+    """Fail if a visible file is damaged, if a file belongs to neither state, or if a lock is held."""
     store = _store(place)
     damage = verify(store, quarantine=False).damage
-    assert spoilt or damage == (), f"wrong entries: {damage}"
+    assert may_be_damaged or damage == (), f"wrong entries: {damage}"
     now = state(place)
-    assert now.entries <= before.entries | after.entries, f"odd: {now.entries - before.entries - after.entries}"
-    assert now.entries >= before.entries & after.entries or spoilt, (
+    assert now.entries <= before.entries | after.entries, f"unexpected: {now.entries - before.entries - after.entries}"
+    assert now.entries >= before.entries & after.entries or may_be_damaged, (
         f"lost: {before.entries & after.entries - now.entries}"
     )
-    assert now.files <= before.files | after.files, "a file that left the store is not whole"
-    assert spoilt or now.aside <= before.aside | after.aside, "something right was put aside"
+    assert now.files <= before.files | after.files, "an exported file is not complete"
+    assert may_be_damaged or now.quarantined <= before.quarantined | after.quarantined, "a valid entry was quarantined"
     for path in [*(place / "store").glob("locks/*"), *(place / "store").glob("sessions/*")]:
         descriptor = leases.abandoned(str(path))
         assert descriptor is not None, f"{path.name} is still held"
@@ -278,7 +282,7 @@ def assert_whole(place: Path, before: State, after: State, *, spoilt: bool) -> N
 
 
 def assert_clean(place: Path) -> None:
-    """What the dead left is found and removed by a collection, and then nothing of it is left."""
+    """Fail if a collection does not remove all files that killed processes left."""
     far = time.time_ns() + int(1e15)
     remove_leftovers(_store(place).entries.layout, far, 0.0)
     left = [path for name in ("tmp", "sessions", "quarantine") for path in (place / "store" / name).glob("*")]

@@ -1,4 +1,4 @@
-"""Looking at processes: who descends from whom, who still lives."""
+"""The state and the descendants of processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def state(pid: int) -> tuple[str, int] | None:
-    """The state letter and the parent of a process; None when there is none."""
+    """The state letter and the parent of a process, or None if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -20,13 +20,13 @@ def state(pid: int) -> tuple[str, int] | None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Whether a process runs. A zombie does not run."""
     found = state(pid)
     return found is not None and found[0] not in "ZX"
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below `root` that run, parents before their children."""
+    """All running descendants of `root`, parents before their children."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         found = state(int(entry.name)) if entry.name.isdigit() else None
@@ -41,7 +41,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill(pids: Iterable[int], sent: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal to processes; those that are gone already do not matter."""
+    """Send a signal to processes. Processes that have ended are ignored."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, sent)

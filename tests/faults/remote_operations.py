@@ -1,4 +1,4 @@
-"""Operations that write to a shared directory, or to the local store from elsewhere: see operations.py.
+"""Operations that write to a shared directory, or read from it into the local store: see operations.py.
 
 The shared directory is ``team/``.
 """
@@ -60,7 +60,7 @@ def _publish(place: Path) -> object:
 
 
 def _with_half_of_it(place: Path) -> None:
-    """Another writer was broken off; an entry that nobody can use is in the way."""
+    """Another writer was interrupted, so that there is an entry that cannot be used."""
     _with_a_record(place)
     _publish(place)
     for path in sorted((place / "team").glob("cas/*/*"))[::2]:
@@ -110,7 +110,7 @@ def _brought(place: Path, remote: RemoteStore) -> object:
 
 
 def _with_old_records(place: Path) -> None:
-    """One record goes, one was used; there is a file of no record, and one that a dead writer left."""
+    """One old record, one that was used, a file without a record, and a file of a killed writer."""
     store = LocalStore(place / "other" / "store")
     (place / "team").mkdir()
     team = _team(place)
@@ -145,7 +145,7 @@ def _collect(place: Path) -> object:
 
 
 def _age(place: Path, but: str = "") -> None:
-    """All that a collection left looks as if it was left long ago."""
+    """Make all files look old, also in the state that a collection left."""
     before_ns = time.time_ns() - int(AGE_S * 1e9)
     condemned = place / "team" / "gc" / "condemned"
     if condemned.exists():
@@ -162,7 +162,7 @@ def _age(place: Path, but: str = "") -> None:
 
 REMOTE_OPERATIONS = {
     "publish to a shared directory": Operation(_with_a_record, _publish),
-    "publish what is there in part": Operation(_with_half_of_it, _publish, spoils=True),
+    "publish what is there in part": Operation(_with_half_of_it, _publish, starts_damaged=True),
     "bring from a shared directory": Operation(_with_a_team, _bring),
     "import a bundle": Operation(_with_a_team, _import),
     "collect a shared directory": Operation(_with_old_records, _collect),
@@ -171,25 +171,25 @@ REMOTE_OPERATIONS = {
 }
 
 
-def assert_shared_is_whole(place: Path, *, spoilt: bool) -> None:
-    """Every visible file of the shared directory is what its name says, and every record has all of its own."""
+def assert_shared_is_whole(place: Path, *, may_be_damaged: bool) -> None:
+    """Fail if a file of the shared directory does not match its name, or if a record lacks a file."""
     for path in (place / "team").glob("cas/*/*"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, f"{path.name} is wrong"
     for path in (place / "team").glob("ac/*/*"):
         entry = ActionResult.from_bytes(path.read_bytes())
         for _, file in entry.files:
             there = place / "team" / "cas" / file.sha256[:2] / file.sha256
-            assert spoilt or there.exists(), f"the entry {path.name} lacks {file.sha256}"
-        if entry.document is not None and not spoilt:
+            assert may_be_damaged or there.exists(), f"the entry {path.name} lacks {file.sha256}"
+        if entry.document is not None and not may_be_damaged:
             document = place / "team" / "cas" / entry.document.sha256[:2] / entry.document.sha256
             assert Record.from_bytes(document.read_bytes()).recipe.key == path.name
-    # the first of all writers may leave an empty directory that was to become ``tmp/``
+    # the first writer may leave an empty directory, which would become ``tmp/``
     names = {path.name for path in (place / "team").glob("*") if not (path.name.startswith(".") and path.is_dir())}
     assert names <= {"ac", "cas", "tmp", "gc"}, names
 
 
 def assert_shared_is_clean(place: Path) -> None:
-    """What dead writers left is removed by a collection, and then nothing of it is left."""
+    """Fail if a collection does not remove all files that killed writers left."""
     if (place / "team").exists():
         for path in (place / "team" / "tmp").glob("*"):
             os.utime(path, (1, 1))

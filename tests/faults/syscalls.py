@@ -1,14 +1,14 @@
-"""System calls of a child process, seen and tampered with by strace: a signal, an error or a false result at the n-th one.
+"""System calls of a child process, recorded and changed by strace: a signal, an error or a false result at the n-th call.
 
 Rules
-1. The child is forked from this process, which has imported what it needs, and waits behind a pipe until strace holds it.
-   So what is seen is the operation and nothing of an interpreter's start.
-2. strace counts the calls of each name by itself, and those of each thread. So a call is told by its name and number, and
-   an operation whose calls are to be counted runs in one thread (`one_thread`).
-3. A signal that is injected comes before the call is done. All states between two calls that write are the same, so
-   the state after a call is the one before the next.
-4. Calls are taken for writing ones unless their flags say that they only read. `write` on the pipe that reports what came
-   of it is not counted.
+1. The child is forked from this process, which has imported all modules, and waits at a pipe until strace is attached.
+   So the recorded calls are those of the operation, without the start of an interpreter.
+2. strace counts calls by name and by thread. So a call is identified by its name and number, and an operation whose calls
+   are counted runs in one thread (`one_thread`).
+3. An injected signal comes before the call is done. The state does not change between two writing calls. So the state after
+   a call is the state before the next.
+4. All calls count as writing, except those whose flags show that they only read. `write` to the pipe for the child's report
+   does not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unittest import mock
 from tests.programs import program
 from trtbuild.errors import TrtbuildError
 
-#: What changes a file system, or waits for it to have changed; `?` because not every architecture has each.
+#: Calls that change a file system, or wait for a change. `?`: not every architecture has every call.
 _TRACED = (
     "?open,?openat,?creat,?write,?pwrite64,?writev,?pwritev,?fsync,?fdatasync,?sync_file_range,?rename,?renameat,"
     "?renameat2,?link,?linkat,?symlink,?symlinkat,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?truncate,?ftruncate,?fallocate,"
@@ -62,7 +62,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a child: its wait status, its writing calls in order, what it reported, and strace's log."""
+    """The outcome of a child: its wait status, its writing calls in order, its report, and strace's log."""
 
     status: int
     calls: tuple[Call, ...]
@@ -71,19 +71,19 @@ class Outcome:
 
     @property
     def killed(self) -> bool:
-        """Whether strace killed it, and not the operation itself."""
+        """Whether strace killed the child."""
         return os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) == 9 and "+++ killed by SIGKILL" in self.log
 
     @property
     def tampered(self) -> bool:
-        """Whether a call was given another result."""
+        """Whether the result of a call was replaced."""
         return "(INJECTED)" in self.log
 
 
 def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outcome:
     """Run ``run(place)`` in a child, with injections such as ``rename:signal=KILL:when=3``.
 
-    The child reports ``{"result": …}``, or ``{"error": …, "text", "hint"}`` for what it raised.
+    The child reports ``{"result": …}``, or ``{"error": …, "text", "hint"}`` for an exception.
     """
     strace = program("strace")
     gate_read, gate_write = os.pipe()
@@ -122,7 +122,7 @@ def _child(run: Callable[[Path], object], place: Path, gate: int, report: int) -
     try:
         logging.disable()
         os.dup2(report, _REPORT)
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, -1, 0, 0, 0)  # where Yama restricts ptrace to ancestors
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, -1, 0, 0, 0)  # needed if Yama restricts ptrace to ancestors
         if os.read(gate, 1) == b"g":
             os.write(_REPORT, json.dumps(outcome_of(run, place)).encode())
             code = 0
@@ -131,7 +131,7 @@ def _child(run: Callable[[Path], object], place: Path, gate: int, report: int) -
 
 
 def outcome_of(run: Callable[[Path], object], place: Path) -> dict[str, Any]:
-    """What ``run(place)`` returns or raises, as JSON."""
+    """The result or the exception of ``run(place)``, as JSON."""
     try:
         return {"result": run(place)}
     except TrtbuildError as error:
@@ -141,15 +141,15 @@ def outcome_of(run: Callable[[Path], object], place: Path) -> dict[str, Any]:
 
 
 def _await_attachment(tracer: subprocess.Popen[bytes]) -> None:
-    """Wait until strace says that it has the child: then the child can do no call that is not seen."""
+    """Wait until strace is attached to the child, so that no call is missed."""
     assert tracer.stderr is not None
-    said, deadline = b"", time.monotonic() + 30
-    while b"attached" not in said:
+    output, deadline = b"", time.monotonic() + 30
+    while b"attached" not in output:
         ready, _, _ = select.select([tracer.stderr], [], [], max(0.0, deadline - time.monotonic()))
         more = os.read(tracer.stderr.fileno(), 4096) if ready else b""
         if not more:
-            raise RuntimeError(f"strace cannot trace here: {said.decode(errors='replace')}")
-        said += more
+            raise RuntimeError(f"strace cannot trace here: {output.decode(errors='replace')}")
+        output += more
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -176,13 +176,13 @@ def _calls(log: str) -> Iterator[Call]:
             yield Call(name, counts[name], rest)
 
 
-class _InTurn:
-    """An executor that does in the calling thread, at once, what it is given."""
+class _SequentialExecutor:
+    """An executor that runs each task at once, in the calling thread."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def __enter__(self) -> _InTurn:
+    def __enter__(self) -> _SequentialExecutor:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -205,8 +205,8 @@ class _InTurn:
 
 @contextlib.contextmanager
 def one_thread(*modules: str) -> Iterator[None]:
-    """Thread pools of these modules do their work in the calling thread (rule 2)."""
+    """Replace the thread pools of these modules by the calling thread (rule 2)."""
     with contextlib.ExitStack() as stack:
         for module in modules:
-            stack.enter_context(mock.patch(f"{module}.ThreadPoolExecutor", _InTurn))
+            stack.enter_context(mock.patch(f"{module}.ThreadPoolExecutor", _SequentialExecutor))
         yield

@@ -1,4 +1,4 @@
-"""Records in a remote that somebody has made up, or that nobody who is trusted vouches for: they are never used."""
+"""Forged records in a remote, and records without a trusted signature, are never used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], byte
 
 @pytest.fixture
 def filled(once: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
-    """What a colleague has published."""
+    """The entries that another machine has published."""
     return dict(once)
 
 
@@ -35,7 +35,7 @@ BIG = 10**15
 
 
 def forged(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[tuple[str, str], bytes]], None]:
-    """Has the entry of the record changed, as JSON."""
+    """A function that changes the entry of the record, as JSON."""
 
     def forge(entries: dict[tuple[str, str], bytes]) -> None:
         document = json.loads(entries["ac", RECIPE.key])
@@ -60,7 +60,7 @@ def _change_over(document: dict[str, Any]) -> None:
 
 
 def _bomb(entries: dict[tuple[str, str], bytes], chunks: int, size: int, output_size: int) -> None:
-    """A record of the right key, whose plan is said to be of that many chunks and that large."""
+    """A record with the correct key, whose plan has this declared size and number of chunks."""
     blob = "ab" * 32
     record = Record(RECIPE, {"plan": Output(blob, output_size)})
     text = record.to_bytes()
@@ -112,15 +112,17 @@ FORGERIES: dict[str, Callable[[dict[tuple[str, str], bytes]], None]] = {
     "other contents in the entry": forged(
         lambda entry: [file.update(contents=base64.b64encode(b"evil").decode()) for file in entry["outputFiles"]]
     ),
-    "contents that are no text": forged(lambda entry: [file.update(contents=[1, {}]) for file in entry["outputFiles"]]),
-    "signatures that are none": forged(lambda entry: entry.update(stdoutRaw={"a": ["b"]})),
+    "contents that are not text": forged(
+        lambda entry: [file.update(contents=[1, {}]) for file in entry["outputFiles"]]
+    ),
+    "invalid signatures": forged(lambda entry: entry.update(stdoutRaw={"a": ["b"]})),
 }
-#: These leave the record usable: what is altered has no say.
-HARMLESS = {"other contents in the entry", "contents that are no text", "signatures that are none"}
+#: Forgeries that leave the record usable, because the changed part has no effect.
+HARMLESS = {"other contents in the entry", "contents that are not text", "invalid signatures"}
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_an_entry_that_is_made_up(tmp_path: Path, filled: dict[tuple[str, str], bytes], forgery: str) -> None:
+def test_a_forged_entry(tmp_path: Path, filled: dict[tuple[str, str], bytes], forgery: str) -> None:
     began = time.monotonic()
     before = filled["ac", RECIPE.key]
     FORGERIES[forgery](filled)
@@ -131,13 +133,13 @@ def test_an_entry_that_is_made_up(tmp_path: Path, filled: dict[tuple[str, str], 
         report = machine.end()
     if forgery not in HARMLESS:
         assert machine.built == 1
-        assert report["said"] or report["blobs_gone"]
+        assert report["warnings"] or report["blobs_gone"]
     check(machine, report, began)
 
 
-# -- records that nobody who is trusted vouches for
+# -- records without a trusted signature
 
-CI, STRANGER = Signer.new("ci"), Signer.new("ci")
+CI, UNKNOWN = Signer.new("ci"), Signer.new("ci")
 
 
 def keyring(signer: Signer | None = None, domain: str | None = None) -> Keyring:
@@ -145,7 +147,7 @@ def keyring(signer: Signer | None = None, domain: str | None = None) -> Keyring:
 
 
 def signed_by(signer: Signer | None, domain: str | None, folder: Path, **what: Any) -> dict[tuple[str, str], bytes]:
-    """What a machine publishes that signs so."""
+    """The entries that a machine with this signer and domain publishes."""
     return published(
         folder, None if signer is None else Keyring([signer.trusted], signer=signer, domain=domain), **what
     )
@@ -155,14 +157,14 @@ EVIL = {**CONTENTS, "plan": b"an evil plan"}
 
 
 def _replayed(folder: Path) -> dict[tuple[str, str], bytes]:
-    """A right signature of the trusted key, on another record, under this key; and its document changed to fit."""
+    """A record with a trusted signature of another key, stored under this key."""
     entries = signed_by(CI, "ci", folder, recipe=OTHER, contents=EVIL)
     entries["ac", RECIPE.key] = entries["ac", OTHER.key]
     return entries
 
 
 def _signature_moved(folder: Path) -> dict[tuple[str, str], bytes]:
-    """The trusted signature of the true record, on an evil one of the same key."""
+    """The trusted signature of the original record, attached to an evil record with the same key."""
     true = signed_by(CI, "ci", folder / "true")
     evil = signed_by(None, None, folder / "evil", contents=EVIL)
     document = json.loads(evil["ac", RECIPE.key])
@@ -172,7 +174,7 @@ def _signature_moved(folder: Path) -> dict[tuple[str, str], bytes]:
 
 UNTRUSTED: dict[str, Callable[[Path], dict[tuple[str, str], bytes]]] = {
     "unsigned": lambda folder: signed_by(None, None, folder, contents=EVIL),
-    "signed by a stranger of the same name": lambda folder: signed_by(STRANGER, "ci", folder, contents=EVIL),
+    "signed by an unknown key of the same name": lambda folder: signed_by(UNKNOWN, "ci", folder, contents=EVIL),
     "signed for another domain": lambda folder: signed_by(CI, "pr-7", folder, contents=EVIL),
     "replayed under another key": _replayed,
     "with the signature of another record": _signature_moved,
@@ -180,15 +182,15 @@ UNTRUSTED: dict[str, Callable[[Path], dict[tuple[str, str], bytes]]] = {
 
 
 @pytest.mark.parametrize("case", UNTRUSTED)
-def test_a_record_that_nobody_vouches_for_is_built(tmp_path: Path, case: str) -> None:
+def test_a_record_without_a_trusted_signature_is_built(tmp_path: Path, case: str) -> None:
     entries = UNTRUSTED[case](tmp_path / "others")
     with HostileCache(entries=entries) as cache:
         machine = Machine(tmp_path / "here", cache.url(USER), keyring(CI, "ci"))
         assert machine.build() == CONTENTS
         report = machine.end()
         assert machine.built == 1
-        assert report["untrusted"] + report["failures"] > 0 and report["said"]
-        # ours stands beside it, for those who trust us
+        assert report["untrusted"] + report["failures"] > 0 and report["warnings"]
+        # our record is stored, too, for machines that trust our key
         colleague = Machine(tmp_path / "colleague", cache.url(USER), keyring())
         assert colleague.build() == CONTENTS
         colleague.end()

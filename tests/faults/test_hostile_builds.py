@@ -1,5 +1,8 @@
-"""Whole builds by the command line, with a team cache that is broken or hostile. All of them end well: exit 0, the very
-outputs of an undisturbed build, in bounded time; what went wrong is told and counted; and no secret is left anywhere."""
+"""Whole builds by the command line, with a broken or hostile team cache.
+
+All of them succeed in bounded time, with the outputs of an undisturbed build. Problems are reported and counted. No secret
+is left in output or files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from tests.faults.kills import digests
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.signing import Signer
 
-pytestmark = pytest.mark.cold_workers  # what a hostile cache does is seen with workers as users have them
+pytestmark = pytest.mark.cold_workers  # a hostile cache is tested with workers as users have them
 
 MANIFEST = """\
 version: 1
@@ -54,7 +57,7 @@ SECRETS = [
 
 @dataclass(frozen=True)
 class Published:
-    """What a colleague has built and published: the project, the outputs, a cache that lacks the engines, the remote."""
+    """A published build of another machine: its project, its outputs, a cache without engines, and the remote's entries."""
 
     project: Path
     outputs: dict[str, str]
@@ -67,7 +70,7 @@ class Published:
 
 
 def environment(folder: Path, cache: HostileCache, *, signed: bool, token: bool = False) -> dict[str, str]:
-    """A machine that knows the remote, and holds secrets."""
+    """The environment of a machine that uses the remote and has secrets."""
     found = {name: str(folder / name) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
     if token:
         found["TRTBUILD_REMOTE_TEAM_TOKEN"] = TOKEN
@@ -95,7 +98,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
 
 
 def _forget_engines(store: LocalStore) -> None:
-    """Leave neither engines and packages nor a file that only they consist of."""
+    """Remove engines and packages, and the files that only they use."""
     kept: set[str] = set()
     for path in store.root.glob("ac/*/*"):
         action = store.get_action(path.name)
@@ -110,14 +113,14 @@ def _forget_engines(store: LocalStore) -> None:
 
 
 def replay(published: Published, cache: HostileCache) -> None:
-    """The engine of one target under the key of the other, and the other way round."""
+    """Exchange the engines of the two targets."""
     ada, ampere = ("ac", published.key("ada")), ("ac", published.key("ampere"))
     cache.entries[ada], cache.entries[ampere] = cache.entries[ampere], cache.entries[ada]
     cache.delivered = 2
 
 
 def forget(published: Published, cache: HostileCache) -> None:
-    """Records without their blobs."""
+    """Remove the blobs of all records."""
     for kind, name in list(cache.entries):
         if kind == "cas":
             del cache.entries[kind, name]
@@ -141,20 +144,20 @@ class Case:
 
 CASES = {
     "blobs gone between record and fetch": Case(prepare=forget),
-    "a page of HTML, whatever is asked": Case(FAULTS["a page of HTML"], signed=True),
+    "a page of HTML for every request": Case(FAULTS["a page of HTML"], signed=True),
     "silence": Case(FAULTS["silence"], token=True),
     "one bit in every blob": Case(READ_FAULTS["one bit"], "GET", "cas", signed=True),
     "another target's engines": Case(prepare=replay),
     "another target's engines, signed": Case(prepare=replay, signed=True),
     "errors of the server": Case(status(500)),
-    "uploads that are broken off": Case(FAULTS["a reset"], "PUT", prepare=empty, signed=True),
+    "interrupted uploads": Case(FAULTS["a reset"], "PUT", prepare=empty, signed=True),
     "a wrong password for writing": Case(status(403), "PUT", prepare=empty, token=True),
     "nothing wrong": Case(signed=True, engines=0),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_build_is_right_and_ends_whatever_the_remote_does(tmp_path: Path, published: Published, case: str) -> None:
+def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published: Published, case: str) -> None:
     chosen = CASES[case]
     command = CommandLine(tmp_path / "project", tmp_path / "cache")
     shutil.copytree(published.project, command.project)
@@ -182,9 +185,9 @@ def test_a_build_is_right_and_ends_whatever_the_remote_does(tmp_path: Path, publ
         assert step(document, f"net/engine/{_engine(published)}@ada")["source"] == "team"
     else:
         assert cache.delivered > 0
-        assert document["warnings"] or remote["blobs_gone"], "a person is told"
+        assert document["warnings"] or remote["blobs_gone"], "the user sees a message"
         assert remote["failures"] + remote["blobs_gone"] + remote["untrusted"] > 0
-    assert took_s < 60, "a bound for a machine that is busy; what a remote may cost is measured by itself"
+    assert took_s < 60, "a bound for a busy machine; another test measures the delay by a remote"
     assert any(cache.authorizations), "secrets went to the remote"
     assert_no_secret_in(tmp_path, done.stdout, done.stderr)
 
@@ -195,7 +198,7 @@ def _engine(published: Published) -> str:
 
 
 def assert_no_secret_in(folder: Path, *texts: str) -> None:
-    """Neither in what was said, nor in a file of the project (``.trtbuild``, ``dist``, the trace), cache or home."""
+    """Fail if a secret is in a text, or in a file of the project (``.trtbuild``, ``dist``, the trace), cache or home."""
     looked_at = 0
     for secret in SECRETS:
         for text in texts:

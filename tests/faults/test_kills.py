@@ -1,4 +1,4 @@
-"""A few of the kills of `tests.faults.kills`; ``TRTBUILD_KILLS=1000`` makes it a thousand."""
+"""Some of the kills of `tests.faults.kills`; with ``TRTBUILD_KILLS=1000``, a thousand."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.faults.kills import VICTIMS, KillTest, run
 KILLS = int(os.environ.get("TRTBUILD_KILLS", "16"))
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked at through /proc")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the test reads /proc")
 def test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right(tmp_path: Path) -> None:
     tally = run(tmp_path, KILLS, seed=KILLS, variants=2 if KILLS < 100 else 6)
     assert tally.total >= KILLS
     assert tally.completed > 0
-    # the faults were delivered: to each kind of victim, and in the middle of writing
+    # kills were delivered to each kind of victim, and during a write
     assert set(tally.kills) == set(VICTIMS)
     assert tally.unfinished >= max(1, KILLS // 10 if KILLS >= 100 else 1)
 
 
 def test_a_wrong_entry_and_a_half_output_would_be_noticed(tmp_path: Path) -> None:
-    """The checks themselves: damage what a build left, and they fail."""
+    """The checks fail after damage to the files of a build."""
     test = KillTest.__new__(KillTest)
     test.project, test.cache = tmp_path / "project", tmp_path / "cache"
     test._seen, test._known = set(), set()
@@ -34,17 +34,17 @@ def test_a_wrong_entry_and_a_half_output_would_be_noticed(tmp_path: Path) -> Non
 
     test.tally = Tally()
     output = LocalStore(test.cache).put_bytes(b"whole")
-    assert test._check_leavings() == []
+    assert test._check_state() == []
     half = test.project / "dist" / "half.plan"
     half.write_bytes(b"hal")
-    with pytest.raises(AssertionError, match="no file of any build"):
-        test._check_leavings()
+    with pytest.raises(AssertionError, match="not a file of a known build"):
+        test._check_state()
     half.unlink()
     (test.project / "dist" / ".half.plan.0123.tmp").write_bytes(b"ha")
-    assert len(test._check_leavings()) == 1
-    assert test._check_leavings() == [], "each is counted once"
+    assert len(test._check_state()) == 1
+    assert test._check_state() == [], "each is counted once"
     blob = test.cache / "cas" / output.sha256[:2] / output.sha256
     blob.chmod(0o644)
     blob.write_bytes(b"wrong")
     with pytest.raises(AssertionError, match="wrong entries"):
-        test._check_leavings()
+        test._check_state()

@@ -1,6 +1,6 @@
-"""Remotes that are broken, behind a local store: what is built is right, it ends, and it is told.
+"""Broken remotes behind a local store: the build is correct, ends in time, and reports the problem.
 
-This happens in one process (machine.py). Whole builds by the command line: tests/faults/test_hostile_builds.py.
+These tests run in one process (machine.py). For whole builds by the command line, see tests/faults/test_hostile_builds.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], byte
 
 @pytest.fixture
 def filled(once: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
-    """What a colleague has published."""
+    """The entries that another machine has published."""
     return dict(once)
 
 
@@ -35,15 +35,15 @@ def test_an_undisturbed_remote_is_a_hit(tmp_path: Path, filled: dict[tuple[str, 
         machine = Machine(tmp_path, cache.url(USER))
         assert machine.build() == CONTENTS
         report = machine.end()
-    assert machine.built == 0 and (report["hits"], report["failures"], report["said"]) == (1, 0, [])
+    assert machine.built == 0 and (report["hits"], report["failures"], report["warnings"]) == (1, 0, [])
     assert cache.authorizations == {f"Basic {base64.b64encode(USER.encode()).decode()}"}, (
-        "there is a secret to be found"
+        "the requests have credentials"
     )
 
 
 @pytest.mark.parametrize("kind", ["ac", "cas"])
 @pytest.mark.parametrize("fault", [*FAULTS, *READ_FAULTS])
-def test_what_is_read_from_a_bad_remote(
+def test_reads_from_a_broken_remote(
     tmp_path: Path, filled: dict[tuple[str, str], bytes], fault: str, kind: str
 ) -> None:
     began = time.monotonic()
@@ -57,13 +57,13 @@ def test_what_is_read_from_a_bad_remote(
     absent = fault in ("404", "410")
     assert report["failures"] + report["misses"] + report["blobs_gone"] > 0
     if not absent:
-        assert report["said"], "a person is told"
+        assert report["warnings"], "the user sees a message"
     check(machine, report, began)
 
 
 @pytest.mark.parametrize(("method", "kind"), [("HEAD", "cas"), ("PUT", "cas"), ("PUT", "ac")])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_sent_to_a_bad_remote(tmp_path: Path, fault: str, method: str, kind: str) -> None:
+def test_writes_to_a_broken_remote(tmp_path: Path, fault: str, method: str, kind: str) -> None:
     began = time.monotonic()
     with HostileCache(FAULTS[fault], method, kind) as cache:
         machine = Machine(tmp_path / "here", cache.url(USER))
@@ -72,11 +72,11 @@ def test_what_is_sent_to_a_bad_remote(tmp_path: Path, fault: str, method: str, k
         assert cache.delivered > 0
         assert machine.built == 1
         assert report["records_sent"] + report["records_not_sent"] == 1
-        assert bool(report["records_not_sent"]) == any("could not be sent" in text for text in report["said"])
+        assert bool(report["records_not_sent"]) == any("could not be sent" in text for text in report["warnings"])
         check(machine, report, began)
         cache.fault = None
         colleague = Machine(tmp_path / "colleague", cache.url(USER))
-        assert colleague.build() == CONTENTS, "whatever was left there, it is nothing wrong"
+        assert colleague.build() == CONTENTS, "the remote has no damaged record"
         check(colleague, colleague.end(), began)
 
 
@@ -88,11 +88,11 @@ def test_no_credential_goes_elsewhere(tmp_path: Path, filled: dict[tuple[str, st
         assert machine.build() == CONTENTS
         report = machine.end()
     assert cache.delivered > 0 and elsewhere.server.connections == 0
-    assert report["said"] and report["given_up"]
+    assert report["warnings"] and report["given_up"]
     assert_no_secret(report)
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_a_remote_without_a_server(tmp_path: Path) -> None:
     began = time.monotonic()
     with HostileCache() as cache:
         url = cache.url(USER)
@@ -130,15 +130,15 @@ def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) 
     machine = Machine(tmp_path / "here", f"file://{share}")
     built = machine.build(contents=OURS)
     report = machine.end()
-    # what is in the entry itself needs no document; and of an entry, a bit may have no meaning
+    # an embedded file needs no document, and some bits of an entry have no meaning
     assert built == (OURS if machine.built else CONTENTS)
     if target in ("chunk", "blob"):
         assert machine.built == 1 and report["blobs_gone"] == 1
-        assert damage == "empty" or report["said"], "an empty file is taken for none"
+        assert damage == "empty" or report["warnings"], "an empty file counts as missing"
     check(machine, report, began)
 
 
-def test_a_local_disk_that_is_full_does_not_keep_from_what_the_team_has(
+def test_records_of_the_team_are_used_when_the_local_disk_is_full(
     tmp_path: Path, filled: dict[tuple[str, str], bytes]
 ) -> None:
     with mounted(tmp_path / "disk", "size=1m") as disk, HostileCache(entries=filled) as cache:

@@ -1,4 +1,4 @@
-"""kill -9 at every system call of the store that writes; `tests.faults.enumeration` says how."""
+"""kill -9 at every writing system call of the store, by `tests.faults.enumeration`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.faults.syscalls import traced
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: Of operations that move records between places, kills at so many calls, spread over all of them.
+#: The number of kills for each operation with a remote, evenly spread over its calls.
 REMOTE_KILLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 25
 
-#: What each operation must have met, or it is not what this test is for.
+#: Calls at which each operation must have been killed.
 KINDS = {"openat", "write", "fsync", "rename", "flock"}
 
 
 def enumerate_calls(*arguments: str) -> Any:
-    """The document of the enumeration, which runs in a process without threads."""
+    """The JSON document of the enumeration, which runs in a process without threads."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.enumeration", *arguments],
         cwd=Path(__file__).parents[2],
@@ -39,7 +39,7 @@ def enumerate_calls(*arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
-def test_killed_at_any_call_that_writes_all_that_is_visible_is_whole(operation: str) -> None:
+def test_a_kill_at_any_writing_call_leaves_only_complete_files(operation: str) -> None:
     at_most = REMOTE_KILLS if operation in REMOTE_OPERATIONS else 10**6
     document = enumerate_calls("kill", operation, "--at-most", str(at_most))
     (tally,) = document["tallies"]
@@ -51,7 +51,7 @@ def test_killed_at_any_call_that_writes_all_that_is_visible_is_whole(operation: 
 
 
 def test_killed_while_several_threads_write(tmp_path: Path) -> None:
-    """With threads strace counts the calls of each one, so which call of the operation is hit is a matter of luck."""
+    """strace counts the calls of each thread, so that the call of the operation that is hit is random."""
 
     def put(place: Path) -> object:
         return LocalStore(place / "store").put_bytes(LARGE * 3).size
@@ -72,7 +72,7 @@ def test_killed_while_several_threads_write(tmp_path: Path) -> None:
 
 
 def test_a_kill_that_leaves_something_wrong_would_be_noticed(tmp_path: Path) -> None:
-    """The machinery itself: a store that gives names before bytes is found out."""
+    """A check of this test: a store that creates the name before the bytes is detected."""
 
     def put_badly(place: Path) -> object:
         path = place / "store" / "cas" / "ab" / ("ab" * 32)

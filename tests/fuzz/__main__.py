@@ -1,7 +1,7 @@
 """``python -m tests.fuzz -n 1000 --seed S``: build random modules, and compare each with eager PyTorch.
 
-Every difference is printed with the seed of its case, which ``--only`` tries again. The exit status is 1 where anything
-was found: a difference, a crash, an InternalError, or a case that takes too long.
+Every difference is printed with the seed of its case, which ``--only`` repeats. The exit status is 1 if there is a
+finding: a difference, a crash, an InternalError, or a case that takes too long.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.fuzz.trying import FINDINGS, Outcome, attempt
 from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.trace.run import prepare
 
-#: Runs with neighbouring seeds have no case in common.
+#: The number of case seeds for each ``--seed``, so that two runs have no common case.
 PER_SEED = 1_000_000
 
-#: After so many cases it is said how far the run is.
+#: The progress is printed after this number of cases.
 _EVERY = 50
 
 
 def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
-    """What came of each case, as it comes."""
+    """The outcome of each case, in the order in which they are known."""
     waiting = iter(seeds)
     children: list[Child] = []
     try:
@@ -61,23 +61,23 @@ def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
 
 
 def shown(outcome: Outcome) -> str:
-    """A finding, for a person."""
-    said = "\n".join(f"  {line}" for line in outcome.said)
-    return f"seed {outcome.seed}: {outcome.verdict} {outcome.group}\n{outcome.case}\n{said}\n"
+    """The text of an outcome."""
+    details = "\n".join(f"  {line}" for line in outcome.details)
+    return f"seed {outcome.seed}: {outcome.verdict} {outcome.group}\n{outcome.case}\n{details}\n"
 
 
 def counts(outcomes: Sequence[Outcome]) -> str:
-    """How many of each verdict there are."""
+    """The number of outcomes with each verdict."""
     found = collections.Counter(outcome.verdict for outcome in outcomes)
     return ", ".join(f"{found[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """Counts, and what was refused and skipped, by reason."""
+    """The counts, and the rejected and skipped cases by reason."""
     lines = [counts(outcomes)]
     unchecked = sum(bool(outcome.unchecked) for outcome in outcomes)
     lines += (
-        [f"{unchecked} have partitions that onnxruntime cannot run: their types alone were compared"]
+        [f"{unchecked} have partitions that onnxruntime cannot run: only their types were compared"]
         if unchecked
         else []
     )
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     first = options.seed * PER_SEED
     seeds = range(first, first + options.n) if options.only is None else [options.only]
-    prepare()  # all that is loaded now, no child has to load
+    prepare()  # loaded once here, and not in each child
     decomposition_table()
     operators()
     outcomes = []

@@ -1,6 +1,6 @@
-"""A child process that tries cases: it may die in native code, or never answer, and the fuzzing goes on.
+"""A child process that tries cases. It may die in native code or hang, and the fuzzer continues.
 
-It is forked from a process that has loaded torch and `op_db` and run nothing, so that a new one costs little.
+It is forked from a process that has loaded torch and `op_db` and has run no case, so that a new child starts quickly.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 
 from tests.fuzz.trying import Outcome
 
-#: A child that has tried so many cases is replaced: whatever a library keeps of a case ends with it.
+#: A child is replaced after this number of cases, because libraries may keep memory of each case.
 CASES = 100
 
-#: How many lines are kept of what a child that died has printed.
+#: The number of lines that are kept of the output of a child that died.
 _LINES = 25
 
-#: What a case may need, beyond all that is loaded.
+#: The limit of the address space of a child.
 MEMORY_BYTES = 24 << 30
 
 
 class Child:
-    """A process that answers seeds by `try_seed`, in the order in which they are given."""
+    """A process that calls `try_seed` with the given seeds, in their order."""
 
     def __init__(self, try_seed: Callable[[int], Outcome]) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -45,14 +45,14 @@ class Child:
         self._since = 0.0
 
     def give(self, seed: int) -> None:
-        """Let the child try a case."""
+        """Start a case in the child."""
         self.seed = seed
         self.given += 1
         self._since = time.monotonic()
         self.connection.send(seed)
 
     def answer(self) -> Outcome:
-        """What came of the case that it was given; wait for it. A child that died is an outcome, too."""
+        """Wait for the outcome of the current case. If the child died, that is an outcome, too."""
         assert self.seed is not None
         seed, self.seed = self.seed, None
         try:
@@ -61,21 +61,21 @@ class Child:
             self._process.join()
             code = self._process.exitcode or 0
             name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            return Outcome(seed, "crashed", f"the process died: {name}", self._last_words())
+            return Outcome(seed, "crashed", f"the process died: {name}", self._last_lines())
 
     def overdue(self, limit_s: float) -> bool:
         return self.seed is not None and time.monotonic() - self._since > limit_s
 
     def stop(self, limit_s: float) -> Outcome:
-        """End a child that does not answer; what is said of its case."""
+        """End a child that does not answer, and return the outcome of its case."""
         assert self.seed is not None
         seed, self.seed = self.seed, None
         if self._process.pid is not None:
-            os.kill(self._process.pid, signal.SIGABRT)  # faulthandler writes where it was
+            os.kill(self._process.pid, signal.SIGABRT)  # faulthandler writes the stack
         self._process.join(10)
-        said = self._last_words()
+        lines = self._last_lines()
         self.close()
-        return Outcome(seed, "crashed", f"no answer within {limit_s:.0f} s", said)
+        return Outcome(seed, "crashed", f"no answer within {limit_s:.0f} s", lines)
 
     @property
     def alive(self) -> bool:
@@ -87,15 +87,15 @@ class Child:
         self._process.join()
         self._printed.close()
 
-    def _last_words(self) -> tuple[str, ...]:
-        """Where it was, as faulthandler says it; else the last that it printed."""
+    def _last_lines(self) -> tuple[str, ...]:
+        """The stack that faulthandler wrote, or otherwise the last lines of the output."""
         lines = Path(self._printed.name).read_text(errors="replace").splitlines()
         fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
         return tuple(lines[max(0, fatal[-1] - 2) :][:_LINES] if fatal else lines[-_LINES:])
 
 
 def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:
-    parents.close()  # a copy of it: with it, the end of the parent would not be seen
+    parents.close()  # the child's copy; with it, the child would not notice the end of the parent
     descriptor = os.open(printed, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
@@ -108,4 +108,4 @@ def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int]
         except EOFError:
             return
         connection.send(try_seed(seed))
-        gc.freeze()  # a trace collects garbage: what is loaded by now is none
+        gc.freeze()  # a trace collects garbage, and does not have to examine the objects that exist now

@@ -1,14 +1,14 @@
-"""Whether what was built is the module: its types against what flows, its numbers against eager PyTorch.
+"""Comparison of a built model with its module: declared types with the real values, and results with eager PyTorch.
 
 Rules
-1. What an engine's network says of its inputs and outputs (names, dtype, rank, sizes that are one number) agrees with what
-   the partition document declares; so do the profiles of its job with the sizes that really flow in.
-2. At min, opt, max and random points: each partition is run by PyTorch on the values that really reach it, which must have
-   the declared dtypes and sizes; an engine's conversion is run by onnxruntime on the same values.
-3. All outputs, put into the structure that the module returns, are what the module itself returns there.
-4. Numbers differ where they are further apart than verify's tolerance, and further than PyTorch's own results move when its
-   inputs move by their last bits (`_moved`): what is beyond that says nothing. Dtypes and shapes are equal, always.
-5. Memory that nobody has written is filled with NaN (`filled_memory`), so that whoever reads it is seen.
+1. The names, dtypes, ranks and static sizes of an engine's network agree with the partition document. The profiles of its
+   job agree with the sizes of the real values.
+2. At min, opt, max and random points, PyTorch runs each partition on the values that reach it. These must have the declared
+   dtypes and sizes. onnxruntime runs the conversion of an engine on the same values.
+3. The outputs, in the structure that the module returns, equal the results of the module.
+4. Numbers differ if their distance is larger than the tolerance of `verify`, and larger than the change of PyTorch's
+   results when the last bits of the inputs change (`_moved`). Dtypes and shapes must always be equal.
+5. Uninitialized memory is filled with NaN (`filled_memory`), so that a read of it is visible in the results.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from trtbuild.stages.verify.inputs import integer_ends, random_inputs
 from trtbuild.stages.verify.precisions import of_outputs
 from trtbuild.stages.verify.running import Fails, Torch, Unchecked, Values, Weights
 
-#: How far a type's last bit is from 1.
+#: The distance between 1 and the next larger number of a type.
 _LAST_BIT = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-#: Operators that choose among equal values, which one of them is nobody's promise.
+#: Operators that choose among equal values. PyTorch does not specify which one they choose.
 _CHOOSING = frozenset((
     "argmax", "argmin", "argsort", "cummax", "cummin", "kthvalue", "max", "median", "min", "mode", "msort", "nanmedian",
     "sort", "topk", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d",
 ))  # fmt: skip
 
-#: How often results may be as far away as they move by themselves.
+#: A difference may be this many times the change of PyTorch's own results.
 _TIMES = 16
 
-#: How often it is tried how far they move: what is rounded to a whole number moves seldom, and far.
+#: The number of measurements of that change. Rounded results change seldom, but by much.
 _MOVES = 12
 
-#: The whole model may be as many tolerances off: it is as many partitions long, at least.
+#: The number of tolerances that the whole model may differ, because it has several partitions.
 _WHOLE = 4
 
 
 @dataclass
 class Seen:
-    """What a comparison has found. `unchecked` are partitions that onnxruntime has no kernels for, and its words."""
+    """The result of a comparison. `unchecked` are partitions without a kernel in onnxruntime, with its error messages."""
 
     differences: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Seen:
 
 
 def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> Seen:
-    """Where what was built is not the module, in words. `count` is the number of random points."""
+    """The differences between a built model and its module, as text. `count` is the number of random points."""
     seen = Seen()
     for part in built.partitions.partitions:
         if part.kind == "tensorrt":
@@ -80,9 +80,9 @@ def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> S
 
 @contextlib.contextmanager
 def filled_memory() -> Iterator[None]:
-    """What ``torch.empty`` and the like give is NaN, the largest integer or True (`torch.utils.deterministic`)."""
+    """Fill new memory, as of ``torch.empty``, with NaN, the largest integer or True (`torch.utils.deterministic`)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of each operator that has no other algorithm
+        warnings.simplefilter("ignore")  # one for each operator without a deterministic algorithm
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             yield
@@ -92,8 +92,10 @@ def filled_memory() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run of PyTorch's that something is compared with: what it is of, what it computes in, how many tolerances it may be
-    off, and how to have it again, of other inputs than those that were `given`."""
+    """A run of PyTorch for a comparison.
+
+    `times` is the allowed number of tolerances. `results` repeats the run with other inputs than `given`.
+    """
 
     what: str
     precision: Precision
@@ -131,7 +133,7 @@ class _Comparison:
             given = values.of(part)
             try:
                 right = self._eager.part(part, given)
-            except Exception as error:  # of any operator
+            except Exception as error:  # an operator may raise any exception
                 found.append(f"{part.name} at {where}: PyTorch fails: {type(error).__name__}: {error}")
                 return
             found += of_results(part, right, sizes, where)
@@ -176,22 +178,22 @@ class _Comparison:
                 if a != b:
                     self._seen.differences.append(f"{run.what}, {k}: {a} instead of {b}")
                 continue
-            far = gap(a, b)
-            if far.error <= allowed:
+            distance = gap(a, b)
+            if distance.error <= allowed:
                 continue
             if a.dtype == b.dtype and a.shape == b.shape:
                 if moved is None and _gap(run.results(run.given)[k], b).error:
-                    self._seen.differences.append(f"{run.what}, {k}: PyTorch gives something else each time")
+                    self._seen.differences.append(f"{run.what}, {k}: PyTorch gives different results each time")
                     continue
                 if moved is None:
                     moved = _moved(run, self._chooses)
-                if far.error <= _TIMES * max((_gap(one[k], b).error for one in moved), default=0.0):
+                if distance.error <= _TIMES * max((_gap(one[k], b).error for one in moved), default=0.0):
                     continue
-            self._seen.differences.append(f"{run.what}, {k}: {far.text or f'{far.error:.1e} away'}")
+            self._seen.differences.append(f"{run.what}, {k}: {distance.text or f'{distance.error:.1e} away'}")
 
 
 def _plain(value: Any) -> Any:
-    """What a module returns, in tuples and lists alone: torch's own classes (``return_types.topk``) come as `Fields`."""
+    """The result of a module with tuples and lists only. Classes of torch (``return_types.topk``) become `Fields`."""
     if isinstance(value, tuple | Fields):
         return tuple(_plain(part) for part in value)
     return [_plain(part) for part in value] if isinstance(value, list) else value
@@ -202,8 +204,10 @@ def _operator(node: torch.fx.Node) -> str:
 
 
 def _moved(run: _Run, equal: bool) -> list[Sequence[Any]]:
-    """PyTorch's results where each number of the inputs is a few last bits off; with `equal`, also where each is off by a
-    last bit of the largest, so that no two are equal any more."""
+    """PyTorch's results when each number of the inputs changes by a few last bits.
+
+    With `equal` there are also changes by the last bit of the largest number, after which no two numbers are equal.
+    """
     found: list[Sequence[Any]] = []
     for seed in range(2 * _MOVES if equal else _MOVES):
         generator = torch.Generator().manual_seed(seed)
@@ -223,5 +227,5 @@ def _off(value: torch.Tensor, bit: float, alike: bool, generator: torch.Generato
 
 
 def _gap(moved: Any, right: torch.Tensor) -> Gap:
-    """How far moved results are; shapes that depend on data may be others."""
+    """The distance of changed results. Shapes that depend on data may differ."""
     return gap(moved, right) if isinstance(moved, torch.Tensor) else Gap(math.inf)

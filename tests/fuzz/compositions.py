@@ -1,4 +1,4 @@
-"""Cases of several operators: random statements, each of which eager PyTorch runs at all points of the case."""
+"""Cases of several operators: random statements that eager PyTorch can run at all points of the case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.core.model.spec import NamedDim
 from trtbuild.core.model.verification import points
 from trtbuild.stages.verify.inputs import random_inputs
 
-#: Operators that may be kept in PyTorch, so that borders appear in the middle.
+#: Operators that may stay in PyTorch, so that a model is split between other operators.
 _LISTED = (
     "aten.add", "aten.mul", "aten.sub", "aten.neg", "aten.relu", "aten.softmax", "aten._softmax", "aten.view",
     "aten.permute", "aten.transpose", "aten.cat", "aten.slice", "aten.select", "aten.sum", "aten.mean", "aten.where",
@@ -36,7 +36,7 @@ _MOST_NUMBERS, _TRIES = 30_000, 120
 
 
 def composition_case(seed: int) -> Case:
-    """The case of a seed. Raises Unfit."""
+    """The case of a seed. Raises Unfit if the seed has no usable case."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     inputs, dims = _inputs(rng)
@@ -64,13 +64,13 @@ def composition_case(seed: int) -> Case:
 
 
 def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[NamedDim, ...]]:
-    """Inputs that have axes in common, as models' inputs do: a batch, a length, channels, an image."""
+    """Inputs with common axes, as in real models: a batch, a length, channels, an image."""
     units = {name: rng.choice([2, 4]) if rng.random() < 0.15 else 1 for name in "BSHW"}
     spans = {
         name: around(rng, size, units[name])
         for name, size in {"B": 2, "S": rng.choice([2, 3, 5]), "H": 4, "W": 4}.items()
     }
-    if rng.random() < 0.3:  # two dims of one range: equal sizes, and still two dims
+    if rng.random() < 0.3:  # two dims with the same range, whose sizes may differ
         spans["S"], units["S"] = spans["B"], units["B"]
     fixed = {name: rng.choice(span) for name, span in spans.items() if rng.random() < 0.3}
     channels = rng.choice([4, 4, 8])
@@ -98,7 +98,7 @@ def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[Nam
 
 
 class _Writer:
-    """Writes statements, and runs each at all points: what fails anywhere is taken back."""
+    """Writes statements, and runs each at all points. A statement that fails at a point is dropped."""
 
     def __init__(self, case: Case, rng: random.Random) -> None:
         self._rng = rng
@@ -115,7 +115,7 @@ class _Writer:
         self.values = [Value(f"x{k}", self._spaces[self._opt][f"x{k}"]) for k in range(len(entries))]
 
     def write(self) -> None:
-        """Add one statement. Raises Unfit where none is found that works."""
+        """Add one statement. Raises Unfit if no working statement is found."""
         for _ in range(_TRIES):
             before = dict(self.parts)
             try:
@@ -133,10 +133,10 @@ class _Writer:
             self.statements.append(f"{name} = {text}")
             self.values.append(Value(name, found[self._opt]))
             return
-        raise Unfit("statements: none was found that works")
+        raise Unfit("statements: no working one was found")
 
     def _run(self, text: str) -> list[torch.Tensor]:
-        """The statement's value at each point. Raises what it raises, Unwritable where it is not worth having."""
+        """The statement's value at each point. Raises the statement's errors, and Unwritable for an unsuitable value."""
         found = []
         for space in self._spaces:
             with torch.no_grad():
@@ -149,7 +149,7 @@ class _Writer:
             ):
                 raise Unwritable
             if value.is_floating_point() and value.numel() and float(value.float().abs().max()) > 1e4:
-                raise Unwritable  # 16 bits end at 65504
+                raise Unwritable  # the largest float16 is 65504
             found.append(value)
         if len({value.dim() for value in found}) > 1 or not any(value.numel() for value in found):
             raise Unwritable
@@ -157,7 +157,7 @@ class _Writer:
 
 
 def _result(writer: _Writer, rng: random.Random) -> str:
-    """What is returned: the last value, all that nothing else reads, some, one of them twice, or an input too."""
+    """The returned expression: the last value, all unused values, some values, a value twice, or also an input."""
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]
     kind = rng.choices(["last", "ends", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]
@@ -172,7 +172,7 @@ def _result(writer: _Writer, rng: random.Random) -> str:
 
 
 def _needed(statements: Sequence[str], result: str) -> list[str]:
-    """The statements that the result follows from."""
+    """The statements that the result depends on."""
     read, found = set(_WORD.findall(result)), []
     for text in reversed(statements):
         name, _, expression = text.partition(" = ")

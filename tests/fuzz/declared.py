@@ -1,6 +1,6 @@
-"""Types and sizes: what is declared against what flows.
+"""Comparison of declared types and sizes with the real values.
 
-An engine's network and profiles are compared with the partition document, and the document with PyTorch's values.
+The partition document is compared with the networks and profiles of engines, and with PyTorch's values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.planning.expand import units
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate, interval
 
-#: tensorrt.DataType, as the compiler's document has it → torch's name.
+#: tensorrt.DataType, as in the compiler's document → torch's name.
 ENGINE_DTYPES = {
     "float": "float32",
     "half": "float16",
@@ -30,15 +30,15 @@ ENGINE_DTYPES = {
 
 
 def of_network(part: Partition, built: Built) -> Iterator[str]:
-    """Where the network that an engine was compiled from is not the partition ."""
+    """The differences between the network of an engine and its partition."""
     (profile,) = built.model.profiles
     low, high = (units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
     bounds = list(zip(low, high, strict=True))
-    said = built.layers[part.name]
+    network = built.layers[part.name]
     declared = {"inputs": [type_ for _, type_ in part.inputs], "outputs": list(part.outputs)}
     for kind, types in declared.items():
         wanted = {f"{kind[0]}{k}": type_ for k, type_ in enumerate(types)}
-        tensors = {entry["name"]: entry for entry in said[kind]}
+        tensors = {entry["name"]: entry for entry in network[kind]}
         if sorted(tensors) != sorted(wanted):
             yield f"{part.name}: the network's {kind} are {sorted(tensors)}, the partition has {len(types)}"
         for name in wanted.keys() & tensors.keys():
@@ -55,7 +55,7 @@ def of_network(part: Partition, built: Built) -> Iterator[str]:
 
 
 def of_results(part: Partition, values: Sequence[torch.Tensor], sizes: Sequence[int], where: str) -> Iterator[str]:
-    """Where a partition's outputs are not what the document says of them."""
+    """The differences between a partition's outputs and their declaration in the document."""
     if len(values) != len(part.outputs):
         yield f"{part.name} gives {len(values)} values at {where}, declared {len(part.outputs)}"
     for k, (type_, value) in enumerate(zip(part.outputs, values, strict=False)):
@@ -66,7 +66,7 @@ def of_results(part: Partition, values: Sequence[torch.Tensor], sizes: Sequence[
 def of_profile(
     part: Partition, job: EngineJob, values: Sequence[torch.Tensor], point: Point, where: str
 ) -> Iterator[str]:
-    """Where an engine's inputs are not of the sizes that it is compiled for."""
+    """The inputs of an engine whose sizes are outside its profile."""
     for k, (value, shape) in enumerate(zip(values, job.profiles[point.profile], strict=True)):
         low, high = shape.min, shape.max
         fits = len(low) == value.dim()

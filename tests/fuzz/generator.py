@@ -1,4 +1,4 @@
-"""From a seed to a case: even seeds are of one operator, odd ones of several."""
+"""The case of a seed: a single operator for even seeds, and several operators for odd seeds."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from tests.fuzz.pipeline import Case
 
 
 def case_of(seed: int) -> Case:
-    """The case of a seed, the same in every process. Raises Unfit where the seed has none."""
+    """The case of a seed, the same in every process. Raises Unfit if the seed has no usable case."""
     return composition_case(seed // 2) if seed % 2 else operator_case(seed // 2)

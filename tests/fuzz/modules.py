@@ -1,4 +1,4 @@
-"""Modules that are written as text, so that what was generated can be read, printed and tried again by hand."""
+"""Modules made from text, so that a generated module can be printed, read and tried by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from tests.fuzz.pipeline import Axis, Case
 
-#: What the text may name.
+#: The names that the text can use.
 NAMES: Mapping[str, Any] = {"torch": torch, "F": F, "inf": math.inf, "nan": math.nan}
 
 
@@ -24,8 +24,10 @@ def written(
     parts: Mapping[str, Any] | None = None,
     names: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """The module of ``forward(self, x0, x1, …)`` with these statements. `parts` are its submodules and buffers; `names` is
-    what the text may name besides."""
+    """The module of ``forward(self, x0, x1, …)`` with these statements.
+
+    `parts` are its submodules and buffers. `names` are more names that the text can use.
+    """
     arguments = ", ".join(["self", *(f"x{k}" for k in range(arity))])
     source = "\n".join([f"def forward({arguments}):", *(f"    {line}" for line in [*statements, f"return {result}"])])
     file = f"<fuzz {zlib.crc32(source.encode()):08x}>"
@@ -42,7 +44,7 @@ def written(
 
 
 def described(case: Case) -> str:
-    """A case as a person would write it down."""
+    """A readable text of a case: its inputs, its settings and its module."""
     named = {place: dim for dim in case.dims for place in dim.at}
     lines = []
     for k, (dtype, axes) in enumerate(case.inputs):

@@ -1,4 +1,4 @@
-"""What statements are written with: values that have a name, a pen that chooses among them, and blocks of layers."""
+"""The parts of statements: named values, a pen that chooses among them, and blocks of layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that the text has a name for, as it is at opt. In text it is its name."""
+    """A named tensor with its value at opt. In text it becomes its name."""
 
     name: str
     tensor: torch.Tensor
@@ -40,7 +40,7 @@ class Value:
 
 
 class Unwritable(Exception):
-    """There is no value, or no size, that a statement could be of."""
+    """There is no suitable value or size for a statement."""
 
 
 class Pen:
@@ -52,7 +52,7 @@ class Pen:
         self.parts = parts
 
     def value(self, kind: str = "any", least: int = 0, most: int = 9) -> Value:
-        """One of the values, late ones more often."""
+        """A random value with this kind and rank. Later values are more frequent."""
         fit = [v for v in self.values if kind in ("any", v.kind) and least <= v.rank <= most]
         if not fit:
             raise Unwritable
@@ -62,7 +62,7 @@ class Pen:
         return self.value("float", least, most)
 
     def like(self, one: Value) -> Value:
-        """A value of the same dtype and (at opt) shape."""
+        """A value with the same dtype and the same shape at opt."""
         return self.rng.choice([v for v in self.values if v.shape == one.shape and v.tensor.dtype == one.tensor.dtype])
 
     def axis(self, value: Value) -> int:
@@ -78,7 +78,7 @@ class Pen:
         return ", ".join(map(str, self.rng.sample(range(value.rank), value.rank)))
 
     def size(self, value: Value, axis: int) -> str:
-        """How long an axis is: as an expression, or (where it is static, or by mistake) as a number."""
+        """The size of an axis: usually as an expression, sometimes as a number, also for a dynamic axis."""
         return f"{value}.shape[{axis}]" if self.rng.random() < 0.85 else str(value.shape[axis])
 
     def sizes(self, value: Value) -> list[str]:
@@ -96,7 +96,7 @@ class Pen:
         return f"self.{name}"
 
     def last(self, value: Value) -> int:
-        """The static size of the last axis, for a layer that is made for it."""
+        """The static size of the last axis, for a layer with this size."""
         return int(value.shape[-1])
 
 
@@ -116,7 +116,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A normalization, an activation and a layer, as vision models have them."""
+    """A normalization, an activation and a convolution, as in vision models."""
 
     def __init__(self, channels: int, groups: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A module through every step of a build, in one process and without a store on disk.
+"""All steps of a build of a module, in one process and without a store on disk.
 
-The workers' own handlers are called, with the jobs that a plan would give them: what is left is what a build would
-leave, before it is packaged. `tests.fuzz.comparing` says whether it is the module.
+The handlers of workers are called with the jobs of a plan. The results are those of a build before the package step.
+`tests.fuzz.comparing` compares them with the module.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 
 from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.shapes import ShapePlan, derive, symbol_values
 from trtbuild.core.model.spec import (
-    BuilderSettings,
     Input,
     Model,
     NamedDim,
@@ -48,13 +48,13 @@ from trtbuild.stages.trace.user_code.places import Places
 
 TARGET = Target("ada", 89)
 
-#: min, opt and max of an axis; a number is a static axis.
+#: min, opt and max of an axis, or the size of a static axis.
 Axis = int | tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A module, its inputs (dtype and axes) and how it is built. Inputs are called x0, x1 and so on."""
+    """A module, its inputs (dtype and axes) and its build settings. The inputs are called x0, x1 and so on."""
 
     module: torch.nn.Module
     inputs: Sequence[tuple[str, Sequence[Axis]]]
@@ -80,7 +80,7 @@ class Case:
 
     @property
     def shapes(self) -> ShapePlan:
-        """Raises ValueError for ranges that no manifest may have."""
+        """The shape plan of the model. Raises ValueError for ranges that are invalid in a manifest."""
         model = self.model
         plan, problems = derive(model.inputs, model.dims, model.profiles)
         if plan is None:
@@ -95,8 +95,11 @@ def _range(axes: Sequence[Axis]) -> ShapeRange:
 
 @dataclass(frozen=True)
 class Built:
-    """What the steps left. `programs` and `onnx` are digests in `store` by graph; `jobs` and `layers` (the document that
-    the compiler leaves) are of each engine, by its partition's name."""
+    """The results of the steps.
+
+    `programs` and `onnx` map graphs to digests in `store`. `jobs` and `layers` map the partition of an engine to its
+    job and to the compiler's document.
+    """
 
     model: Model
     shapes: ShapePlan
@@ -112,7 +115,7 @@ class Built:
 
 
 def build(case: Case) -> Built:
-    """Trace, lower, partition, convert and compile. Raises what a step raises: a TrtbuildError is a refusal."""
+    """Trace, lower, partition, convert and compile. Raises the error of a step; a TrtbuildError is a rejection."""
     model, shapes, store = case.model, case.shapes, MemoryStore()
     traced = _traced(case.module.eval(), model, shapes)
     weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
@@ -142,7 +145,7 @@ def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> Traced:
 
 
 class _Steps:
-    """The steps behind the trace, by the workers' own handlers: the jobs are those that a plan gives them."""
+    """The steps after the trace: the handlers of workers, called with the jobs of a plan."""
 
     def __init__(self, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore) -> None:
         self._model, self._shapes, self._weights, self._store = model, shapes, weights, store
@@ -156,7 +159,7 @@ class _Steps:
         """The outputs of the lower step."""
         job = LowerJob(
             program=self._store.put_bytes(traced.program).sha256,
-            form="program",
+            graph_kind="program",
             precision=self._model.precision,
             points=self._points,
             comparison=comparison(self._model, self._shapes, self._weights),
@@ -164,10 +167,10 @@ class _Steps:
         return handlers.lower(job, self._context).outputs
 
     def partition(self, lowered: Mapping[str, Output]) -> tuple[Partitions, dict[str, str], dict[str, str]]:
-        """The document, and by graph the programs and the conversions that were made to ask the parser."""
+        """The partition document, and the programs and conversions by graph."""
         job = PartitionJob(
             program=lowered["program"].sha256,
-            form="program",
+            graph_kind="program",
             settings=self._model.partition,
             toolchain=TARGET.toolchain,
             toolchain_version=self._facts.version,
@@ -187,14 +190,14 @@ class _Steps:
         return partitions, programs, onnx
 
     def engine_job(self, part: Partition, onnx: Mapping[str, str]) -> EngineJob:
-        """The job of a build, but compiled quickly: how kernels are chosen changes no type and no shape."""
+        """The job of a build, but with a fast compilation: the choice of kernels does not change types and shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
             self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version
         )
 
     def engine(self, job: EngineJob) -> Any:
-        """What the compiler says of the network that it was given."""
+        """The compiler's document about the network of an engine."""
         outputs = handlers.engine(job, self._context).outputs
         return json.loads(self._store.get_bytes(outputs["layers"].sha256))
 

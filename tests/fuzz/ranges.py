@@ -1,4 +1,4 @@
-"""Ranges of dynamic axes, and whether a module works in them."""
+"""Ranges of dynamic axes, and a check whether a module works in them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from trtbuild.stages.verify.inputs import random_inputs
 
 
 def around(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]:
-    """A range around `size`, or one that begins near it: borders (1, 2, min=opt, opt=max) are more frequent than others.
-    All sizes are multiples of `unit`."""
+    """A range around or near `size`, whose sizes are multiples of `unit`.
+
+    Borders (1, 2, min=opt, opt=max) are more frequent than other ranges.
+    """
     at = max(1, size // unit)
     low, mid, high = rng.choice(
         [
@@ -34,11 +36,11 @@ def around(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]
 
 
 class Unfit(Exception):
-    """A case that says nothing. The text begins with the reason's name."""
+    """A case that is not usable for a comparison. The text begins with the name of the reason."""
 
 
 def examine(case: Case) -> None:
-    """Raise Unfit where eager PyTorch does not compute one and the same at all points of a case."""
+    """Raise Unfit if eager PyTorch fails, or computes different results in two runs, at a point of a case."""
     try:
         shapes = case.shapes
     except ValueError as error:
@@ -56,11 +58,11 @@ def examine(case: Case) -> None:
         except Exception as error:
             raise Unfit(f"eager fails: {type(error).__name__}: {error}") from error
         if not _same(kept, given):
-            raise Unfit("inputs are written to: a model that does so is refused")
+            raise Unfit("inputs are written to: such a model is rejected")
         if not any(isinstance(value, torch.Tensor) for value in once):
-            raise Unfit("no tensor comes out")
+            raise Unfit("no tensor is returned")
         if not _same(once, again):
-            raise Unfit("results differ: random numbers, or memory that nobody has written")
+            raise Unfit("results differ: random numbers, or uninitialized memory")
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:

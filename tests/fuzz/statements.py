@@ -1,4 +1,4 @@
-"""The statements that compositions are made of: each entry of `STATEMENTS` writes one, of values that are there already."""
+"""The statements of compositions. Each entry of `STATEMENTS` writes one statement with existing values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _binary(p: Pen) -> str:
     return p.one(f"{v} + {w}", f"{v} - {w}", f"{v} * {w}", f"torch.maximum({v}, {w})", f"{v} > {w}", f"{v} == {w}")
 
 
-#: Numbers beside those that a rewriting of graphs looks for, and those themselves.
+#: Numbers for which rewrites of graphs have special cases, and numbers close to them.
 _NUMBERS = ["0", "1", "2", "-1", "0.5", "1e-9", "1e-6", "1.000001", "0.9999", "3.7", "255", "65536"]
 
 
@@ -209,7 +209,7 @@ def _embed(p: Pen) -> str:
 
 
 def _sized(p: Pen) -> str:
-    """Sizes as values."""
+    """A statement that uses sizes as values."""
     v = p.value(least=1)
     axis = p.axis(v)
     n = f"{v}.shape[{axis}]"
@@ -286,7 +286,7 @@ def _blocks(p: Pen) -> str:
 
 
 def _tokens(p: Pen) -> str:
-    """Between images and sequences."""
+    """A statement that converts an image to a sequence."""
     v = p.f(4, 4)
     return p.one(f"{v}.flatten(2).transpose(1, 2)", f"{v}.reshape({v}.shape[0], {v}.shape[1], -1).transpose(1, 2)")
 

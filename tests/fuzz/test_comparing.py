@@ -1,4 +1,4 @@
-"""The comparison finds what was planted, and says nothing of what is right."""
+"""The comparison finds planted faults, and finds nothing in a correct build."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trtbuild.stages.verify import lowered
 
 @pytest.fixture(scope="module")
 def case() -> Case:
-    """Two engines around an operator of PyTorch's, two outputs."""
+    """Two engines around an operator in PyTorch, and two outputs."""
     torch.manual_seed(0)
     statements = ["y = (x0 @ self.weight).relu()", "z = y.flip(0)", "w = z.sum(1) * 2"]
     module = written(statements, "(w, z > 0.5)", 1, {"weight": torch.randn(6, 4)})
@@ -39,14 +39,14 @@ def built(case: Case) -> Built:
     return build(case)
 
 
-def said(case: Case, built: Built) -> str:
-    """What is different, and that something is."""
+def differences_text(case: Case, built: Built) -> str:
+    """The text of all differences. Fails without differences."""
     found = differences(case, built).differences
     assert found
     return "\n".join(found)
 
 
-def test_nothing_is_said_of_what_is_right(case: Case, built: Built) -> None:
+def test_a_correct_build_has_no_differences(case: Case, built: Built) -> None:
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt", "torch", "tensorrt"]
     seen = differences(case, built)
     assert not seen.differences and not seen.unchecked
@@ -69,53 +69,55 @@ def with_output(part: Partition, **changes: Any) -> Partition:
 
 def test_a_wrong_dtype_in_the_document(case: Case, built: Built) -> None:
     wrong = with_part(built, 0, lambda part: with_output(part, dtype="float16"))
-    text = said(case, wrong)
+    text = differences_text(case, wrong)
     assert "p0: the network's o0 is float32[-1, 4], declared float16" in text
     assert "p0:0 is float32[2, 4] at min [2], declared float16" in text
 
 
 def test_a_wrong_dtype_between_partitions_of_pytorch(case: Case, built: Built) -> None:
-    assert "p1:0 is float32[3, 4] at opt [3]" in said(
+    assert "p1:0 is float32[3, 4] at opt [3]" in differences_text(
         case, with_part(built, 1, lambda part: with_output(part, dtype="bool"))
     )
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (["sym", 0], 5), (["sym", 0], 4, 1), (["add", 1, ["sym", 0]], 4)])
 def test_a_wrong_shape_in_the_document(case: Case, built: Built, shape: tuple[Any, ...]) -> None:
-    assert "p0:0 is float32[5, 4] at max [5]" in said(
+    assert "p0:0 is float32[5, 4] at max [5]" in differences_text(
         case, with_part(built, 0, lambda part: with_output(part, shape=shape))
     )
 
 
 def test_outputs_in_another_order(case: Case, built: Built) -> None:
     wrong = replace(built, partitions=replace(built.partitions, outputs=built.partitions.outputs[::-1]))
-    assert "output at min [2], 0: dtype bool instead of float32" in said(case, wrong)
+    assert "output at min [2], 0: dtype bool instead of float32" in differences_text(case, wrong)
 
 
 def test_another_structure_of_outputs(case: Case, built: Built) -> None:
     wrong = replace(built, output_tree=built.output_tree["items"][0])
-    assert "the outputs at min [2] are" in said(case, wrong)
+    assert "the outputs at min [2] are" in differences_text(case, wrong)
 
 
 # -- engines
 
 
 def test_a_network_of_another_type(case: Case, built: Built) -> None:
-    layers = {name: {**said, "inputs": []} for name, said in built.layers.items()}
-    assert "p0: the network's inputs are [], the partition has 1" in said(case, replace(built, layers=layers))
+    layers = {name: {**differences_text, "inputs": []} for name, differences_text in built.layers.items()}
+    assert "p0: the network's inputs are [], the partition has 1" in differences_text(
+        case, replace(built, layers=layers)
+    )
 
 
 @pytest.mark.parametrize("shape", [[4, 4], [-1], None])
 def test_a_network_of_another_shape(case: Case, built: Built, shape: list[int] | None) -> None:
     outputs = [{**built.layers["p0"]["outputs"][0], "shape": shape}]
     layers = {**built.layers, "p0": {**built.layers["p0"], "outputs": outputs}}
-    assert f"p0: the network's o0 is float32{shape}" in said(case, replace(built, layers=layers))
+    assert f"p0: the network's o0 is float32{shape}" in differences_text(case, replace(built, layers=layers))
 
 
 def test_a_profile_that_is_too_narrow(case: Case, built: Built) -> None:
     job = built.jobs["p0"]
     narrow = replace(job, profiles=((ShapeRange((2, 6), (2, 6), (4, 6)),),))
-    text = said(case, replace(built, jobs={**built.jobs, "p0": narrow}))
+    text = differences_text(case, replace(built, jobs={**built.jobs, "p0": narrow}))
     assert text == "p0 takes [5, 6] at max [5] as i0, its profile is [2, 6] to [4, 6]"
 
 
@@ -127,8 +129,8 @@ def with_onnx(built: Built, number: int, change: Callable[[onnx.ModelProto], Non
     return replace(built, onnx={**built.onnx, graph: changed})
 
 
-def behind(model: onnx.ModelProto, operator: str, **attributes: Any) -> None:
-    """Put an operator behind what makes the first output."""
+def insert_before_output(model: onnx.ModelProto, operator: str, **attributes: Any) -> None:
+    """Insert an operator before the first output."""
     output = model.graph.output[0]
     maker = next(node for node in model.graph.node if output.name in node.output)
     maker.output[list(maker.output).index(output.name)] = "before"
@@ -137,32 +139,32 @@ def behind(model: onnx.ModelProto, operator: str, **attributes: Any) -> None:
 
 def test_a_conversion_whose_output_is_cast(case: Case, built: Built) -> None:
     def cast(model: onnx.ModelProto) -> None:
-        behind(model, "Cast", to=TensorProto.DOUBLE)
+        insert_before_output(model, "Cast", to=TensorProto.DOUBLE)
         model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
 
-    assert "p0 at min [2], 0: dtype float64 instead of float32" in said(case, with_onnx(built, 0, cast))
+    assert "p0 at min [2], 0: dtype float64 instead of float32" in differences_text(case, with_onnx(built, 0, cast))
 
 
 def test_a_conversion_that_computes_something_else(case: Case, built: Built) -> None:
-    text = said(case, with_onnx(built, 0, lambda model: behind(model, "Sigmoid")))
+    text = differences_text(case, with_onnx(built, 0, lambda model: insert_before_output(model, "Sigmoid")))
     assert "p0 at random 2" in text and "away" in text
 
 
 def test_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
     def reshape(model: onnx.ModelProto) -> None:
         model.graph.initializer.append(helper.make_tensor("seven", TensorProto.INT64, [1], [7]))
-        behind(model, "Reshape")
+        insert_before_output(model, "Reshape")
         model.graph.node[-1].input.append("seven")
 
-    assert "p0 at min [2]: onnxruntime fails while it runs" in said(case, with_onnx(built, 0, reshape))
+    assert "p0 at min [2]: onnxruntime fails while it runs" in differences_text(case, with_onnx(built, 0, reshape))
 
 
-# -- steps that are wrong
+# -- faulty steps
 
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None]], None]:
-    """Gives the lower step one more pass at its end, and takes the guards away that would see what it does."""
+    """Add a faulty pass to the lower step, and switch off the guards that would detect it."""
 
     def planted(function: Callable[[Program], None]) -> None:
         def changed(program: Program, request: Request) -> Program:
@@ -192,13 +194,13 @@ def test_a_pass_that_sums_over_another_axis(case: Case, plant: Callable[..., Non
         node.args = (node.args[0], [0])
 
     plant(fault)
-    text = said(case, build(case))
+    text = differences_text(case, build(case))
     assert "p2:0 is float32[4] at min [2], declared float32[['sym', 0]]" in text
     assert "output at min [2], 0: shape [4] instead of [2]" in text
 
 
 def test_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., None]) -> None:
-    """All types stay right, and what is converted is what was lowered: the numbers of the whole show it."""
+    """All types and conversions agree with the lowered program. Only the results of the whole model differ."""
 
     def fault(program: Program) -> None:
         (node,) = calls(program, "aten.relu")
@@ -211,7 +213,7 @@ def test_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., None]) -
 
 
 def test_named_results_of_torch() -> None:
-    """A class that only torch knows comes back as fields; its values count."""
+    """Results in a class of torch become fields, and their values are compared."""
     case = Case(written(["y = x0.topk(2, 1)"], "(y[0] * 2, y)", 1), [("float32", [(1, 3, 5), 6])])
     seen = differences(case, build(case))
     assert not seen.differences and seen.compared > 3
@@ -220,22 +222,22 @@ def test_named_results_of_torch() -> None:
 # -- numbers
 
 
-def test_memory_that_nobody_has_written_is_seen(case: Case, plant: Callable[..., None]) -> None:
-    """The conversion's zeros are as good as any; that PyTorch's are others is seen because they are filled."""
+def test_uninitialized_memory_is_found(case: Case, plant: Callable[..., None]) -> None:
+    """The conversion has zeros in this memory. The difference is visible because PyTorch's memory is filled with NaN."""
 
     def fault(program: Program) -> None:
         (node,) = calls(program, "aten.relu")
         node.target = torch.ops.aten.empty_like.default
 
     plant(fault)
-    assert "p0 at max [5], 0: 20 of 20 values are NaN" in said(case, build(case))
+    assert "p0 at max [5], 0: 20 of 20 values are NaN" in differences_text(case, build(case))
 
 
-def test_numbers_that_say_nothing_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left of two equal sums moves with the last bits of the inputs, in PyTorch too."""
+def test_unstable_results_are_not_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The difference of two equal sums changes with the last bits of the inputs, in PyTorch, too."""
     statements = ["y = x0.sum(1, keepdim=True)", "z = x0.flip(1).sum(1, keepdim=True) - y"]
     case = Case(written(statements, "z / (z.abs() + 1e-6)", 1), [("float32", [(1, 3, 5), 64])])
     built = build(case)
     assert not differences(case, built).differences
     monkeypatch.setattr(comparing, "_TIMES", 0)
-    assert "away" in said(case, built)
+    assert "away" in differences_text(case, built)

@@ -1,4 +1,4 @@
-"""A few cases of the fuzzer, always the same; and the cases that it makes."""
+"""A few fixed cases of the fuzzer, and the generation of cases."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ tried = functools.cache(attempt)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_case(seed: int) -> None:
     outcome: Outcome = tried(seed)
-    assert outcome.verdict not in FINDINGS, "\n".join([outcome.case, *outcome.said])
+    assert outcome.verdict not in FINDINGS, "\n".join([outcome.case, *outcome.details])
 
 
 def test_most_cases_are_built() -> None:
-    """A fuzzer whose cases are all refused or skipped finds nothing."""
+    """If most cases were rejected or skipped, the fuzzer would find nothing."""
     counts = collections.Counter(tried(seed).verdict for seed in SEEDS)
     assert counts["built"] >= 9, counts
 
 
-# -- what is generated
+# -- generated cases
 
 
-def test_operators_that_are_left_out_are_there() -> None:
-    """Each exclusion is of an operator that `op_db` has; else its reason is nobody's."""
+def test_excluded_operators_exist() -> None:
+    """Each excluded operator exists in `op_db`."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     assert set(EXCLUDED) <= {op.name for op in op_db}
@@ -68,8 +68,8 @@ def test_ranges_are_ranges_in_multiples() -> None:
         ("x0.shape[0]", "no tensor"),
     ],
 )
-def test_cases_that_say_nothing_are_skipped(result: str, reason: str) -> None:
-    """At 1, 2 or 3 rows, as the case may be."""
+def test_unusable_cases_are_skipped(result: str, reason: str) -> None:
+    """The module fails at 1, 2 or 3 rows, or is not usable at all."""
     with pytest.raises(Unfit, match=reason):
         examine(Case(written([], result, 1), [("float32", [(1, 2, 3), 4])]))
 

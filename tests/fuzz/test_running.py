@@ -1,4 +1,4 @@
-"""Children that die or never answer, and what is printed."""
+"""Children that die or hang, and the printed text."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.fuzz.trying import Outcome, tried
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import InternalError, SourceError
 
-#: A composition that builds, and has float32 at its borders.
+#: A composition that can be built, with float32 inputs and outputs of partitions.
 SEED = 47
 
 
-def odd(seed: int) -> Outcome:
-    """Tries no case: dies, or never answers."""
+def dies_or_hangs(seed: int) -> Outcome:
+    """A replacement of `attempt` that dies for seed 1 and hangs for seed 2."""
     if seed == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
     if seed == 2:
@@ -37,29 +37,29 @@ def odd(seed: int) -> Outcome:
 
 
 def test_a_child_that_dies_is_a_finding() -> None:
-    child = Child(odd)
+    child = Child(dies_or_hangs)
     child.give(1)
     outcome = child.answer()
     assert (outcome.seed, outcome.verdict, outcome.group) == (1, "crashed", "the process died: SIGSEGV")
-    assert any("in odd" in line for line in outcome.said)
+    assert any("in dies_or_hangs" in line for line in outcome.details)
     assert not child.alive
     child.close()
 
 
 def test_a_child_that_does_not_answer_is_ended() -> None:
-    child = Child(odd)
+    child = Child(dies_or_hangs)
     child.give(2)
     assert not child.connection.poll(0.2) and child.overdue(0.1)
     outcome = child.stop(0.1)
     assert outcome.verdict == "crashed" and outcome.group.startswith("no answer")
-    assert any("in odd" in line for line in outcome.said)
+    assert any("in dies_or_hangs" in line for line in outcome.details)
     assert not child.alive
 
 
 def test_children_end_with_the_run() -> None:
     code = (
         "import os, sys, tests.fuzz.test_running as running\n"
-        "children = [running.Child(running.odd) for _ in range(2)]\n"
+        "children = [running.Child(running.dies_or_hangs) for _ in range(2)]\n"
         "print(*(child._process.pid for child in children), flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -78,7 +78,7 @@ def test_children_end_with_the_run() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_goes_on_behind_what_dies(monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    monkeypatch.setattr(fuzz, "attempt", odd)
+    monkeypatch.setattr(fuzz, "attempt", dies_or_hangs)
     outcomes = {outcome.seed: outcome.verdict for outcome in fuzz.run([0, 1, 3, 2, 4, 5], jobs, limit_s=1)}
     assert outcomes == {0: "built", 1: "crashed", 2: "crashed", 3: "built", 4: "built", 5: "built"}
 
@@ -113,7 +113,7 @@ def test_errors(monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str,
     assert "return x0 * 2" in outcome.case and "x0: float32[1..2..3]" in outcome.case
 
 
-def test_a_case_that_was_found_is_said_to_a_person() -> None:
+def test_the_text_of_an_outcome() -> None:
     case = Case(written([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16")
     outcome = tried(case, 7)
     assert outcome.verdict == "built"
@@ -126,7 +126,7 @@ def test_a_case_that_was_found_is_said_to_a_person() -> None:
 def test_a_finding_is_an_exit_status(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], planted: bool
 ) -> None:
-    """The whole command. The fault is that partition documents say uint8, whatever flows; the compiler's guard sees it."""
+    """The whole command. The planted fault is a partition document with dtype uint8, which the compiler's guard detects."""
     read = Partitions.from_bytes
     if planted:
         monkeypatch.setattr(
@@ -143,5 +143,5 @@ def test_a_case_follows_from_its_seed_alone() -> None:
     code = f"import tests.fuzz.generator as g, tests.fuzz.modules as m; print(m.described(g.case_of({SEED})))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    case_of(SEED - 2)  # whatever was made before
+    case_of(SEED - 2)  # earlier cases have no effect
     assert described(case_of(SEED)) == done.stdout.strip() != ""

@@ -1,4 +1,4 @@
-"""One case, tried: what came of it, in words that can be sent to another process."""
+"""Trying one case. The outcome is text, so that it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -23,20 +23,25 @@ FINDINGS = ("different", "crashed")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case. `group` says of what kind a refusal is; `said` are differences, or an error; `case` is the
-    source-like text, empty where there is no case; `unchecked` is what onnxruntime cannot run of it."""
+    """The outcome of a case.
+
+    `group` is the kind of a rejection or finding. `details` are the differences, or the lines of an error. `case` is the
+    text of the case, empty if there is no case. `unchecked` are the partitions that onnxruntime cannot run.
+    """
 
     seed: int
     verdict: Verdict
     group: str = ""
-    said: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     case: str = ""
     unchecked: tuple[str, ...] = field(default=())
 
 
 def attempt(seed: int) -> Outcome:
-    """Generate the case of a seed, build it and compare it with PyTorch. An exception that is no TrtbuildError, or is an
-    InternalError, is a crash."""
+    """Generate the case of a seed, build it and compare it with PyTorch.
+
+    An InternalError, or an exception other than TrtbuildError, is a crash.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -66,7 +71,7 @@ def tried(case: Case, seed: int = -1) -> Outcome:
 
 
 def group(error: TrtbuildError) -> str:
-    """A refusal's type, code and first words, without what is of the one case: names, numbers and places."""
+    """The type, code and first line of a rejection, without the names, numbers and places of the single case."""
     code = getattr(error, "code", "")
     first = (error.text.strip().splitlines() or [""])[0]
     return f"{type(error).__name__}{f' ({code})' if code else ''}: {_plain(first)}"

@@ -75,9 +75,7 @@ def test_rejects_two_included_defaults_of_one_field(files: Files) -> None:
     files.write("a.yaml", "defaults: {precision: float16, builder: {tf32: false}}\n")
     files.write("b.yaml", "defaults: {«precision: float32, builder: {refit: true, «tf32: true}}\n")
     text = with_defaults("{targets: [ada], profiles: [batch]}", "a.yaml", "b.yaml")
-    files.refused(
-        text, "two included files give the default `precision`; the other is at a.yaml:1:12", "`builder.tf32`"
-    )
+    files.refused(text, "two included files set the default `precision`; the other is at a.yaml:1:12", "`builder.tf32`")
     model = files.model(text.replace("{targets", "{precision: bfloat16, builder: {tf32: true}, targets"))
     assert (model.precision, model.builder.tf32, model.builder.refit) == ("bfloat16", True, True)
 

@@ -24,7 +24,10 @@ def test_outputs_have_one_order_and_one_spelling(files: Files) -> None:
 @pytest.mark.parametrize(
     ("outputs", "words"),
     [
-        ("{package: «/dist}", "the output '/dist' lies outside of the project\n  → write a path of its own inside"),
+        (
+            "{package: «/dist}",
+            "the output '/dist' lies outside of the project\n  → write another path inside the project",
+        ),
         ("{package: «../dist}", "lies outside of the project"),
         ("{package: «a/../../b}", "lies outside of the project"),
         ("{package: «.}", "is the project itself"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import (
-    BuilderSettings,
     Input,
     Model,
     NamedDim,
@@ -207,7 +207,7 @@ def test_all_problems_of_all_files_at_once(files: Files) -> None:
     files.write("manifests/a.yaml", BASE.replace("net:build", "net").replace('{python: "net"}', '{python: «"net"}'))
     files.write("manifests/c.yaml", "a: b: c\n")
     files.marks.add(("manifests/c.yaml", 1, 5))
-    problems = files.refused(None, "unknown SM 88", "names no callable", "not YAML")
+    problems = files.refused(None, "unknown SM 88", "is not the name of a callable", "not YAML")
     assert [problem.file for problem in problems] == ["manifests/a.yaml", "manifests/b.yaml", "manifests/c.yaml"]
 
 

@@ -6,7 +6,8 @@ import platform
 
 import pytest
 
-from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.manifest.resolve import this_platform
 
 from .conftest import BASE, Files

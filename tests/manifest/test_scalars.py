@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trtbuild.manifest.yaml_text.scalars import ScalarFault, plain_value, tagged_value
+from trtbuild.manifest.yaml_text.scalars import InvalidScalar, plain_value, tagged_value
 
 
 @pytest.mark.parametrize(
@@ -30,22 +30,22 @@ def test_plain_scalars(text: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])
 def test_nan_is_refused(text: str) -> None:
-    with pytest.raises(ScalarFault, match="not a number"):
+    with pytest.raises(InvalidScalar, match="not a number"):
         plain_value(text)
 
 
 @pytest.mark.parametrize("text", ["010", "00", "-01", "089"])
 def test_leading_zeros_are_refused_because_yaml_versions_disagree(text: str) -> None:
-    with pytest.raises(ScalarFault, match="leading zero"):
+    with pytest.raises(InvalidScalar, match="leading zero"):
         plain_value(text)
 
 
 def test_rejects_numbers_that_python_or_ieee_cannot_hold() -> None:
-    with pytest.raises(ScalarFault, match="digits"):
+    with pytest.raises(InvalidScalar, match="digits"):
         plain_value("9" * 5000)
-    with pytest.raises(ScalarFault, match="digits"):
+    with pytest.raises(InvalidScalar, match="digits"):
         plain_value("0x" + "f" * 5000)
-    with pytest.raises(ScalarFault, match="too large"):
+    with pytest.raises(InvalidScalar, match="too large"):
         plain_value("1e999")
 
 
@@ -70,10 +70,10 @@ def test_quotes_and_tags_decide_the_type() -> None:
     ],
 )
 def test_rejects_tags_that_do_not_fit(text: str, tag: str) -> None:
-    with pytest.raises(ScalarFault, match="tag"):
+    with pytest.raises(InvalidScalar, match="tag"):
         tagged_value(text, tag, plain=True)
 
 
 def test_rejects_half_surrogate_pairs() -> None:
-    with pytest.raises(ScalarFault, match="surrogate"):
+    with pytest.raises(InvalidScalar, match="surrogate"):
         tagged_value("\ud800", None, plain=False)

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.manifest import load, schema
 from trtbuild.manifest.format import fields
 

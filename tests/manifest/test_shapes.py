@@ -47,7 +47,7 @@ def test_a_scalar_input(files: Files) -> None:
         (
             "  p: {query: {shape: [1]}, key: {shape: [1]}, «kye: {shape: [1]}}",
             "    profiles: [p]",
-            "profile 'p' has a shape for 'kye', which is no input of model 'net'\n  → did you mean 'key'?",
+            "profile 'p' has a shape for 'kye', which is not an input of model 'net'\n  → did you mean 'key'?",
         ),
         ("  p:«", "    profiles: [p]", "`p` must be a mapping, not nothing (null)"),
         (
@@ -78,7 +78,7 @@ def test_a_scalar_input(files: Files) -> None:
         (
             ONE,
             "    profiles: [p]\n    dims: {n: {at: [query.0, «key.2]}}",
-            "dim 'n' stands at key.2, but 'key' has 2 axes\n  → axes are 0 to 1",
+            "dim 'n' is at key.2, but 'key' has 2 axes\n  → axes are 0 to 1",
         ),
         (ONE, "    profiles: [p]\n    dims: {n: [query.0, «kye.0]}", "no input 'kye' for dim 'n'\n  → did you mean 'key'?"),
         (ONE, "    profiles: [p]\n    dims: {n: «kye.0}", "there is no input 'kye'"),

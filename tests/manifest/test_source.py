@@ -46,14 +46,14 @@ def test_an_exported_program_is_named_by_the_project(files: Files) -> None:
 def test_other_files_are_named_by_the_project(files: Files, kind: str, form: str) -> None:
     files.write("manifests/m.yaml", with_source(f"{{{kind}: ../pt/net.bin}}")).write("pt/net.bin")
     source = files.load().models[0].source
-    assert (source.kind, source.target, source.file, source.form) == (kind, "pt/net.bin", "pt/net.bin", form)
+    assert (source.kind, source.target, source.file, source.graph.name) == (kind, "pt/net.bin", "pt/net.bin", form)
 
 
 def test_a_network_is_a_callable_with_kwargs(files: Files) -> None:
     files.write("manifests/m.yaml", with_source('{network: "nets.det:define", kwargs: {classes: 3}}'))
     source = files.load().models[0].source
     assert (source.kind, source.target, source.kwargs) == ("network", "nets.det:define", {"classes": 3})
-    assert (source.file, source.form, source.roots) == (None, "network", ("manifests", "."))
+    assert (source.file, source.graph.name, source.roots) == (None, "network", ("manifests", "."))
 
 
 @pytest.mark.parametrize(
@@ -85,18 +85,21 @@ def test_what_means_nothing_to_a_whole_model_is_let_be(files: Files) -> None:
         ("{exported_program: pt/net.pt2, «kwargs: {a: 1}}", "`kwargs` are for `python` and `network` sources"),
         ("{onnx: «a.onnx}", "the ONNX file 'a.onnx' cannot be read: no such file"),
         ("{torchscript: «a.ts}", "the TorchScript file 'a.ts' cannot be read: no such file"),
-        ("{onnx: pt/net.pt2, «kwargs: {}}", "`kwargs` are for `python` and `network` sources, and this is `onnx`"),
+        (
+            "{onnx: pt/net.pt2, «kwargs: {}}",
+            "`kwargs` are for `python` and `network` sources, and the source is `onnx`",
+        ),
         ('{network: «"nets/det.py:define"}', 'write "nets.det:define"'),
         (
             '{python: "a:b", «onnx: a.onnx}',
-            "`python` and `onnx` stand together in model 'net'\n  → write exactly one of",
+            "`python` and `onnx` cannot be used together in model 'net'\n  → write exactly one of",
         ),
         ('{python: «"models/a.py:build"}', 'write "models.a:build"'),
         ("{python: «3}", "`python` must be `module.path:callable`, not the number 3"),
         ('«"net:build"', "`source` must be a mapping, not the text 'net:build'\n  → write {python: \"net:build\"}"),
         ('{python: "a:b", kwargs: {«a-b: 1}}', "'a-b' cannot be the name of an argument"),
         ('{python: "a:b", kwargs: «[1]}', "`kwargs` must be a mapping, not a list"),
-        ('{python: "a:b", kwargs: {a: [1, «.nan]}}', "not a number) is refused"),
+        ('{python: "a:b", kwargs: {a: [1, «.nan]}}', "not a number) is not allowed"),
         ('{python: "a:b", kwargs: {a: {«1: 2}}}', "a key is a name, not the number 1"),
         ('{python: "a:b", deps: «x}', "`deps` must be a list, not the text 'x'\n  → write [x]"),
         ('{python: "a:b", deps: [«3]}', "each entry of `deps` must be a path"),
@@ -111,4 +114,4 @@ def test_rejects_sources(files: Files, source: str, words: str) -> None:
 
 def test_rejects_a_source_without_a_kind(files: Files) -> None:
     text = with_source("{deps: [a]}").replace("    source:", "    «source:")
-    files.refused(text, "the source says no kind in model 'net'", "exactly one of python, exported_program")
+    files.refused(text, "the source has no kind in model 'net'", "exactly one of python, exported_program")

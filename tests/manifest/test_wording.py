@@ -117,12 +117,12 @@ def test_wrong_fields_of_a_model(files: Files, more: str, words: str) -> None:
         ("min: [1, 8]", "min: «[1, 2, 3, 4, 5, 6, 7, 8, 9]", "a list of at most 8 sizes, not a list"),
         ("    x: {min: [1, 8], ", "    «x: {", "`min` is missing"),
         ("    x: {min: [1, 8], opt: [4, 8], ", "    «x: {", "`min` and `opt` are missing"),
-        ("    x: {min: [1, 8], ", "    «x: {shape: [1, 8], ", "`shape` and `opt` stand together"),
+        ("    x: {min: [1, 8], ", "    «x: {shape: [1, 8], ", "`shape` and `opt` cannot be used together"),
         ("{min: [1, 8], opt: [4, 8], max: [32, 8]}", "«[1, 8]", "`x` must be a mapping, not a list"),
         (
             "    x: {min: [1, 8], opt: [4, 8], max: [32, 8]}",
             "    «x: {shape: }",
-            "a shape is a list of sizes, not nothing",
+            "a shape is a list of sizes, not null",
         ),
         ("min: [1, 8]", "«mni: [1, 8]", "did you mean 'min'?"),
         ("version: 1", "version: 1\n«profile: {}", "unknown field 'profile'\n  → did you mean 'profiles'?"),
@@ -156,7 +156,7 @@ def test_a_wrong_field_hides_no_other_problem(files: Files) -> None:
         "unknown target 'adda'",
         "profile 'p' has no shape for input 'y'",
         "there is no input 'z'",
-        "dim 'm' stands at x.9, but 'x' has 2 axes",
+        "dim 'm' is at x.9, but 'x' has 2 axes",
     )
 
 

@@ -101,6 +101,6 @@ def test_every_translation_is_of_a_text_that_there_is() -> None:
 
 
 def test_a_dim_is_written_as_python() -> None:
-    assert messages.said("write dims: {rows: {at: [x.0, y.0], multiple_of: 2}}") == (
+    assert messages.reworded("write dims: {rows: {at: [x.0, y.0], multiple_of: 2}}") == (
         'write dims={"rows": {"at": ["x.0", "y.0"], "multiple_of": 2}}'
     )

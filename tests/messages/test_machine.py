@@ -91,7 +91,7 @@ def test_a_file_is_where_the_cache_should_be(project: Path, capfd: pytest.Captur
     ("written", "hint"),
     [
         ("trtbuild.store/2", "upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"),
-        ("restic 1", "this is no cache of trtbuild's: set TRTBUILD_CACHE_DIR to another directory"),
+        ("restic 1", "this is not a cache of trtbuild: set TRTBUILD_CACHE_DIR to another directory"),
     ],
     ids=["newer", "foreign"],
 )

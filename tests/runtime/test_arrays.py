@@ -158,7 +158,7 @@ def test_pointers_to_the_host_are_refused(memory: CudaMemory) -> None:
     [
         ({"typestr": "<c8"}, "x has elements of type <c8"),
         ({"mask": 1}, "x is a masked array"),
-        ({"strides": (12, 3)}, "no multiple of its elements"),
+        ({"strides": (12, 3)}, "not a multiple of its element size"),
     ],
 )
 def test_what_an_interface_may_say_and_arrays_cannot(memory: CudaMemory, changes: dict[str, Any], said: str) -> None:

@@ -70,7 +70,7 @@ MISFITS = {
     "another version": (
         (target("ada", 89, version="1.4.0.76"),),
         here(89),
-        "ada: it was built by tensorrt-rtx 1.4.0.76, and 1.7.1.116 is installed",
+        "ada: it was built by tensorrt-rtx 1.4.0.76, but 1.7.1.116 is installed",
         "pip install 'tensorrt-rtx==1.4.0.76', or build the package with 1.7.1.116",
     ),
     "nothing installed": (

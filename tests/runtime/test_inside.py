@@ -13,7 +13,7 @@ from tests.conftest import CommandLine
 from trtbuild.errors import LinkRefused, PackageDamaged
 from trtbuild.runtime.packages.package import open_package
 
-HINT = "copy the package with what its links lead to (cp -rL), or say trtbuild.load(…, follow_links=True)"
+HINT = "copy the package with the targets of its links (cp -rL), or use trtbuild.load(…, follow_links=True)"
 
 
 def move_out(package: Path, name: str) -> Path:

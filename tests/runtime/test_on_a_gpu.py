@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused_before_tensorrt_sees_it(load: Make, rig: R
         (data, "in host memory"),
         (rig.values(33, 4, stream=rig.stream())[0], "dim 'batch' (axis 0) is 33, and allowed is 8 to 32"),
         (rig.values(3, 5, stream=rig.stream())[0], "axis 1 is 5, and must be 4"),
-        (rig.array(np.zeros((3, 4), np.int32), rig.stream()), "has dtype int32, and must have float32"),
+        (rig.array(np.zeros((3, 4), np.int32), rig.stream()), "has dtype int32, but must have float32"),
         (3.0, "is a float, not an array"),
     ):
         with pytest.raises(CallRefused) as raised:
@@ -183,7 +183,7 @@ def test_an_engine_gets_no_shape_beyond_its_own_profile_whatever_the_package_say
         "a warm-up": loaded.warmup,
     }
     with pytest.raises(
-        CallRefused, match=r"input 0 of second \(first:0\) has shape \[2, 4\], and profile 0 of its engine"
+        CallRefused, match=r"input 0 of second \(first:0\) has shape \[2, 4\], but profile 0 of its engine"
     ):
         ways[way]()
     np.testing.assert_array_equal(call(1)["last"].numpy(), np.arange(4, dtype=np.float32).reshape(1, 4) * 4 + 3)
@@ -191,7 +191,7 @@ def test_an_engine_gets_no_shape_beyond_its_own_profile_whatever_the_package_say
 
 def test_a_profile_that_an_engine_has_not_is_an_error(load: Make, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("empty"))
-    with pytest.raises(EngineError, match="the engine has 1 optimization profile, and none is number 1"):
+    with pytest.raises(EngineError, match="the engine has 1 optimization profile, but not number 1"):
         loaded.module()(rig.values(32, 4, stream=rig.stream())[0])
 
 

@@ -8,7 +8,7 @@ import torch
 from onnx import helper as h
 
 from tests.toolchain.conftest import model
-from trtbuild.core.packages.packaging import program_path
+from trtbuild.core.model.graph_kinds import ONNX, PROGRAM
 from trtbuild.errors import PackageDamaged
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.onnx_part import OnnxPart, is_onnx
@@ -39,10 +39,10 @@ def test_half_precision() -> None:
 
 
 def test_a_program_of_pytorchs_is_told_from_an_onnx_model() -> None:
-    assert is_onnx(program_path("0" * 64, "onnx"))
-    assert not is_onnx(program_path("0" * 64))
+    assert is_onnx(ONNX.program_path("0" * 64))
+    assert not is_onnx(PROGRAM.program_path("0" * 64))
 
 
 def test_rejects_what_onnxruntime_does_not_take() -> None:
-    with pytest.raises(PackageDamaged, match="does not take the model of net"):
+    with pytest.raises(PackageDamaged, match="refuses the model of net"):
         OnnxPart(b"no model at all", [], "net")

@@ -80,7 +80,7 @@ def test_without_a_reference_the_cpu_is_refused_with_what_to_do() -> None:
 
 def test_an_altered_reference_is_not_run(program: bytes, about: str) -> None:
     altered = about.replace('"net"', '"other"')  # a text that was not opened before
-    with pytest.raises(PackageDamaged, match="is not what the file says"):
+    with pytest.raises(PackageDamaged, match="does not have the digest that is in the file"):
         call(torch.ones(5, 8), altered, as_bytes(program[:-1] + b"x"), [torch.ones(8, 3)])
 
 
@@ -132,7 +132,7 @@ def test_an_engine_is_opened_once_for_a_device_and_only_if_its_bytes_are_right()
     first = engines.get(text, as_bytes(plan), device)
     assert engines.get(text, as_bytes(plan), device) is first
     assert opened == [plan]
-    with pytest.raises(PackageDamaged, match="the plan of engine 'p0' is not what the file says"):
+    with pytest.raises(PackageDamaged, match="the plan of engine 'p0' does not have the digest that is in the file"):
         engines.get(text, as_bytes(b"another"), torch.device("cuda:1"))
     assert opened == [plan]
     assert [profile.shapes for profile in first.profiles] == [(ShapeRange((1, 8), (4, 8), (16, 8)),)]

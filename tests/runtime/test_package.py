@@ -95,7 +95,7 @@ def _alter_a_weight(package: Path) -> str:
 
 def _remove(package: Path) -> str:
     _program(package).unlink()
-    return "is missing, and the index names it"
+    return "is missing, but the index contains it"
 
 
 def _replace_by_a_directory(package: Path) -> str:
@@ -112,7 +112,7 @@ def _cut_the_index(package: Path) -> str:
 
 def _other_index(package: Path) -> str:
     (package / "index.json").write_text('{"schema": "something"}')
-    return "is no index of a package"
+    return "is not the index of a package"
 
 
 DAMAGES: list[Callable[[Path], str]] = [
@@ -139,7 +139,7 @@ def test_a_damaged_package_is_refused_before_anything_of_it_runs(
     with pytest.raises(PackageDamaged) as raised:
         trtbuild.load(package, device="cpu")
     assert text in str(raised.value)
-    assert raised.value.hint == "build the package again, or copy it again from where it is whole"
+    assert raised.value.hint == "build the package again, or copy it again from an undamaged source"
 
 
 def test_a_path_that_leads_out_of_the_package_is_refused(package: Path) -> None:
@@ -147,14 +147,14 @@ def test_a_path_that_leads_out_of_the_package_is_refused(package: Path) -> None:
     for name in ("../outside", "/etc/passwd", "torch/../../x", "a\\b", "C:x", "", "a//b", "a\0b"):
         changed = {**index, "files": {**index["files"], name: {"sha256": "0" * 64, "size": 1}}}
         (package / "index.json").write_text(json.dumps(changed))
-        with pytest.raises(PackageDamaged, match="is no path inside of a package"):
+        with pytest.raises(PackageDamaged, match="is not a path inside a package"):
             open_package(package)
 
 
 def test_a_newer_format(package: Path) -> None:
     index = json.loads((package / "index.json").read_bytes())
     (package / "index.json").write_text(json.dumps({**index, "schema": "trtbuild.package/2"}))
-    with pytest.raises(PackageTooNew, match=r"is of the format trtbuild\.package/2") as raised:
+    with pytest.raises(PackageTooNew, match=r"has the format trtbuild\.package/2") as raised:
         trtbuild.load(package, device="cpu")
     assert "upgrade trtbuild" in str(raised.value.hint)
 

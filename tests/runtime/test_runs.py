@@ -26,7 +26,7 @@ def test_a_shape_outside_of_the_profile_is_refused_before_tensorrt_hears_of_it(
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(rows, 4, stream=stream)
     with pytest.raises(
-        CallRefused, match=rf"input 0 of affine \(input:0\) has shape \[{rows}, 4\], and profile {profile}"
+        CallRefused, match=rf"input 0 of affine \(input:0\) has shape \[{rows}, 4\], but profile {profile}"
     ):
         part([value], rig.call(rows, stream=stream, profile=profile))
     assert "set_input_shape" not in rig.trt.calls
@@ -36,7 +36,7 @@ def test_a_shape_outside_of_the_profile_is_refused_before_tensorrt_hears_of_it(
 
 def test_another_element_type_is_refused(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
-    with pytest.raises(CallRefused, match="is int32, and its engine takes float32"):
+    with pytest.raises(CallRefused, match="is int32, but its engine takes float32"):
         part([rig.array(np.zeros((2, 4), np.int32), stream)], rig.call(2, stream=stream))
 
 
@@ -52,7 +52,7 @@ def test_shapes_that_do_not_go_together_are_refused(rig: Rig) -> None:
 def test_sizes_that_the_package_does_not_say_are_an_error(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(3, 4, stream=stream)
-    with pytest.raises(EngineError, match=r"gives o0 the shape \[3, 4\], and the package says \[5, 4\]"):
+    with pytest.raises(EngineError, match=r"gives o0 the shape \[3, 4\], but the package has \[5, 4\]"):
         part([value], rig.call(5, stream=stream))
 
 
@@ -62,7 +62,7 @@ def test_a_size_that_the_package_knows_is_not_taken_as_unknown(rig: Rig) -> None
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("nonzero"))
         part, stream = EnginePart(rig.library, engine, known, rig.workspaces), rig.stream()
-        with pytest.raises(EngineError, match=r"gives o0 the shape \[1, -1\], and the package says \[1, 2\]"):
+        with pytest.raises(EngineError, match=r"gives o0 the shape \[1, -1\], but the package has \[1, 2\]"):
             part([rig.array(np.float32([1, 2]), stream)], rig.call(2, stream=stream))
 
 
@@ -72,7 +72,7 @@ def test_an_output_of_unknown_size_that_comes_out_in_another_shape_is_an_error(
     settle = Measured.settle
     monkeypatch.setattr(Measured, "settle", lambda self, name, shape: settle(self, name, shape[::-1]))
     part, stream = rig.part("nonzero"), rig.stream()
-    with pytest.raises(EngineError, match=r"gives o0 the shape \[2, 1\], and the package says \[1, None\]"):
+    with pytest.raises(EngineError, match=r"gives o0 the shape \[2, 1\], but the package has \[1, None\]"):
         part([rig.array(np.float32([0, 5, 0, 7]), stream)], rig.call(4, stream=stream))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.core.recipes.trust import Everyone, Signature, Trust, domain_key, places
+from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, places
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.publication import copy_atomically
 
@@ -24,7 +24,7 @@ class MemoryStore:
     """The `Store` of core/recipes/ports.py, of this process alone."""
 
     def __init__(self, trust: Trust | None = None) -> None:
-        self.trust: Trust = trust or Everyone()
+        self.trust: Trust = trust or TrustAll()
         self.blobs: dict[str, bytes] = {}
         #: Record documents, and who vouches for them, by AC key.
         self.records: dict[str, bytes] = {}

@@ -234,12 +234,12 @@ def test_every_kind_of_byte_counts(
 
 
 def test_other_files_are_no_bundles(other: LocalStore, tmp_path: Path) -> None:
-    refused(tmp_path / "page", b"<html>" * 1000, other, "no header that a bundle has")
+    refused(tmp_path / "page", b"<html>" * 1000, other, "not the header of a bundle")
     refused(tmp_path / "newer", with_index(member("format", b"trtbuild.bundle/2\n"), 0, 0), other, "this format")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(tarfile.TarInfo("readme" + "é" * 10))
-    refused(tmp_path / "tar", archive.getvalue(), other, "no header|is an extended header")
+    refused(tmp_path / "tar", archive.getvalue(), other, "not the header|is an extended header")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_header_that_says_more_is_refused(
 ) -> None:
     (form, text), (name, data), *rest = members_of(bundle)
     body = member(form, text) + member(name, data, **fields) + b"".join(member(*each) for each in rest)
-    refused(tmp_path / "odd", with_index(body, 3, len(rest) - 2), other, "no header that a bundle has")
+    refused(tmp_path / "odd", with_index(body, 3, len(rest) - 2), other, "not the header of a bundle")
 
 
 def test_names_are_there_once_and_in_order(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_sizes_are_bounded_before_anything_is_read(bundle: Path, other: LocalSto
     path = tmp_path / "holes"
     path.write_bytes(member(*first))
     os.truncate(path, 1 << 40)  # a terabyte that needs no disk
-    with pytest.raises(BundleRefused, match="no header"):
+    with pytest.raises(BundleRefused, match="not the header"):
         imported(path, other)
 
 
@@ -339,7 +339,7 @@ def test_an_entry_is_an_entry(bundle: Path, other: LocalStore, tmp_path: Path) -
     first, *rest = members_of(bundle)
     files = [each for each in rest if each[0].startswith("cas/")]
     (name, _), *entries = [each for each in rest if each[0].startswith("ac/")]
-    for garbage, match in ((b"{}", "is no entry"), (b'{"outputFiles": []}', "names no record")):
+    for garbage, match in ((b"{}", "is not an entry"), (b'{"outputFiles": []}', "names no record")):
         forged = put_together([first, *files, (name, garbage), *entries])
         refused(tmp_path / "forged", forged, other, match)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.store.memory_store import MemoryStore
+from tests.store.remote import sqlite_transport
 from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
@@ -20,25 +21,24 @@ from trtbuild.errors import BlobMissing, RemoteRefused
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
-from trtbuild.store.transports.directory import DirectoryTransport
-from trtbuild.store.transports.http import HttpTransport
-from trtbuild.store.transports.objects import ObjectTransport
+from trtbuild.store.transports.kinds import open_transport
 from trtbuild.store.transports.settings import RemoteSettings
-from trtbuild.store.transports.transport import Transport
 
 Fixture = Callable[[str], Any]
 
 
-def remote(transport: Transport) -> RemoteStore:
-    return RemoteStore(transport, "team", connections=4)
+def remote(url: str) -> RemoteStore:
+    return RemoteStore(open_transport(RemoteSettings("team", url)), "team", connections=4)
 
 
-def directory(folder: Path) -> RemoteStore:
-    return remote(DirectoryTransport(RemoteSettings("team", f"file://{folder}")))
+def sqlite(folder: Path, fixture: Fixture) -> RemoteStore:
+    """A kind of remote that was added by one row."""
+    sqlite_transport.add_row(fixture("monkeypatch"))
+    return remote(f"sqlite://{folder}/entries")
 
 
 def layered(folder: Path) -> LayeredStore:
-    team = directory(folder / "share")
+    team = remote(f"file://{folder}/share")
     return LayeredStore(LocalStore(folder / "store"), [team], [team])
 
 
@@ -46,10 +46,11 @@ STORES: dict[str, Callable[[Path, Fixture], Store]] = {
     "local": lambda folder, _: LocalStore(folder / "store"),
     "memory": lambda folder, _: MemoryStore(),
     "layered": lambda folder, _: layered(folder),
-    "remote-memory": lambda folder, _: remote(MemoryTransport()),
-    "file": lambda folder, _: directory(folder / "share"),
-    "nginx": lambda folder, fixture: remote(HttpTransport(RemoteSettings("team", fixture("nginx").url_of("writer")))),
-    "s3": lambda folder, fixture: remote(ObjectTransport(RemoteSettings("team", fixture("s3")))),
+    "remote-memory": lambda folder, _: RemoteStore(MemoryTransport(), "team", connections=4),
+    "file": lambda folder, _: remote(f"file://{folder}/share"),
+    "nginx": lambda folder, fixture: remote(fixture("nginx").url_of("writer")),
+    "s3": lambda folder, fixture: remote(fixture("s3")),
+    "sqlite": sqlite,
 }
 
 #: Where nothing can be replaced, whoever asks for it: the server sees to that.
@@ -218,7 +219,7 @@ def test_another_recipe_under_one_key_is_not_returned(
     first, second = record_of(1), record_of(2)
     monkeypatch.setattr(Recipe, "key", property(lambda self: "cd" * 32))
     store.put_record(first)
-    with nullcontext() if replaces else pytest.raises(RemoteRefused, match="must not be replaced"):
+    with nullcontext() if replaces else pytest.raises(RemoteRefused, match="does not let it be replaced"):
         assert store.put_record(second) == second
     assert store.get_record("cd" * 32) == (second if replaces else first)
 

@@ -232,7 +232,7 @@ def test_a_broken_machine_key_is_told_and_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "local.key").chmod(0o600)
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
     assert policy.refusal(KEY, DOCUMENT, policy.sign(KEY, DOCUMENT)) is None
-    assert "no signing key" in policy.warnings[0]
+    assert "not a signing key" in policy.warnings[0]
     assert (tmp_path / "local.key").read_bytes() == b"broken"
 
 

@@ -185,7 +185,7 @@ def test_a_blob_that_is_gone_is_not_there_in_the_next_plan(
     with pytest.raises(BlobMissing):
         theirs.get_bytes(sha256)
     assert not theirs.has(sha256)
-    assert theirs.reports()[0]["blobs_gone"] == 1
+    assert theirs.reports()[0].blobs_gone == 1
 
 
 class Damaging(MemoryTransport):
@@ -282,7 +282,7 @@ def test_remotes_are_asked_in_order_and_the_first_hit_wins(tmp_path: Path, recor
     only_second.finish()
     assert both.get_record(record.recipe.key) is not None
     assert both.source_of(record.recipe.key) == "team1"
-    assert [report["misses"] for report in both.reports()] == [1, 0]
+    assert [report.misses for report in both.reports()] == [1, 0]
 
 
 def test_a_blob_that_is_gone_from_one_remote_comes_from_the_next(tmp_path: Path, record_of: RecordOf) -> None:
@@ -298,7 +298,7 @@ def test_a_blob_that_is_gone_from_one_remote_comes_from_the_next(tmp_path: Path,
     assert not second.calls, "the first one has it"
     del first.entries["cas", sha256]
     assert both.get_bytes(sha256) == PLAN
-    assert [report["blobs_gone"] for report in both.reports()] == [1, 0]
+    assert [report.blobs_gone for report in both.reports()] == [1, 0]
 
 
 class Down(MemoryTransport):
@@ -322,7 +322,7 @@ def test_a_remote_that_is_down_is_passed_over(tmp_path: Path, record_of: RecordO
     store.put_record(mine)
     store.finish()
     assert down.calls
-    assert [report["records_not_sent"] for report in store.reports()] == [1, 0]
+    assert [report.records_not_sent for report in store.reports()] == [1, 0]
     assert layered(tmp_path / "c", up).get_record(mine.recipe.key) is not None
 
 
@@ -349,7 +349,7 @@ def test_a_record_of_a_remote_is_never_replaced(
     mine.finish()
     assert forced.provenance["who"] == "me"
     assert team.entries["ac", first.recipe.key] == before
-    assert mine.reports()[0]["lost_races"] == 1
+    assert mine.reports()[0].lost_races == 1
 
 
 def test_what_is_useless_over_there_is_replaced(
@@ -441,7 +441,7 @@ def test_a_remote_that_is_only_written_is_not_believed(
     mine = LayeredStore(LocalStore(tmp_path / "mine"), (), [RemoteStore(team, "dump")])
     own = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")))
     mine.finish()
-    assert mine.reports()[0]["lost_races"] == 1
+    assert mine.reports()[0].lost_races == 1
     kept = mine.local.get_record(own.recipe.key)
     assert kept is not None and kept.provenance["who"] == "me"
 
@@ -458,7 +458,7 @@ def test_what_could_not_be_sent_is_not_said_to_be_there(
     mine.put_record(record)
     mine.finish()
     report = mine.reports()[0]
-    assert (report["records_sent"], report["records_not_sent"]) == (0, 1)
+    assert (report.records_sent, report.records_not_sent) == (0, 1)
 
 
 def test_what_this_command_found_damaged_over_there_is_sent_again(
@@ -582,7 +582,7 @@ def test_nothing_that_is_asked_waits_behind_an_upload(tmp_path: Path, record_of:
     assert mine.uploads.waiting == 1
     team.may.set()
     mine.finish()
-    assert mine.reports()[0]["records_sent"] == 1
+    assert mine.reports()[0].records_sent == 1
 
 
 def test_a_package_is_sent_after_its_engines_and_only_if_they_are_there(
@@ -615,7 +615,7 @@ def test_a_record_that_cannot_be_read_here_counts_as_not_sent(
     path.write_bytes(action_result.ActionResult(entry.files[:1]).to_bytes())
     mine.uploads.add(record.recipe.key)
     mine.finish()
-    assert mine.reports()[0]["records_not_sent"] == 1
+    assert mine.reports()[0].records_not_sent == 1
 
 
 def test_who_only_reads_sends_nothing_and_may_choose_whom_to_ask(tmp_path: Path, record_of: RecordOf) -> None:
@@ -672,7 +672,7 @@ def test_first_writers_of_one_moment_end_with_one_engine(tmp_path: Path, record_
     key = record_of(1).recipe.key
     kept = [store.local.get_record(key) for store in stores]
     assert kept[0] is not None and kept[0] == kept[1]
-    assert sum(store.reports()[0]["lost_races"] for store in stores) == 1
+    assert sum(store.reports()[0].lost_races for store in stores) == 1
     assert [store.get_bytes(kept[0].outputs["plan"].sha256) for store in stores] == [
         f"plan of {kept[0].provenance['who']}".encode()
     ] * 2

@@ -74,7 +74,7 @@ def test_the_right_one_is_found_behind_wrong_ones(
     for output in found.outputs.values():
         store.bring([output.sha256])
     store.get_bytes(found.outputs["layers"].sha256)
-    assert store.reports()[0]["untrusted"] >= 1
+    assert store.reports()[0].untrusted >= 1
 
 
 def test_the_right_one_takes_the_place_of_a_wrong_one_here(
@@ -113,6 +113,6 @@ def test_the_winner_of_a_race_that_is_not_the_locked_one_does_not_replace_ours(
     lock = Lock(store)
     store.put_record(record_of(1, plan=lock.wanted, layers=store.put_bytes(b"layers")), replace=True)
     store.finish()
-    assert store.reports()[0]["lost_races"] == 1  # the fault was delivered
+    assert store.reports()[0].lost_races == 1  # the fault was delivered
     kept = LocalStore(tmp_path / "mine").get_record(record_of(1).recipe.key)
     assert kept is not None and kept.outputs["plan"] == lock.wanted

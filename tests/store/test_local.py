@@ -317,7 +317,7 @@ def test_removed_directories_come_back(local: LocalStore) -> None:
 
 
 def test_the_rules_are_where_they_are_said_to_be() -> None:
-    assert "Finding is touching" in str(local_module.__doc__)
+    assert "Finding an entry touches it" in str(local_module.__doc__)
 
 
 def test_sizes_in_outputs_are_those_of_the_blob(local: LocalStore) -> None:

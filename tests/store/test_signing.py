@@ -33,18 +33,18 @@ def test_a_trusted_key_is_a_name_and_base64() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no trusted key"),
-        (ENCODED, "no trusted key"),
-        (f":{ENCODED}", "no trusted key"),
-        (f"a b:{ENCODED}", "no trusted key"),
+        ("", "not a trusted key"),
+        (ENCODED, "not a trusted key"),
+        (f":{ENCODED}", "not a trusted key"),
+        (f"a b:{ENCODED}", "not a trusted key"),
         ("ci:", "not the base64 of 32 bytes"),
         (f"ci:{ENCODED[:-4]}", "not the base64 of 32 bytes"),
         (f"ci:{ENCODED}AAAA", "not the base64 of 32 bytes"),
         (f"ci:{ENCODED[:20]}!{ENCODED[20:]}", "not the base64 of 32 bytes"),
-        (f"ci:{ENCODED};expires=soon", "'soon' is no date"),
-        (f"ci:{ENCODED};expires=2027-02-30", "'2027-02-30' is no date"),
-        (f"ci:{ENCODED};expires=20270101", "'20270101' is no date"),
-        (f"ci:{ENCODED};domains=", "'' is no domain"),
+        (f"ci:{ENCODED};expires=soon", "'soon' is not a date"),
+        (f"ci:{ENCODED};expires=2027-02-30", "'2027-02-30' is not a date"),
+        (f"ci:{ENCODED};expires=20270101", "'20270101' is not a date"),
+        (f"ci:{ENCODED};domains=", "'' is not a domain"),
         (f"ci:{ENCODED};domains=a,local-1", "no domain may be called 'local-1'"),
         (f"ci:{ENCODED};color=red", "'color=red' is not known"),
         (f"ci:{ENCODED};", "'' is not known"),
@@ -85,7 +85,7 @@ def test_a_private_key_comes_back_from_its_text() -> None:
     "text", ["", "ci:" + ENCODED, f"{PRIVATE}:ci", f"{PRIVATE}:ci:{ENCODED[:-4]}", f"{PRIVATE}::{ENCODED}"]
 )
 def test_what_is_no_private_key_is_not_repeated(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="no signing key") as caught:
+    with pytest.raises(ConfigurationError, match="not a signing key") as caught:
         Signer.from_text(text)
     assert ENCODED[:12] not in str(caught.value)
 
@@ -136,7 +136,7 @@ def test_a_key_file_that_is_none_is_named(tmp_path: Path) -> None:
     assert caught.value.file == str(tmp_path / "ci.key")
     (tmp_path / "ci.key").write_bytes(b"\xff secret")
     (tmp_path / "ci.key").chmod(0o600)
-    with pytest.raises(ConfigurationError, match="no signing key") as caught:
+    with pytest.raises(ConfigurationError, match="not a signing key") as caught:
         Signer.load(tmp_path / "ci.key")
     assert caught.value.file == str(tmp_path / "ci.key")
     assert "secret" not in str(caught.value)

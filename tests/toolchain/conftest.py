@@ -13,7 +13,8 @@ import pytest
 from onnx import helper as h
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.toolchain.libraries.table import installed_version
 
 

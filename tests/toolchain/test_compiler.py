@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ import pytest
 from onnx import helper as h
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import EnvironmentFault, ToolchainError
-from trtbuild.toolchain.compiling import configuration
 from trtbuild.toolchain.compiling.compiler import Compiled, compile_engine, largest_sizes
 
 _HALF = ShapeRange((1, 8), (4, 8), (16, 8))
@@ -147,11 +147,6 @@ def test_one_plan_for_ampere_and_later(mlp_job: Any) -> None:
     assert _digest(exact) != _digest(wide)
     same = replace(mlp_job.job, target=Target("t", 89, compatibility="same_compute_capability"))
     assert _digest(exact) == _digest(compile_engine(same, mlp_job.read))
-
-
-def test_every_builder_setting_is_applied() -> None:
-    applied = {*configuration.FLAGS, *configuration.NUMBERS, *configuration.CHOICES, "workspace", "tactic_sources"}
-    assert applied == {field.name for field in fields(BuilderSettings)}
 
 
 #: Value of each setting that is not its default, and whether it changes an RTX plan's bytes (1.7.1).

@@ -1,4 +1,4 @@
-"""A configuration of TensorRT 8.6, whose library lacks much of what settings are about."""
+"""A configuration of TensorRT 8.6, whose library lacks much of what settings are about, and one of TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import tensorrt_rtx
 
+from tests.core.builder_values import other_value
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.model.builder_settings import SETTINGS, Attribute, BuilderSettings, Flag, MemoryPool
+from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.errors import ToolchainError
 from trtbuild.toolchain.compiling.configuration import configure
 
@@ -71,3 +74,28 @@ def test_rejects_a_setting_that_the_library_lacks_as_an_error_of_its_own(setting
 def test_rejects_a_compatibility_that_the_library_lacks() -> None:
     with pytest.raises(ToolchainError, match="has no compatibility same_compute_capability"):
         _configured(replace(HOPPER, compatibility="same_compute_capability"))
+
+
+def _of_rtx(**settings: Any) -> Any:
+    """A real IBuilderConfig of TensorRT-RTX."""
+    builder = tensorrt_rtx.Builder(tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR))
+    job = EngineJob("onnx", (), (), BuilderSettings(**settings), Target("ada", 89), tensorrt_rtx.__version__)
+    return configure(tensorrt_rtx, builder, builder.create_network(0), job)
+
+
+def _read(config: Any, sets: Any) -> Any:
+    """The value that `config` has for what a setting sets."""
+    match sets:
+        case Flag(name):
+            return config.get_flag(getattr(tensorrt_rtx.BuilderFlag, name))
+        case Attribute(name):
+            return getattr(config, name)
+        case MemoryPool(name):
+            return config.get_memory_pool_limit(getattr(tensorrt_rtx.MemoryPoolType, name))
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if "tensorrt-rtx" not in SETTINGS[name].since])
+def test_every_setting_reaches_tensorrt_rtx(name: str) -> None:
+    needed = {"version_compatible": True} if name == "exclude_lean_runtime" else {}
+    before, after = _of_rtx(**needed), _of_rtx(**{**needed, name: other_value(name)})
+    assert _read(before, SETTINGS[name].sets) != _read(after, SETTINGS[name].sets)

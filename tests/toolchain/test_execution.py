@@ -11,6 +11,7 @@ import tensorrt_rtx
 
 from tests.runtime.rigs import Rig, rig
 from trtbuild.core.engines.execution import ContextOptions
+from trtbuild.core.values.element_types import BY_TENSORRT
 from trtbuild.errors import EngineError, ToolchainMissing
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running import execution
@@ -35,7 +36,7 @@ def test_host_code_is_taken_for_plans_of_other_versions_alone() -> None:
 
 
 def test_another_version_than_the_one_that_built_is_refused() -> None:
-    with pytest.raises(ToolchainMissing, match=r"were built by tensorrt-rtx 1\.4\.0 and run with it alone; here is"):
+    with pytest.raises(ToolchainMissing, match=r"were built by tensorrt-rtx 1\.4\.0 and run only with it;"):
         load_library("tensorrt-rtx", "1.4.0")
 
 
@@ -49,7 +50,7 @@ def test_a_library_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("plan", [b"", b"no plan at all" * 100])
 def test_what_is_no_plan_is_refused_with_the_librarys_words(plan: bytes) -> None:
-    with pytest.raises(EngineError, match="does not take the engine: ") as caught:
+    with pytest.raises(EngineError, match="refuses the engine: ") as caught:
         load_library("tensorrt-rtx").load_engine(plan)
     assert "no reason was given" not in caught.value.text
 
@@ -129,7 +130,7 @@ def test_contexts_can_be_known_without_being_kept() -> None:
 
 
 def test_every_type_that_arrays_have_has_the_librarys_name() -> None:
-    assert set(execution._DTYPES) <= set(tensorrt_rtx.DataType.__members__)
+    assert set(BY_TENSORRT) <= set(tensorrt_rtx.DataType.__members__)
 
 
 class FakeConfig:
@@ -234,7 +235,7 @@ def test_memory_that_tensorrt_does_not_take_is_an_error(rig: Rig) -> None:
     with rig.memory.on_device():
         context = rig.library.load_engine(rig.trt.plan("wide")).create_context(0, rig.stream(), ContextOptions())
         for address in (0, 4096 + 256):
-            with pytest.raises(EngineError, match=r"does not take its memory: .*setDeviceMemory: "):
+            with pytest.raises(EngineError, match=r"refuses its memory: .*setDeviceMemory: "):
                 context.use_memory(address, 1 << 20)
         context.use_memory(4096, 1 << 20)
 

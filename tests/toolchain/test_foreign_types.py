@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import helper as h
 
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.libraries.releases import release
-from trtbuild.toolchain.onnx_files.element_types import NAMES
 from trtbuild.toolchain.onnx_files.onnx_outline import outline
 
 RTX = release("tensorrt-rtx", "1.7.1").dtypes
@@ -19,12 +17,6 @@ RTX = release("tensorrt-rtx", "1.7.1").dtypes
 
 def _foreign(model: bytes) -> dict[str, str]:
     return foreign_nodes(outline(model), RTX)
-
-
-def test_names_are_those_of_onnx() -> None:
-    for number, name in NAMES.items():
-        member = onnx.TensorProto.DataType.Name(number).lower()
-        assert name.replace("_", "") == {"float": "float32", "double": "float64"}.get(member, member)
 
 
 def test_a_model_of_native_types_has_none(make_mlp: Any) -> None:

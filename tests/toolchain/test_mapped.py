@@ -88,7 +88,7 @@ def test_what_is_mapped_what_it_is_and_the_way_out_are_said(tmp_path: Path) -> N
     file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100901))
     text = (
         f"tensorrt 10.3.0 was planned, but {file} is loaded, which is 10.9.1\n"
-        "  → {way}, or install the toolchain that goes with it: pip install 'tensorrt==10.9.1.*'"
+        "  → {way}, or install the toolchain of that version: pip install 'tensorrt==10.9.1.*'"
     )
     folder = "put the folder of the planned one first in LD_LIBRARY_PATH"
     assert checked("tensorrt", "10.3.0", [file]) == text.format(way=folder)
@@ -108,7 +108,7 @@ def test_the_right_library_excuses_no_other_one(tmp_path: Path) -> None:
         ("beside/libnvonnxparser.so.10", "fits"),
         ("beside/libnvonnxparser.so.10.3.0", "fits"),
         ("elsewhere/libnvonnxparser.so.10.3.0", "fits"),
-        ("elsewhere/libnvonnxparser.so.10", "is not the one beside"),
+        ("elsewhere/libnvonnxparser.so.10", "is not the one in the folder of"),
         ("beside/libnvonnxparser.so.10.4.0", "which is 10.4.0"),
     ],
 )

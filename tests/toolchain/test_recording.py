@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.core.partition import network_document
 from trtbuild.core.partition.network_document import NotRecorded
 from trtbuild.errors import ToolchainError
@@ -233,7 +234,7 @@ def bad_axis(network: Any, trt: Any) -> None:
         (lambda n, t: setattr(convolution(n, t).get_output(0), "location", 1), "cannot be recorded"),
         (bad_axis, "TensorRT says"),
         (other_format, "other formats cannot be recorded"),
-        (lambda n, t: n.builder, "builder gives a Builder, on which nothing could be recorded"),
+        (lambda n, t: n.builder, "builder returns a Builder, whose calls cannot be recorded"),
     ],
 )
 def test_rejects_what_cannot_be_done_again(define: Define, words: str) -> None:
@@ -293,9 +294,9 @@ def test_a_toolchain_without_something_says_so_with_the_layer() -> None:
     with pytest.raises(ToolchainError, match=r"has no ActivationType\.WONDER"):
         text = found.document.replace(b'"LEAKY_RELU"', b'"WONDER"')
         replay(text, found.weights)
-    with pytest.raises(ToolchainError, match="does not take add_convolution_nd as it was recorded"):
+    with pytest.raises(ToolchainError, match="refuses the recorded call of add_convolution_nd"):
         replay(bent(found, args=[{"input": 0}]), found.weights)
-    with pytest.raises(ToolchainError, match="were recorded, and 7 are there"):
+    with pytest.raises(ToolchainError, match="were recorded, but 7 were found"):
         replay(found.document, [np.zeros(7, np.float32), found.weights[1]])
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from trtbuild.core.model.spec import BuilderSettings, Target
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
+from trtbuild.core.model.spec import Target
 from trtbuild.errors import TargetUnsupported
-from trtbuild.toolchain.libraries.releases import release, unset
+from trtbuild.toolchain.libraries.releases import lacks, release, unset
 from trtbuild.toolchain.libraries.table import check_release, stand_in
 
 HOPPER = Target("hopper", 90, toolchain="tensorrt")
@@ -45,12 +46,25 @@ def test_the_parser_flag_that_8_6_0_crashes_on_is_not_set_there() -> None:
     assert release("tensorrt", "8.6.1").parser_flags == ("NATIVE_INSTANCENORM",)
 
 
-def test_what_is_named_are_settings() -> None:
-    names = {field.name for field in fields(BuilderSettings)}
-    for version in ("8.6.0", "10.0.1", "10.8.0", "11.0.0"):
-        assert set(release("tensorrt", version).lacks) <= names
-    assert all(unset(BuilderSettings(), name) for name in names)
+def test_defaults_are_unset() -> None:
+    assert all(unset(BuilderSettings(), name) for name in SETTINGS)
     assert not unset(BuilderSettings(tf32=False), "tf32")
+
+
+@pytest.mark.parametrize(
+    ("name", "toolchain", "version", "lacking"),
+    [
+        ("monitor_memory", "tensorrt", "10.7.0.23", True),
+        ("monitor_memory", "tensorrt", "10.8.0.43", False),
+        ("strip_plan", "tensorrt", "9.3.0.post12.dev1", True),
+        ("strip_plan", "tensorrt", "10", False),
+        ("strip_plan", "tensorrt-rtx", "1.4.0.76", False),
+        ("tactic_sources", "tensorrt-rtx", "1.7.1.116", True),
+        ("tf32", "tensorrt", "8.6.0", False),
+    ],
+)
+def test_a_setting_is_there_from_its_first_release_on(name: str, toolchain: Any, version: str, lacking: bool) -> None:
+    assert lacks(toolchain, version, SETTINGS[name]) is lacking
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.model.spec import BuilderSettings, Target
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import Target
 from trtbuild.errors import TargetUnsupported, ToolchainMissing
 from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.table import (
@@ -61,8 +62,8 @@ def test_the_installed_version_is_the_librarys() -> None:
         (ADA, {"strip_plan": True}, TargetUnsupported, "builder.strip_plan needs a CUDA driver"),
         (ADA, {"version_compatible": True}, TargetUnsupported, "exclude_lean_runtime: true too"),
         (ADA, {"exclude_lean_runtime": True}, TargetUnsupported, "version_compatible: true too"),
-        (HOPPER, {"version": "10.0.1"}, TargetUnsupported, "here is none"),
-        (HOPPER, {"version": "10.0.1", "devices": (89, 89)}, TargetUnsupported, "here is SM 89"),
+        (HOPPER, {"version": "10.0.1"}, TargetUnsupported, "this machine has no GPU"),
+        (HOPPER, {"version": "10.0.1", "devices": (89, 89)}, TargetUnsupported, "this machine has SM 89"),
     ],
 )
 def test_rejects_with_the_way_out(target: Target, arguments: dict[str, Any], error: type[Exception], says: str) -> None:

@@ -1,7 +1,7 @@
-"""``client.py SOCKET …``: a process that stands for a worker of the server behind a socket, as `server.py` says.
+"""``client.py SOCKET …``: a process that represents a forked worker of the server at this socket; see `server.py`.
 
-It gives the server its streams, variables, directory and arguments, and ends as the worker ends. It is started for each
-worker, so it imports nothing that takes time.
+It sends its streams, variables, directory and arguments to the server, and ends with the exit status of the worker. It is
+started for each worker, so that it imports only modules that load quickly.
 """
 
 import _socket
@@ -11,13 +11,13 @@ import sys
 
 server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 server.connect(sys.argv[1])
-told = marshal.dumps((os.getcwd(), sys.argv[2:], dict(os.environ)))  # noqa: PTH109
+request = marshal.dumps((os.getcwd(), sys.argv[2:], dict(os.environ)))  # noqa: PTH109
 streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
-message = len(told).to_bytes(4, sys.byteorder) + told
+message = len(request).to_bytes(4, sys.byteorder) + request
 sent = server.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 server.sendall(message[sent:])
 nothing = os.open(os.devnull, os.O_RDWR)
-for number in (0, 1, 2):  # else its streams would stay open when the worker ends
+for number in (0, 1, 2):  # otherwise its streams would stay open after the end of the worker
     os.dup2(nothing, number)
 status = server.recv(64)
 code = marshal.loads(status) if status else 1

@@ -1,4 +1,8 @@
-"""``command_line.py FOLDER …``: ``python -m trtbuild.cli.main …``, with the worker servers that listen in a folder."""
+"""``command_line.py MODULE FOLDER …``: run trtbuild with the worker servers whose sockets are in a folder.
+
+MODULE is ``trtbuild.cli.main``, which runs as with ``python -m``, or ``trtbuild.__main__``, which runs as the
+console script.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: The workers that a copy can be: those that load torch and run no compiler.
+#: The kinds of workers that can be forked: those that load torch and run no compiler.
 KINDS = ("trace", "torch")
 
 POOL = "trtbuild.driver.workers.pool"
 
 
 class Finder:
-    """Finds the module that starts workers, and has it ask for them; importing it here would load it for every command."""
+    """An import hook that changes the module that starts workers. An import here would load it for every command."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -37,7 +41,7 @@ class Finder:
 
 
 def replace_command(pool: Any, folder: Callable[[], str | None]) -> None:
-    """Have a module that starts workers start clients of the servers in `folder`, where it says one."""
+    """Change the module that starts workers: it starts clients of the servers in `folder()`, unless that returns None."""
     cold = pool.command
     client = str(Path(__file__).absolute().with_name("client.py"))
 
@@ -51,6 +55,7 @@ def replace_command(pool: Any, folder: Callable[[], str | None]) -> None:
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, Finder(sys.argv.pop(1)))  # type: ignore[arg-type]
-    sys.path[0] = str(Path.cwd())  # as -m has it
-    runpy.run_module("trtbuild.cli.main", run_name="__main__", alter_sys=True)
+    main, folder = sys.argv.pop(1), sys.argv.pop(1)
+    sys.meta_path.insert(0, Finder(folder))  # type: ignore[arg-type]
+    sys.path[0] = str(Path(sys.executable).parent if main == "trtbuild.__main__" else Path.cwd())
+    runpy.run_module(main, run_name="__main__", alter_sys=True)

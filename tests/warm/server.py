@@ -1,16 +1,16 @@
-"""``server.py KIND DESCRIPTOR``: workers that need not load torch, for each is a copy of this process, which has it.
+"""``server.py KIND DESCRIPTOR``: forks workers from this process, which has loaded torch, so that they start quickly.
 
 Rules
-1. A worker that this server makes answers as one that `trtbuild.driver.workers.pool` starts: the same code runs, with the
-   same modules loaded, and with the descriptors, variables, directory and arguments of the client (`client.py`).
-2. Torch is loaded when the first client asks. No user code runs here, and only the main thread runs Python; so a copy knows
-   nothing of any job before its own.
-3. A worker is a session of its own. It is killed, with all that it started, when its client goes away; what it started is
-   killed when it ends by itself; the client is told its exit status.
-4. A worker has none of the server's descriptors.
-5. The server ends, and its workers with it, when standard input ends: its owner holds the other end, so the kernel closes
-   that one too when the owner is killed.
-6. Nothing is imported here that a worker would not have loaded before torch: a trace looks at what was there.
+1. A worker of this server behaves like a worker of `trtbuild.driver.workers.pool`: it runs the same code with the same
+   loaded modules, and with the descriptors, variables, directory and arguments of the client (`client.py`).
+2. The server loads torch at the first request. It runs no user code, and only its main thread runs Python. So a worker has
+   no state of an earlier job. A server of torch workers first lowers and converts a small program.
+3. Each worker is a new session. When its client ends, the worker and all processes that it started are killed. When the
+   worker ends, the processes that it started are killed, and the client receives the exit status.
+4. A worker does not have the server's descriptors.
+5. When standard input ends, the server and its workers end. The owner of the server has the other end of the pipe, which
+   the kernel closes, too, if the owner is killed.
+6. This file imports only modules that a worker loads before torch, because a trace records the modules loaded before it.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-if sys.version_info < (3, 11):  # which have no -P
+if sys.version_info < (3, 11):  # they have no option -P
     del sys.path[0]
 
 from trtbuild.driver.workers import worker
 
-#: A process has one main module, and a worker's is this one.
+#: The main module of a worker process is the module of workers.
 worker.__name__ = "__main__"
-_this = sys.modules["__main__"]  # else it would be collected
+_this = sys.modules["__main__"]  # keeps the module alive
 sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
 
 
 @dataclass
-class Copy:
+class ForkedWorker:
     """A worker, and the client that it works for."""
 
     pid: int
-    ended: int  # a descriptor of the process, which can be read when it has ended
+    ended: int  # a pidfd: readable after the process has ended
     client: Any
 
 
 class Server:
-    """Rules 2 to 5. The owner made the listening socket, so that a client can connect before this process runs."""
+    """The server (rules 2 to 5). The owner creates the listening socket, so that clients can connect earlier."""
 
     def __init__(self, kind: str, listening: int) -> None:
         self._kind = kind
         self._listening = _socket.socket(fileno=listening)
-        self._copies: list[Copy] = []
-        self._variables: dict[str, str] | None = None  # those that torch sets while it is loaded
+        self._copies: list[ForkedWorker] = []
+        self._variables: dict[str, str] | None = None  # those that torch sets at its import
 
     def run(self) -> list[str] | None:
-        """In a copy: the arguments of its worker. In the server: None, at its end."""
+        """Serve requests. Returns the arguments of the worker in a forked worker, and None at the end of the server."""
         while True:
             watched = select.poll()
             watched.register(0, select.POLLIN)
             watched.register(self._listening.fileno(), select.POLLIN)
             for copy in self._copies:
-                watched.register(copy.client.fileno(), select.POLLIN)  # a client says nothing more: it has gone away
+                watched.register(copy.client.fileno(), select.POLLIN)  # readable: the client has ended
                 watched.register(copy.ended, select.POLLIN)
             ready = {descriptor for descriptor, _ in watched.poll()}
             if 0 in ready:
@@ -74,14 +74,14 @@ class Server:
                 if copy.client.fileno() in ready:
                     _kill_group(copy.pid)
                 if copy.ended in ready:
-                    self._tell(copy)
+                    self._send_status(copy)
             if self._listening.fileno() in ready:
                 arguments = self._accept()
                 if arguments is not None:
                     return arguments
 
-    def _tell(self, copy: Copy) -> None:
-        _kill_group(copy.pid)  # what it started; it is not waited for yet, so the number is still its own
+    def _send_status(self, copy: ForkedWorker) -> None:
+        _kill_group(copy.pid)  # the processes that it started; the pid is still valid before waitpid
         _, status = os.waitpid(copy.pid, 0)
         with contextlib.suppress(OSError):
             copy.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
@@ -90,11 +90,11 @@ class Server:
         self._copies.remove(copy)
 
     def _accept(self) -> list[str] | None:
-        """Make a worker for the next client. In the copy: its arguments."""
+        """Fork a worker for the next client. Returns its arguments in the worker, and None in the server."""
         descriptor, _ = self._listening._accept()
         client = _socket.socket(fileno=descriptor)
-        streams, told = _received(client)
-        if not told:
+        streams, request = _received(client)
+        if not request:
             client.close()
             return None
         if self._variables is None:
@@ -103,21 +103,23 @@ class Server:
         if pid:
             for stream in streams:
                 os.close(stream)
-            self._copies.append(Copy(pid, os.pidfd_open(pid), client))
+            self._copies.append(ForkedWorker(pid, os.pidfd_open(pid), client))
             return None
         self._listening.close()
         client.close()
         for copy in self._copies:
             copy.client.close()
             os.close(copy.ended)
-        return self._begin(streams, *marshal.loads(told))
+        return self._begin(streams, *marshal.loads(request))
 
     def _prepare(self) -> None:
         from trtbuild.driver.workers import handlers
 
         before = dict(os.environ)
-        gc.disable()  # as a worker does it
+        gc.disable()  # as in a worker
         handlers.prepare(self._kind)
+        if self._kind == "torch":
+            _warm_up()
         gc.freeze()
         gc.enable()
         self._variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
@@ -125,7 +127,7 @@ class Server:
     def _begin(
         self, streams: list[int], directory: str, arguments: list[str], environment: dict[str, str]
     ) -> list[str]:
-        """Give this copy all that its client has."""
+        """Take over the streams, directory, variables and arguments of the client. Returns the arguments."""
         os.setsid()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
@@ -145,25 +147,55 @@ class Server:
         return arguments
 
 
+def _warm_up() -> None:
+    """Lower, write, read and convert a program, because torch and onnxscript fill their tables at the first use.
+
+    A worker that is used again has these tables, too. TensorRT is not loaded, and no thread stays (rule 2).
+    """
+    import threading
+
+    import torch
+    from tqdm import tqdm
+
+    from trtbuild.stages.convert.conversion import convert
+    from trtbuild.stages.lower.run import lower
+    from trtbuild.stages.program import guard
+    from trtbuild.stages.program.functional import functional
+    from trtbuild.stages.program.text import program_text
+    from trtbuild.stages.program.translations import decomposition_table
+
+    every_s, tqdm.monitor_interval = tqdm.monitor_interval, 0  # otherwise it starts a thread
+    rows = {"input": {0: torch.export.Dim("rows", min=2, max=8)}}
+    with torch.no_grad():
+        exported = torch.export.export(torch.nn.Linear(2, 2).eval(), (torch.zeros(4, 2),), dynamic_shapes=rows)
+        traced, _ = functional(exported)
+        lowered = lower(guard.read(traced.to_bytes()), "float32", decomposition_table())
+        program_text(lowered)
+        convert(guard.read(lowered.to_bytes()), 20)
+    tqdm.monitor_interval = every_s
+    if threading.active_count() > 1:
+        raise AssertionError("a thread runs in a server of workers")
+
+
 def _received(client: Any) -> tuple[list[int], bytes]:
-    """The descriptors and the bytes that a client sends; no bytes where it has gone away."""
+    """The descriptors and the bytes that a client sends. No bytes if the client has ended."""
     streams: list[int] = []
-    told = b""
+    request = b""
     size = None
-    while size is None or len(told) < size:
+    while size is None or len(request) < size:
         part, more, _, _ = client.recvmsg(1 << 16, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
         if not part:
             return streams, b""
         for _, _, data in more:
             streams += [int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4)]
-        told += part
+        request += part
         if size is None:
-            size, told = int.from_bytes(told[:4], sys.byteorder), told[4:]
-    return streams, told
+            size, request = int.from_bytes(request[:4], sys.byteorder), request[4:]
+    return streams, request
 
 
 def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # a copy that has not come to `setsid` has no group yet
+    for kill in (os.killpg, os.kill):  # before `setsid`, a worker has no process group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The worker servers of this process: started when a test first needs a worker, and ended with the process."""
+"""The worker servers of this process. They start when a test needs the first worker, and end with the process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from pathlib import Path
 from tests.warm.command_line import KINDS
 from trtbuild.driver.workers.worker import FORKS
 
-#: What a process reads when it starts, or when it loads torch: a copy has read it before.
+#: Variables that a process reads at its start or at the import of torch. For a forked worker it is too late to set them.
 READ_EARLY = (
     *("PYTHON", "LD_", "LC_", "LANG", "GLIBC_", "MALLOC_", "TMPDIR"),
     *("TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "GOMP_", "CUDA_", "NVIDIA_", "ONNX", "NPY_", "NUMPY"),
 )
 
-#: Of those, what torch sets in a process that loads it, as this one may; it is read late.
+#: Exceptions, which torch sets at its import, possibly in this process. They are read later.
 SET_BY_TORCH = ("CUDA_VISIBLE_DEVICES", "TORCHINDUCTOR_CACHE_DIR")
 
 HERE = Path(__file__).parent
 
+SCRIPT = Path(sys.executable).parent / "trtbuild"
+
 
 class Servers:
-    """One server of each kind. `folder` has their sockets, which are named as the kinds."""
+    """One server for each kind of workers. Their sockets are in `folder`, with the kind as the name."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -36,16 +38,26 @@ class Servers:
         self.off = not FORKS or not hasattr(os, "pidfd_open")
 
     def suit(self, environment: Mapping[str, str]) -> bool:
-        """Whether a worker with these variables may be a copy."""
+        """Whether a worker with these variables can be forked."""
         return not self.off and _early(environment) == self._early
 
     def folder_for(self, environment: Mapping[str, str]) -> str | None:
-        """The folder, where workers with these variables may be copies."""
+        """The folder of the sockets, or None if workers with these variables cannot be forked."""
         return str(self.folder) if self.suit(environment) else None
+
+    def start(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
+        """The arguments of Python to run trtbuild with these variables. Its workers are forked if possible.
+
+        `module` is ``trtbuild.cli.main``, or ``trtbuild.__main__`` to run the console script.
+        """
+        folder = None if cold else self.folder_for(environment)
+        if folder is not None:
+            return [str(HERE / "command_line.py"), module, folder]
+        return [str(SCRIPT)] if module == "trtbuild.__main__" else ["-m", module]
 
     @property
     def folder(self) -> Path:
-        """Where the sockets are; the servers are started here."""
+        """The folder of the sockets. Starts the servers at the first use."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="trtbuild-warm-"))
             atexit.register(self.end)
@@ -72,7 +84,7 @@ class Servers:
 
     def _started(self, kind: str, folder: Path) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if name not in SET_BY_TORCH}
-        environment = {**environment, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}  # as a worker's
+        environment = {**environment, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}  # as in a worker
         if kind == "trace":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []

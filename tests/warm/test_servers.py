@@ -1,4 +1,4 @@
-"""Workers that are copies: they answer and end as those that load torch themselves, and nothing of them stays."""
+"""Forked workers give the same results as new processes, end in the same way, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def keys(document: Any) -> dict[str, Any]:
 def test_a_build_with_copies_has_the_keys_and_results_of_one_without(
     write: Callable[..., CommandLine], tmp_path: Path
 ) -> None:
-    """The model's code sees the same process: variables, arguments, modules, path, flags, directory and descriptors."""
+    """The model's code sees the same variables, arguments, modules, path, flags, directory and descriptors."""
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
         "        sorted(sys.modules), os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
@@ -93,31 +93,31 @@ def test_no_model_meets_what_another_left(write: Callable[..., CommandLine], tmp
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "words"),
     [("os._exit(3)", "exited with status 3"), ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV")],
 )
-def test_how_a_worker_ended_is_told(write: Callable[..., CommandLine], code: str, said: str) -> None:
+def test_the_error_names_how_a_worker_ended(write: Callable[..., CommandLine], code: str, words: str) -> None:
     document = write(net=f"print('the last words', flush=True)\n{code}\n")("build", expect=1)
     (error,) = document["errors"]
-    assert said in error["text"]
+    assert words in error["text"]
     assert "the last words" in error["text"]
 
 
 @pytest.fixture
-def own() -> Iterator[Servers]:
-    """Servers of one test."""
+def own_servers() -> Iterator[Servers]:
+    """Servers for a single test."""
     made = Servers()
     yield made
     made.end()
 
 
-def worker(own: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
-    """A worker that has loaded what it needs: it has refused a job."""
+def worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
+    """A worker that has rejected a job, so that it has loaded its modules."""
     from tests.warm import command_line
     from trtbuild.driver.workers import pool
 
     monkeypatch.setattr(pool, "command", pool.command)
-    command_line.replace_command(pool, lambda: str(own.folder))
+    command_line.replace_command(pool, lambda: str(own_servers.folder))
     made = Worker("torch", tmp_path / "store", tmp_path)
     with pytest.raises(Exception, match="KeyError"):
         made.call({"kind": "convert"})
@@ -125,24 +125,24 @@ def worker(own: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Wor
     return made
 
 
-def copies(own: Servers) -> list[int]:
-    return [pid for server in own.pids for pid in descendants(server)]
+def copies(own_servers: Servers) -> list[int]:
+    return [pid for server in own_servers.pids for pid in descendants(server)]
 
 
 def test_a_worker_that_is_killed_takes_its_copy_with_it(
-    own: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = worker(own, monkeypatch, tmp_path)
-    (copy,) = copies(own)
+    made = worker(own_servers, monkeypatch, tmp_path)
+    (copy,) = copies(own_servers)
     made.kill()
     wait_until_gone([copy])
-    again = worker(own, monkeypatch, tmp_path)
-    (copy,) = copies(own)
+    again = worker(own_servers, monkeypatch, tmp_path)
+    (copy,) = copies(own_servers)
     os.kill(copy, signal.SIGTERM)
     with pytest.raises(WorkerDied, match="SIGTERM"):
         again.call({"kind": "convert"})
     again.end()
-    assert not copies(own)
+    assert not copies(own_servers)
 
 
 def test_servers_and_their_copies_end_with_their_owner_even_when_it_is_killed(tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ def test_servers_and_their_copies_end_with_their_owner_even_when_it_is_killed(tm
     wait_until_gone(there)
 
 
-def test_variables_that_are_read_early_keep_workers_from_being_copies(own: Servers) -> None:
-    assert own.suit(dict(os.environ))
-    assert own.suit({**os.environ, "NET_FLAVOUR": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
+def test_variables_that_are_read_early_keep_workers_from_being_copies(own_servers: Servers) -> None:
+    assert own_servers.suit(dict(os.environ))
+    assert own_servers.suit({**os.environ, "NET_FLAVOUR": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
     for name in ("PYTHONPATH", "PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_NUM_THREADS", "LANG_"):
-        assert not own.suit({**os.environ, name: "1"})
+        assert not own_servers.suit({**os.environ, name: "1"})
 
 
 @pytest.mark.cold_workers
-def test_a_test_with_the_mark_gets_none(command_line: CommandLine) -> None:
+def test_a_test_with_the_mark_gets_no_forked_workers(command_line: CommandLine) -> None:
     assert servers.off
     assert servers.folder_for(os.environ) is None

@@ -1,4 +1,4 @@
-"""The command line: `main` declares the commands; each calls the driver and shows what it returns.
+"""The command line. `main` declares the commands; each calls the driver and shows the document that it returns.
 
-Rooms, from the bottom: `terminal`, `screens`, `commands`.
+Packages, from the lowest layer: `terminal`, `screens`, `commands`.
 """

@@ -1,6 +1,6 @@
-"""The command line: each command is a few lines that call the driver and hand what it returns to `show`.
+"""The commands. Each calls the driver and passes the returned document to `show`.
 
-Standard output holds results (with ``--json`` one document and nothing else); progress and errors go to standard error.
+Results go to standard output (with ``--json`` exactly one document); progress and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 import traceback
+from functools import partial
 from typing import Any
 
 import click
@@ -36,7 +37,7 @@ INTERRUPTED = 130
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples("trtbuild init && trtbuild build", "trtbuild plan --json", "trtbuild why vit/engine"),
 )
-@click.option("--version", is_flag=True, help="The version; with --json, those of the parts too.")
+@click.option("--version", is_flag=True, help="Show the version; with --json, also those of the parts.")
 @click.pass_context
 @common
 def cli(context: click.Context, version: bool, flags: Flags) -> int:
@@ -44,7 +45,7 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
     if version:
         from trtbuild.driver.project import versions
 
-        show.document(flags, versions.document(), lambda found: [f"trtbuild, version {found['trtbuild']}"])
+        show.document(flags, versions.document(), lambda found: [f"trtbuild, version {found.trtbuild}"])
         context.exit(0)
     if context.invoked_subcommand is None:
         raise click.UsageError("Missing command.", context)
@@ -57,26 +58,28 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
 def init(source: str | None, flags: Flags) -> int:
     """Write a first manifest.
 
-    The manifest is for SOURCE (module.path:callable). Without SOURCE, a small model is written too. No file is
+    The manifest is for SOURCE (module.path:callable). Without SOURCE, a small model is written, too. No file is
     overwritten.
     """
     from trtbuild.cli.screens import projects
     from trtbuild.driver.answers import new_project
 
-    show.document(flags, new_project.create(request(flags).project, source, new_project.here()), projects.begun)
+    show.document(
+        flags, new_project.create(request(flags).project, source, new_project.installed_toolchain()), projects.begun
+    )
     return 0
 
 
 @cli.command()
 @common
 def doctor(flags: Flags) -> int:
-    """Find problems of this installation, and say how to fix them."""
+    """Find problems of this installation, and show how to fix them."""
     from trtbuild.cli.screens import diagnoses
     from trtbuild.driver.doctor import examination
 
     document = examination.examine(request(flags))
     show.document(flags, document, diagnoses.diagnosed)
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1
 
 
 @cli.command()
@@ -96,12 +99,12 @@ def completion(shell: str, flags: Flags) -> int:
 @cli.command(
     epilog=examples(
         "trtbuild build vit --target ada",
-        "trtbuild build --frozen                # fail rather than build",
+        "trtbuild build --frozen                # fail if anything is out of date",
         "trtbuild build vit --depfile build/vit.d --depfile-target build/vit.stamp    # for make",
     )
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@click.option("--verify", "verifies", is_flag=True, help="Then compare with PyTorch: trtbuild verify.")
+@click.option("--verify", "verifies", is_flag=True, help="Compare the result with PyTorch, as trtbuild verify does.")
 @common
 def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     """Bring the outputs of MODELS, or of all models, up to date."""
@@ -114,23 +117,23 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
 
     with show.watching(flags) as watcher:
         with watcher.phase("read the manifests"):
-            workspace, dependencies = Workspace(request(flags, models)), depfile(flags)
+            workspace, dependency_file = Workspace(request(flags, models)), depfile(flags)
         result = run(workspace, watcher)
         if verifies and result.ok:
             verified_build.after_build(workspace, result, watcher)
-    if dependencies is not None and result.ok:
-        dependencies.write(workspace, result)
-    beside = [*([] if dependencies is None else [str(dependencies.path)]), *verified_build.files(workspace, result)]
+    if dependency_file is not None and result.ok:
+        dependency_file.write(workspace, result)
+    other_files = [
+        *([] if dependency_file is None else [str(dependency_file.path)]),
+        *verified_build.files(workspace, result),
+    ]
     document = report.build_document(result)
     show.document(flags, document, builds.built)
     show.problems(builds.failures(document))
     show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
-
-        def answer(found: dict[str, Any]) -> str:
-            return show.text(flags, found, builds.built)
-
-        snapshot.keep(workspace, verified_build.known(result), flags["arguments"], answer, beside)
+        answer = partial(show.text, flags, for_people=builds.built)
+        snapshot.keep(workspace, verified_build.known(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
 
 
@@ -138,13 +141,13 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @common
 def plan(models: tuple[str, ...], flags: Flags) -> int:
-    """Show what a build would do, and why. It runs nothing, and needs neither torch nor TensorRT."""
+    """Show what a build would do, and why. Runs nothing, and needs neither torch nor TensorRT."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
     document = inquiries.plan(request(flags, models))
     show.document(flags, document, plans.planned)
-    return 0 if document["ok"] else 2
+    return 0 if document.ok else 2
 
 
 @cli.command(epilog=examples("trtbuild why vit", "trtbuild why vit/engine", "trtbuild why vit/engine/model@ada"))
@@ -166,7 +169,7 @@ def why(name: str, flags: Flags) -> int:
 )
 @common
 def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
-    """Show the steps, and what each of them reads."""
+    """Show the steps and their dependencies."""
     from trtbuild.cli.screens import graphs
     from trtbuild.driver.answers import inquiries
 
@@ -178,7 +181,7 @@ def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
 @cli.command()
 @common
 def status(flags: Flags) -> int:
-    """Show which models are up to date, and what has to run."""
+    """Show which models are up to date, and which steps have to run."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
@@ -189,20 +192,19 @@ def status(flags: Flags) -> int:
 @cli.command(
     epilog=examples(
         "trtbuild inspect vit --layers",
-        "trtbuild inspect dist/vit --onnx build/onnx --trtexec    # the same engines by trtexec",
+        "trtbuild inspect dist/vit --onnx build/onnx --trtexec    # build the same engines with trtexec",
     )
 )
 @click.argument("path", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
-@click.option("--layers", is_flag=True, help="The layers of each engine: module paths and operators.")
-@click.option("--trtexec", is_flag=True, help="The trtexec command that builds the same, for each engine.")
-@click.option("--memory", is_flag=True, help="The device memory that each engine needs; asks the GPU.")
-@click.option("--onnx", metavar="DIR", help="Write the ONNX models that the engines were compiled from into DIR.")
+@click.option("--layers", is_flag=True, help="Show the layers of each engine: module paths and operators.")
+@click.option("--trtexec", is_flag=True, help="Show the trtexec command that builds the same engine, for each.")
+@click.option("--memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU.")
+@click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
 @common
 def inspect(path: str, layers: bool, trtexec: bool, memory: bool, onnx: str | None, flags: Flags) -> int:
     """Show the contents of a package.
 
-    These are inputs, profiles, targets, partitions, the operators that stay in PyTorch, and the result of
-    trtbuild verify.
+    Shows inputs, profiles, targets, partitions, the operators that stay in PyTorch, and the result of trtbuild verify.
     """
     from trtbuild.cli.screens import packages
     from trtbuild.driver import inspection
@@ -213,7 +215,7 @@ def inspect(path: str, layers: bool, trtexec: bool, memory: bool, onnx: str | No
 
 
 @cli.command(
-    epilog=examples("trtbuild diff dist/vit vit    # would another build be the same?", "trtbuild diff old new --json")
+    epilog=examples("trtbuild diff dist/vit vit    # would a new build be the same?", "trtbuild diff old new --json")
 )
 @click.argument("first", metavar="A", shell_complete=completing.packages)
 @click.argument("second", metavar="B", shell_complete=completing.packages)
@@ -229,13 +231,13 @@ def diff(first: str, second: str, flags: Flags) -> int:
 
     document = differences.diff(request(flags), first, second)
     show.document(flags, document, shown.differing)
-    return 0 if document["same"] else 1
+    return 0 if document.same else 1
 
 
 @cli.command(
     epilog=examples(
         "trtbuild build && trtbuild lock",
-        "trtbuild lock --check                  # in CI: is the lock what this commit builds?",
+        "trtbuild lock --check                  # in CI: does the lock match this commit?",
         "trtbuild build --upgrade && trtbuild lock --upgrade",
     )
 )
@@ -245,7 +247,7 @@ def diff(first: str, second: str, flags: Flags) -> int:
 def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
     """Write the keys and digests of a release to trtbuild.lock.
 
-    The lock is for MODELS, or for all models. All of them must be built, or be in a cache. Later plans use the versions
+    The lock is for MODELS, or for all models. All of them must be built or be in a cache. Later plans use the versions
     in the lock, and trtbuild cache gc keeps the entries that it names.
     """
     from trtbuild.cli.screens import locks
@@ -253,16 +255,23 @@ def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
 
     document = locking.lock(request(flags, models), check=check)
     show.document(flags, document, locks.locked)
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1
 
 
 @cli.command()
+@click.option("--documents", "of_documents", is_flag=True, help="Print the schema of the documents that --json prints.")
 @common
-def schema(flags: Flags) -> int:
+def schema(of_documents: bool, flags: Flags) -> int:
     """Print the JSON Schema of manifests, for editors."""
-    from trtbuild import manifest
+    if of_documents:
+        from trtbuild.cli.commands import documents
 
-    terminal.answer(json.dumps(manifest.schema(), indent=2) + "\n")
+        found = documents.schema()
+    else:
+        from trtbuild import manifest
+
+        found = manifest.schema()
+    terminal.answer(json.dumps(found, indent=2) + "\n")
     return 0
 
 
@@ -274,40 +283,42 @@ cli.add_command(bench)
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script. Exit codes: docs/terminal.md."""
-    gc.disable()  # a plan is many small values and no cycles: looking for them costs a fifth of it
+    gc.disable()  # a plan has many small values and no cycles; the search for cycles takes a fifth of the planning time
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    as_json = "--json" in given
-    had_output = terminal.ensure_streams()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a build in the same orderly way
+    words = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in words
+    had_stdout = terminal.ensure_streams()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends a build as Ctrl-C does
     try:
-        if not had_output and (as_json or not {"-q", "--quiet"}.intersection(given)):
-            raise EnvironmentFault("standard output is closed", hint="redirect it (>/dev/null), or say --quiet")
-        found = cli.main(given, prog_name="trtbuild", standalone_mode=False, obj={"arguments": list(given)})
+        if not had_stdout and (as_json or not {"-q", "--quiet"}.intersection(words)):
+            raise EnvironmentFault("standard output is closed", hint="redirect it (>/dev/null), or use --quiet")
+        found = cli.main(words, prog_name="trtbuild", standalone_mode=False, obj={"arguments": list(words)})
         return int(found or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        show.usage_error(error, as_json=as_json, command=_command(given))
+        show.usage_error(error, as_json=as_json, command=_command(words))
         return 2
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
-        show.interrupted(unsent=getattr(stop.__cause__ or stop, "unsent", 0))  # click raises its own from ours
+        show.interrupted(
+            unsent=getattr(stop.__cause__ or stop, "unsent", 0)
+        )  # click raises its own exception from ours
         return INTERRUPTED
     except TrtbuildError as error:
-        show.error(error, as_json=as_json, command=_command(given))
+        show.error(error, as_json=as_json, command=_command(words))
         return error.exit_code
-    except Exception as error:  # stdout holds one document whatever happens
+    except Exception as error:  # also after a bug, stdout has one document
         bug = InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-        show.error(bug, as_json=as_json, command=_command(given))
+        show.error(bug, as_json=as_json, command=_command(words))
         return bug.exit_code
 
 
-def _command(given: list[str]) -> str:
-    names = [word for word in given if word in cli.commands]
+def _command(words: list[str]) -> str:
+    names = [word for word in words if word in cli.commands]
     command = names[0] if names else "build"
     return "locked" if command == "lock" else command  # trtbuild.lock/1 is the lock file itself
 

@@ -1,9 +1,9 @@
 """Manifests: YAML files that declare models, shape profiles and targets, read into `trtbuild.core.model.spec` values.
 
-In: a project's directory. Out: a `Project`, or every problem of every file at once. `project` tells the story: `files`
-finds and reads manifests, `declared` checks their entries, `namespace` merges files, `resolve`, `source` and `shapes` make
-each model whole. Rooms: `yaml_text` (text and lines), `format` (what may be written). Importing this is cheap: pydantic and
-yaml wait for a call.
+`load` reads a project's directory and returns a `Project`, or raises every problem of every file at once. `project` calls
+the steps in order: `files` finds and reads manifests, `declared` checks their entries, `namespace` merges files. `resolve`,
+`source` and `shapes` then complete each model. The packages are `yaml_text` (text and lines) and `format` (fields and
+their values). Importing this package is cheap: pydantic and yaml are imported by the first call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def load(project: Path, files: Sequence[str] | None = None) -> Project:
     `project` is the working directory (after ``-C``). `files` are the manifests' paths relative to it; without them
     ``trtbuild.yaml`` is read, or, only if that is missing, ``manifests/*.yaml``.
 
-    Raises ManifestErrors with every problem of every file, and UsageError when there is no manifest at all.
+    Raises ManifestErrors with every problem of every file, and UsageError when the project has no manifest.
     """
     from trtbuild.manifest.project import load_project
 
@@ -38,7 +38,7 @@ def schema() -> dict[str, Any]:
 
 
 def reference() -> str:
-    """``docs/manifest.md``: every field, what it may be and what it is without being said."""
+    """The text of ``docs/manifest.md``: every field, its allowed values and its default."""
     from trtbuild.manifest.reference import manifest_reference
 
     return manifest_reference()

@@ -1,7 +1,6 @@
-"""What one file declares: its entries, each checked by itself, with their nodes for messages.
+"""The entries that one file declares, each checked alone, with their nodes for messages.
 
-Every entry is checked alone, so a mistake in one hides no mistake in another, and a name whose entry is wrong is still
-a known name.
+A mistake in one entry hides no mistake in another. A name whose entry is invalid is still a known name.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ T = TypeVar("T")
 
 _NAMES = dict[kinds.Name, Any]
 _PROFILE = dict[kinds.Identifier, fields.ShapeFields]
-#: Fields of a model or of the defaults that are merged one by one.
+#: Groups of a model or of the defaults. The fields of a group are merged one by one.
 MERGED = ("partition", "builder")
 
 
 @dataclass(eq=False)
 class Entry(Generic[T]):
-    """A target or profile: its name and where that stands, its node, and its fields (None where they are wrong)."""
+    """A target or profile: its name, the place of the name, its node, and its fields (None when they are invalid)."""
 
     name: str
     key: Origin
@@ -35,16 +34,16 @@ class Entry(Generic[T]):
     fields: T | None
 
 
-class Broken:
-    """Stands for the value of a field that is wrong: the problem is known, and what depends on it is not looked at."""
+class Invalid:
+    """Stands for the value of an invalid field. Its problem is known, so that checks that need the value are skipped."""
 
 
-BROKEN = Broken()
+INVALID = Invalid()
 
 
 @dataclass(eq=False)
-class Picked:
-    """The value of one model field, the node it was written at, and the place of its name."""
+class LocatedValue:
+    """The value of one model field, the node in which it is written, and the place of its name."""
 
     value: Any
     node: Node
@@ -53,11 +52,11 @@ class Picked:
 
 @dataclass(eq=False)
 class DeclaredModel:
-    """A model as it is written: its fields by name, those of `MERGED` one by one as ``builder.workspace``."""
+    """A model as it is written: its fields by name, and those of the `MERGED` groups by ``<group>.<field>``."""
 
     name: str
     key: Origin
-    picked: dict[str, Picked]
+    fields: dict[str, LocatedValue]
 
 
 @dataclass(eq=False)
@@ -65,22 +64,22 @@ class Declared:
     """Everything that one file declares."""
 
     file: ManifestFile
-    defaults: dict[str, Picked] = field(default_factory=dict)
+    defaults: dict[str, LocatedValue] = field(default_factory=dict)
     targets: list[Entry[fields.TargetFields]] = field(default_factory=list)
     profiles: list[Entry[dict[str, fields.ShapeFields]]] = field(default_factory=list)
     models: list[DeclaredModel] = field(default_factory=list)
-    #: Sections that declare more than could be read: a name that is not in them may still be right.
-    unread: set[str] = field(default_factory=set)
+    #: Sections that could not be read completely. A name that is not found in them may still be correct.
+    incomplete_sections: set[str] = field(default_factory=set)
 
 
 def declare(file: ManifestFile, is_manifest: bool, problems: Problems) -> Declared:
-    """Check a file's entries. Only a manifest must say its version; an included file may."""
+    """The checked entries of a file. A manifest must have a version; an included file may have one."""
     declared = Declared(file)
     root = file.root
     for section in ("targets", "profiles"):
         node = root.items.get(section) if root else None
-        if root is None or not file.whole or (node is not None and not isinstance(node.data, dict | type(None))):
-            declared.unread.add(section)
+        if root is None or not file.complete or (node is not None and not isinstance(node.data, dict | type(None))):
+            declared.incomplete_sections.add(section)
     if root is None:
         return declared
     known = list(fields.ManifestFields.model_fields)
@@ -93,16 +92,18 @@ def declare(file: ManifestFile, is_manifest: bool, problems: Problems) -> Declar
             problems.add(
                 defaults.keys["source"],
                 "`source` cannot be a default",
-                "write it in each model; any other field may stand here",
+                "write it in each model; every other field can have a default",
             )
             defaults = _without(defaults, "source")
-        declared.defaults = _pick(fields.DefaultsFields, "defaults", defaults, root.keys["defaults"], problems)
+        declared.defaults = _located_values(
+            fields.DefaultsFields, "defaults", defaults, root.keys["defaults"], problems
+        )
     for name, key, node in _entries(root, "targets", problems):
         declared.targets.append(Entry(name, key, node, check(fields.TargetFields, name, node, key, problems)))
     for name, key, node in _entries(root, "profiles", problems):
         declared.profiles.append(Entry(name, key, node, check(_PROFILE, name, node, key, problems)))
     for name, key, node in _entries(root, "models", problems):
-        declared.models.append(DeclaredModel(name, key, _pick(fields.ModelFields, name, node, key, problems)))
+        declared.models.append(DeclaredModel(name, key, _located_values(fields.ModelFields, name, node, key, problems)))
     return declared
 
 
@@ -140,24 +141,24 @@ def _without(node: Node, name: str) -> Node:
     return Node(node.file, node.line, node.column, data, items, node.keys)
 
 
-def _pick(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> dict[str, Picked]:
-    value, broken = check_fields(kind, label, node, key, problems)
-    # Without a value, even the fields' names cannot be trusted: then no field of this entry is looked at again.
-    wrong = set(kind.model_fields) if value is None else {name for name in broken if name in kind.model_fields}
-    # A misspelt name is one mistake: the field that it stands for is not told as missing too.
-    unknown = [name for name in broken if name not in kind.model_fields]
+def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> dict[str, LocatedValue]:
+    value, invalid = check_fields(kind, label, node, key, problems)
+    # Without a value, even the names of the fields may be wrong: every field of this entry counts as invalid.
+    wrong = set(kind.model_fields) if value is None else {name for name in invalid if name in kind.model_fields}
+    # A misspelt name is one mistake: the field that was meant is not reported as missing, too.
+    unknown = [name for name in invalid if name not in kind.model_fields]
     wrong |= {like for name in unknown if (like := nearest(name, kind.model_fields)) and like not in node.items}
-    picked = {}
+    values = {}
     for name in kind.model_fields:
         here, at = node.items.get(name, node), node.keys.get(name, key)
         if name in wrong:
-            picked[name] = Picked(BROKEN, here, at)
+            values[name] = LocatedValue(INVALID, here, at)
         elif value is not None and name in value.model_fields_set:
             inner = getattr(value, name)
-            picked[name] = Picked(inner, here, at)
+            values[name] = LocatedValue(inner, here, at)
             if name in MERGED and inner is not None:
                 for setting in inner.model_fields_set:
-                    picked[f"{name}.{setting}"] = Picked(
+                    values[f"{name}.{setting}"] = LocatedValue(
                         getattr(inner, setting), here.items[setting], here.keys[setting]
                     )
-    return picked
+    return values

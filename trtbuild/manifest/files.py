@@ -1,9 +1,10 @@
 """Finding and reading manifests and the files that they include.
 
 Rules
-1. Without names, ``trtbuild.yaml`` is the manifest; only if that is missing, every ``manifests/*.yaml`` is one.
-2. A file that another manifest includes is not a manifest of its own.
-3. A file is read once, however many include it. A file that includes itself, through others or a link too, is an error.
+1. If no manifest is named, ``trtbuild.yaml`` is the manifest. If it is missing, every ``manifests/*.yaml`` is a manifest.
+2. A file that another manifest includes is not a manifest.
+3. A file is read once, even if several files include it. A file that includes itself is an error, also when it does so
+   through other files or through a link.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ models:
 
 @dataclass(eq=False)
 class ManifestFile:
-    """One file: its name in the project, its tree (None where it could not be read), and the files it includes.
+    """One file: its name in the project, its tree (None when it could not be read), and the files that it includes.
 
-    `whole` is whether all that it should include is among `includes`; `sha256` is that of the bytes that were read.
+    `complete` is False when a part of its `include` list could not be read. `sha256` is the digest of the bytes that were
+    read.
     """
 
     name: str
     root: Node | None
     sha256: str = ""
     includes: list[ManifestFile] = field(default_factory=list)
-    whole: bool = True
+    complete: bool = True
 
     def closure(self) -> Iterator[ManifestFile]:
-        """The included files, each once and before its includer, and then this file."""
+        """All included files and then this file: each once, and after the files that it includes."""
         seen: set[ManifestFile] = set()
 
         def visit(file: ManifestFile) -> Iterator[ManifestFile]:
@@ -72,7 +74,7 @@ class ManifestFile:
 
 
 def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
-    """The names of the manifests to read. Raises UsageError when there is none."""
+    """The names of the manifests to read. Raises UsageError when no manifest is found."""
     if not Path(paths.root).is_dir():
         raise UsageError(f"no such directory: {paths.root}", hint="name the project's directory with -C")
     for file in files or ():
@@ -80,7 +82,7 @@ def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
             raise UsageError(f"{file!r} is not the path of a file", hint="name a manifest with -f")
     if files:
         return list(dict.fromkeys(paths.named(file) for file in files))
-    # lexists: a link to nothing is a mistake to be told, not a reason to look elsewhere.
+    # lexists: a broken link is an error of the user, not a reason to read other files.
     if os.path.lexists(os.path.join(paths.root, DEFAULT_FILE)):
         return [DEFAULT_FILE]
     folder = Path(paths.root, DEFAULT_FOLDER)
@@ -93,7 +95,7 @@ def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
         f"no manifest in {paths.root}: there is no {DEFAULT_FILE} and no {DEFAULT_FOLDER}/*.yaml",
         hint=f"name one with -f {other}, or rename it to {DEFAULT_FILE}"
         if other
-        else f"`trtbuild init` writes one to begin with (-f names one that lies elsewhere); it looks like this:\n{example}",
+        else f"`trtbuild init` writes a first one (-f names one in another place); it looks like this:\n{example}",
     )
 
 
@@ -107,7 +109,7 @@ class Reader:
         self._open: list[ManifestFile] = []
 
     def read(self, name: str, origin: Origin | None = None) -> ManifestFile:
-        """A file by its name in the project. `origin` is where it is included."""
+        """The file with this name in the project. `origin` is the place that includes it."""
         identity = self._paths.identity(name)
         file = self._files.get(identity)
         if file is None:
@@ -122,14 +124,14 @@ class Reader:
         return file
 
     def _tree(self, name: str, origin: Origin | None) -> tuple[Node | None, str]:
-        """The file's tree, None where it could not be read, and its digest."""
+        """The file's tree (None when it could not be read) and its digest."""
         what = "the included file" if origin else "the manifest"
         at = origin or Origin(name, 1, 1)
         if not check_readable(self._paths, name, what, at, self._problems):
             return None, ""
         try:
             content = read_regular(self._paths.absolute(name))
-        except OSError as error:  # it went away, or the disk fails
+        except OSError as error:  # deleted meanwhile, or the disk fails
             self._problems.add(at, f"{what} {name!r} cannot be read: {error.strerror}")
             return None, ""
         return parse(content, name, self._problems), hashlib.sha256(content).hexdigest()
@@ -141,7 +143,7 @@ class Reader:
         kind = ManifestFields.model_fields["include"].annotation
         names = check(kind, "include", node, file.root.keys["include"], self._problems)
         if names is None:
-            file.whole = False
+            file.complete = False
             return
         for written, element in zip(names, node.elements, strict=True):
             included = self.read(self._paths.named(written, folder_of(file.name)), element.origin)
@@ -159,7 +161,7 @@ class Reader:
 
 
 def read_all(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
-    """The manifests among the files that are named: those that no other of them includes."""
+    """The manifests among the named files: those that no other named file includes."""
     reader = Reader(paths, problems)
     read = [reader.read(name) for name in names]
     included = {inner for file in read for inner in file.closure() if inner is not file}

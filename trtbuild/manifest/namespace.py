@@ -1,10 +1,10 @@
-"""The names that hold in one manifest: what it and the files that it includes declare, merged.
+"""The names that are defined in one manifest and in the files that it includes, merged.
 
 Rules
-1. Each manifest has its own targets and profiles; model names are the project's.
+1. Each manifest has its own targets and profiles. The names of models are unique in the project.
 2. The same name twice, in one manifest and its includes, is an error that names both places.
-3. A file's defaults win over those of the files that it includes. Two included files that give one default are an error
-   unless the including file gives it too.
+3. A file's defaults take precedence over those of the files that it includes. If two included files set the same
+   default, that is an error, unless the including file sets it, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trtbuild.manifest.declared import MERGED, Declared, DeclaredModel, Entry, Picked
+from trtbuild.manifest.declared import MERGED, Declared, DeclaredModel, Entry, LocatedValue
 from trtbuild.manifest.files import ManifestFile
 from trtbuild.manifest.format import fields
 from trtbuild.manifest.yaml_text.problems import Problems, place
@@ -22,21 +22,21 @@ N = TypeVar("N", "Entry[fields.TargetFields]", "Entry[dict[str, fields.ShapeFiel
 
 @dataclass(eq=False)
 class Namespace:
-    """What a manifest's models can name, and its models."""
+    """The models of a manifest, and the defaults, targets and profiles that they can use."""
 
     file: ManifestFile
-    defaults: dict[str, Picked] = field(default_factory=dict)
+    defaults: dict[str, LocatedValue] = field(default_factory=dict)
     targets: dict[str, Entry[fields.TargetFields]] = field(default_factory=dict)
     profiles: dict[str, Entry[dict[str, fields.ShapeFields]]] = field(default_factory=dict)
     models: dict[str, DeclaredModel] = field(default_factory=dict)
-    unread: set[str] = field(default_factory=set)
+    incomplete_sections: set[str] = field(default_factory=set)
 
 
 def merge(file: ManifestFile, declared: dict[ManifestFile, Declared], problems: Problems) -> Namespace:
     """The namespace of a manifest. `declared` holds every file of its closure."""
     space = Namespace(file, defaults=_defaults(file, declared, problems, {}))
     for part in file.closure():
-        space.unread |= declared[part].unread
+        space.incomplete_sections |= declared[part].incomplete_sections
         for target in declared[part].targets:
             _define(space.targets, "target", target.name, target, problems)
         for profile in declared[part].profiles:
@@ -56,20 +56,20 @@ def _defaults(
     file: ManifestFile,
     declared: dict[ManifestFile, Declared],
     problems: Problems,
-    known: dict[ManifestFile, dict[str, Picked]],
-) -> dict[str, Picked]:
+    known: dict[ManifestFile, dict[str, LocatedValue]],
+) -> dict[str, LocatedValue]:
     if file in known:
         return known[file]
     own = declared[file].defaults
-    merged: dict[str, Picked] = {}
+    merged: dict[str, LocatedValue] = {}
     for included in file.includes:
-        for name, picked in _defaults(included, declared, problems, known).items():
-            first = merged.setdefault(name, picked)
-            # A group is merged field by field: two of them are no conflict.
-            if first is not picked and first.node is not picked.node and name not in own and name not in MERGED:
+        for name, located in _defaults(included, declared, problems, known).items():
+            first = merged.setdefault(name, located)
+            # A group is merged field by field, so that two files may both set it.
+            if first is not located and first.node is not located.node and name not in own and name not in MERGED:
                 problems.add(
-                    picked.key,
-                    f"two included files give the default `{name}`; the other is at {place(first.key)}",
-                    f"keep one of the two, or give `{name}` in the defaults of {file.name}",
+                    located.key,
+                    f"two included files set the default `{name}`; the other is at {place(first.key)}",
+                    f"keep one of the two, or set `{name}` in the defaults of {file.name}",
                 )
     return known.setdefault(file, {**merged, **own})

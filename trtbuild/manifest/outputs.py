@@ -1,4 +1,4 @@
-"""Where a project's outputs are written: inside the project, and each in a place of its own."""
+"""The paths of a project's outputs. Each output has its own path inside the project."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtbuild.core.model.spec import Origin
-from trtbuild.manifest.declared import BROKEN, DeclaredModel, Picked
+from trtbuild.manifest.declared import INVALID, DeclaredModel, LocatedValue
 from trtbuild.manifest.paths import outside
 from trtbuild.manifest.yaml_text.problems import Problems, place
 
-#: Where the builder keeps what it knows about the project.
+#: The folder of the builder's state in the project.
 STATE_FOLDER = ".trtbuild"
 KINDS = ("package", "plans", "triton", "pt2")
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where one kind of output of a model goes, and where that is said (at the model, if it is not said)."""
+    """The path of one kind of output of a model. `origin` is the output's field, or the model for a default path."""
 
     model: str
     kind: str
@@ -26,37 +26,39 @@ class Output:
     origin: Origin
 
 
-def resolve_outputs(declared: DeclaredModel, picked: Picked | None, problems: Problems) -> list[Output]:
-    """A model's outputs in the order of `KINDS`; `{package: dist/<model>}` where none is said."""
-    if picked is not None and picked.value is BROKEN:
+def resolve_outputs(declared: DeclaredModel, located: LocatedValue | None, problems: Problems) -> list[Output]:
+    """A model's outputs in the order of `KINDS`; `{package: dist/<model>}` when the model has no `outputs`."""
+    if located is not None and located.value is INVALID:
         return []
-    said = {kind: path for kind in KINDS if picked and picked.value and (path := getattr(picked.value, kind))}
-    if picked is None or not said:
+    declared_paths = {
+        kind: path for kind in KINDS if located and located.value and (path := getattr(located.value, kind))
+    }
+    if located is None or not declared_paths:
         return [Output(declared.name, "package", f"dist/{declared.name}", declared.key)]
     outputs = []
-    for kind, written in said.items():
-        origin = picked.node.items[kind].origin
+    for kind, written in declared_paths.items():
+        origin = located.node.items[kind].origin
         path = posixpath.normpath(written)
-        own = "write a path of its own inside, such as `dist/…`"
+        inside = "write another path inside the project, such as `dist/…`"
         if outside(path):
-            problems.add(origin, f"the output {written!r} lies outside of the project", own)
+            problems.add(origin, f"the output {written!r} lies outside of the project", inside)
         elif path == ".":
-            problems.add(origin, f"the output {written!r} is the project itself", own)
+            problems.add(origin, f"the output {written!r} is the project itself", inside)
         elif path.split("/")[0] == STATE_FOLDER:
-            problems.add(origin, f"the output {written!r} lies in trtbuild's own state, which may be deleted", own)
+            problems.add(origin, f"the output {written!r} lies in trtbuild's own state, which may be deleted", inside)
         elif kind == "pt2" and not path.endswith(".pt2"):
             wrong = f"the output {written!r} is a file, and its name does not end in .pt2"
             problems.add(origin, wrong, f"write {path}.pt2")
         else:
-            outputs.append(Output(declared.name, kind, path, picked.node.keys[kind]))
+            outputs.append(Output(declared.name, kind, path, located.node.keys[kind]))
     return outputs
 
 
-def check_apart(outputs: Sequence[Output], read: Mapping[str, str], problems: Problems) -> None:
-    """That no output is another's place, lies in one, or would replace what the project is built from.
+def check_disjoint(outputs: Sequence[Output], read: Mapping[str, str], problems: Problems) -> None:
+    """Add a problem for each output that is, or lies in, another output, or would replace a file that the build reads.
 
-    Models may share a Triton repository, where each has directories of its own. `read` holds the paths of what is read,
-    and what each is.
+    Models may share a Triton repository, in which each has its own directories. `read` maps the path of each file that the
+    build reads to a noun, such as "weights".
     """
     owners: dict[str, Output] = {}
     repositories: dict[str, list[Output]] = {}
@@ -78,12 +80,12 @@ def check_apart(outputs: Sequence[Output], read: Mapping[str, str], problems: Pr
                 problems.add(
                     owners[path].origin,
                     f"the output {path!r} of model {owners[path].model!r} would replace {what}, {source!r}",
-                    "write a path of its own, such as `dist/…`",
+                    "write another path, such as `dist/…`",
                 )
 
 
 def _check_names_apart(shared: Sequence[Output], problems: Problems) -> None:
-    """That no model of a Triton repository can have the name of an engine of another: ``<model>.<partition>``."""
+    """Add a problem for each model whose name may equal the name of another model's engine, ``<model>.<partition>``."""
     owners = {output.model: output for output in shared}
     for output in shared:
         for end in (at for at, letter in enumerate(output.model) if letter == "."):
@@ -93,7 +95,7 @@ def _check_names_apart(shared: Sequence[Output], problems: Problems) -> None:
                     output.origin,
                     f"in the repository {output.path!r}, {output.model!r} may also be an engine of model {other.model!r} "
                     f"({place(other.origin)})",
-                    "give one of them another name, or a repository of its own",
+                    "give one of them another name or another repository",
                 )
 
 
@@ -107,5 +109,5 @@ def _add_clash(output: Output, relation: str, other: Output, problems: Problems)
         output.origin,
         f"the output {output.path!r} ({output.kind} of model {output.model!r}) {relation} "
         f"the {other.kind} of model {other.model!r} ({place(other.origin)})",
-        "give each output a path of its own",
+        "give each output its own path",
     )

@@ -1,11 +1,11 @@
-"""Paths as they are written in manifests, and as the project names them.
+"""Paths as they are written in manifests, and their names in the project.
 
-Inside, a path is relative to the project and has ``/`` between its parts, so that a project may move. A path that leads out
-of the project keeps its ``..`` parts. Nothing is resolved through symbolic links, except the project itself.
+The name of a path is relative to the project and has ``/`` between its parts, so that a project can be moved. A path that
+leads out of the project keeps its ``..`` parts. Symbolic links are not resolved, except in the path of the project.
 """
 
 # ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH117, PTH208
-# Paths are text here: `Path` would lose what was written, and follow links where only ".." is taken away.
+# Paths are strings here: `Path` would normalize the written text, and its way to remove ".." follows links.
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from trtbuild.manifest.yaml_text.problems import Problems
 
 
 class ProjectPaths:
-    """The project's directory, and how paths are named in it."""
+    """The project's directory, and the names of paths in it."""
 
     def __init__(self, project: Path) -> None:
-        self._given = os.path.abspath(project)
-        # ".." must lead where the operating system would go, also when the project is reached through a link.
+        self._project = os.path.abspath(project)
+        # ".." leads to the same directory as in the operating system, also when the project is reached through a link.
         self.root = os.path.realpath(project)
 
     def named(self, written: str, folder: str = ".") -> str:
-        """The project's name of a path that is written relative to `folder` (itself so named), or absolute."""
+        """The name in the project of a path that is absolute or relative to `folder` (also a name in the project)."""
         if not os.path.isabs(written):
             return posixpath.normpath(posixpath.join(folder, written))
         path = os.path.normpath(written)
-        for base in (self._given, self.root):
+        for base in (self._project, self.root):
             if path == base or path.startswith(base.rstrip("/") + "/"):
                 return Path(os.path.relpath(path, base)).as_posix()
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def absolute(self, named: str) -> str:
-        """Where a path that `named` gave lies on this machine."""
+        """The absolute path on this machine of a name that `named` returned."""
         return os.path.normpath(os.path.join(self.root, named))
 
     def identity(self, named: str) -> str:
-        """One text for all names of one file, links included."""
+        """The path without links: the same for all names of one file."""
         return os.path.realpath(self.absolute(named))
 
 
@@ -52,7 +52,7 @@ def folder_of(named: str) -> str:
 
 
 def import_roots(named: str) -> tuple[str, ...]:
-    """The folders that ``python:`` sources of a manifest import from: its own and their parents up to the project."""
+    """The folders from which ``python:`` sources of a manifest import: its folder and the parents up to the project."""
     folder = folder_of(named)
     if folder.startswith(".."):
         return (folder,)
@@ -65,12 +65,12 @@ def outside(named: str) -> bool:
     return named == ".." or named.startswith("../") or posixpath.isabs(named)
 
 
-def why_unreadable(path: str) -> tuple[str, str | None] | None:
-    """What keeps `path` from being read as a file, and a hint; None where nothing does."""
+def unreadable_reason(path: str) -> tuple[str, str | None] | None:
+    """The reason why `path` cannot be read as a file, and a hint or None. Returns None for a readable file."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        return _os_words(path, error)
+        return _os_error_reason(path, error)
     if stat.S_ISDIR(mode):
         return "it is a directory", "name a file in it"
     if not stat.S_ISREG(mode):
@@ -80,14 +80,14 @@ def why_unreadable(path: str) -> tuple[str, str | None] | None:
     return None
 
 
-def _os_words(path: str, error: OSError) -> tuple[str, str | None]:
+def _os_error_reason(path: str, error: OSError) -> tuple[str, str | None]:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return ("it is a link to nothing", None) if os.path.islink(path) else ("no such file", _near_file(path))
+        return ("it is a link to nothing", None) if os.path.islink(path) else ("no such file", _path_hint(path))
     words = (error.strerror or str(error)).lower()
     return words[:1].lower() + words[1:], None
 
 
-def _near_file(path: str) -> str | None:
+def _path_hint(path: str) -> str | None:
     folder, name = os.path.split(path)
     if name.startswith("~") or "/~" in path or "$" in path:
         return "~ and $VARIABLES are not expanded"
@@ -104,8 +104,8 @@ def _near_file(path: str) -> str | None:
 
 
 def check_readable(paths: ProjectPaths, named: str, what: str, origin: Origin, problems: Problems) -> bool:
-    """Whether a file can be read; if not, a problem says why and what is near it."""
-    found = why_unreadable(paths.absolute(named))
+    """Whether a file can be read. If not, a problem is added with the reason and a similar path."""
+    found = unreadable_reason(paths.absolute(named))
     if found:
         problems.add(origin, f"{what} {named!r} cannot be read: {found[0]}", found[1])
     return found is None

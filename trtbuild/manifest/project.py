@@ -1,4 +1,4 @@
-"""From a directory to its project: the whole story of this package in one function."""
+"""Reading a project from its directory: the function that calls all steps of this package in order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trtbuild.core.model.spec import Model, Origin, Project
 from trtbuild.manifest.declared import DeclaredModel, declare
 from trtbuild.manifest.files import ManifestFile, find, read_all
 from trtbuild.manifest.namespace import Namespace, merge
-from trtbuild.manifest.outputs import Output, check_apart
+from trtbuild.manifest.outputs import Output, check_disjoint
 from trtbuild.manifest.paths import ProjectPaths
 from trtbuild.manifest.resolve import resolve
-from trtbuild.manifest.shapes import check_alone
+from trtbuild.manifest.shapes import check_profile
 from trtbuild.manifest.yaml_text.problems import Problems, place
 
 
@@ -25,11 +25,11 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
     declared = {file: declare(file, file in manifests, problems) for file in every}
     for part in declared.values():
         for profile in part.profiles:
-            check_alone(profile, problems)
+            check_profile(profile, problems)
     spaces = [merge(manifest, declared, problems) for manifest in manifests]
     models, outputs = _resolve_all(spaces, paths, problems)
     names = tuple(file.name for file in every)
-    check_apart(outputs, _files_read(names, models), problems)
+    check_disjoint(outputs, _files_read(names, models), problems)
     if not problems and not models:
         origin = Origin(manifests[0].name, 1, 1)
         problems.add(origin, "no model is declared", "write `models:` and below it `name: {source: …}`")
@@ -38,7 +38,7 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
 
 
 def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
-    """Paths of what the project is built from, and what each is."""
+    """The path of each file that the project is built from, with a noun for messages."""
     read = dict.fromkeys(manifests, "a manifest")
     for model in models:
         if model.weights:
@@ -58,7 +58,7 @@ def _resolve_all(
         for name, declared in space.models.items():
             other, manifest = first.setdefault(name, (declared, space.file))
             if manifest is not space.file:
-                _add_twice(name, declared, space.file, other, manifest, problems)
+                _add_duplicate(name, declared, space.file, other, manifest, problems)
                 continue
             model = resolve(declared, space, paths, outputs, problems)
             if model is not None:
@@ -66,7 +66,7 @@ def _resolve_all(
     return models, outputs
 
 
-def _add_twice(
+def _add_duplicate(
     name: str,
     declared: DeclaredModel,
     file: ManifestFile,

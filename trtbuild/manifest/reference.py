@@ -1,14 +1,13 @@
-"""docs/manifest.md, made from the field models, so that it cannot say anything else than the code does."""
+"""The text of docs/manifest.md. Its tables are generated from the field models, so that they agree with the code."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from trtbuild.core.model.spec import BuilderSettings
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings, Setting
 from trtbuild.manifest.files import MINIMAL
 from trtbuild.manifest.format import fields
-from trtbuild.manifest.format.kinds import KNOWN_SMS
 from trtbuild.manifest.format.wording import Expected, allowed
 from trtbuild.manifest.yaml_text.tree import MAX_BYTES, MAX_DEPTH, MAX_NODES
 
@@ -19,7 +18,8 @@ _HEAD = f"""\
 
 A manifest is a YAML file that declares targets, shape profiles and models. It is strict: an unknown field, a duplicate
 key or a value of another type is an error. All errors of all files are reported at once, each with its line and column.
-`trtbuild schema` prints the JSON Schema that editors complete and check with; with yaml-language-server:
+`trtbuild schema` prints the JSON Schema, with which editors complete and check manifests. For yaml-language-server, the
+first line of a manifest names the file of the schema:
 
 ```yaml
 # yaml-language-server: $schema=manifest.schema.json
@@ -32,47 +32,53 @@ The smallest manifest:
 
 ## Which files are read
 
-* `-f` names manifests. Without it `trtbuild.yaml` is the manifest, and only if that is missing, each of
-  `manifests/*.yaml` is one.
-* `include` names files whose entries are used as if they stood in the including file. An included file is not a manifest
-  of its own and need not say its `version`. A file that includes itself is an error.
-* Each manifest has its own targets and profiles. The names of models are unique in the whole project. A name that is
-  defined twice is an error that names both places.
+* `-f` names manifests. Without `-f`, `trtbuild.yaml` is the manifest. If that file is missing, each of `manifests/*.yaml`
+  is a manifest.
+* `include` names files whose entries are added to those of the including file. An included file is not a manifest, and
+  its `version` is optional. A file that includes itself is an error.
+* Each manifest has its own targets and profiles. The names of models are unique in the whole project. The error for a
+  name that is defined twice names both places.
 
 ## Paths
 
-* Paths of sources, weights, `deps` and includes are relative to the file in which they are written. One that leads out
-  of the project is allowed and is kept with its `..` parts, so the project and that place move together.
-* Paths of outputs are relative to the project (the working directory, after `-C`) and lie inside of it. No output may be,
-  or lie in, another output, and none may hold a manifest, a source file or weights.
-* `python` sources import from the folder of the file in which they are written and its parents, up to the project.
+* Paths of sources, weights, `deps` and includes are relative to the file in which they are written. A path that
+  leads out of the project is allowed and keeps its `..` parts. The project and that place can be moved together.
+* Paths of outputs are relative to the project (the working directory, after `-C`) and lie inside it. Outputs must not
+  overlap: an output must not be, or lie in, another output. An output must not contain a manifest, a source file or
+  weights.
+* `python` sources import from the folder of the file in which they are written, and from its parents up to the project.
 * `~` and `$VARIABLES` are not expanded. The parts of a path are separated by `/`.
 
 ## YAML
 
-Scalars mean what YAML 1.2 says: only `true` and `false` are booleans (`yes`, `no`, `on` and `off` are text), `1e3` is a
-number, `1:30`, `1_000` and dates are text. Integers with a leading zero are refused, because YAML versions disagree about
-them; so are NaN, merge keys (`<<`), tags other than `!!str`, `!!int`, `!!float`, `!!bool` and `!!null`, and a second
-document. Anchors and aliases work. A file is UTF-8, at most {MAX_BYTES >> 20} MiB, nests at most {MAX_DEPTH} deep and holds
-at most {MAX_NODES:,} values, counting what aliases repeat. A group that is left empty (`dims:`) is an empty group.
+Scalars follow YAML 1.2:
+
+* Only `true` and `false` are booleans; `yes`, `no`, `on` and `off` are text.
+* `1e3` is a number; `1:30`, `1_000` and dates are text.
+* Integers with a leading zero are rejected, because YAML 1.1 and 1.2 read them differently.
+
+Anchors and aliases work. NaN, merge keys (`<<`) and a second document are rejected. The known tags are `!!str`, `!!int`,
+`!!float`, `!!bool` and `!!null`. A file is UTF-8 and has at most {MAX_BYTES >> 20} MiB, {MAX_DEPTH} levels and
+{MAX_NODES:,} values; a value that aliases repeat counts each time. A group without a value (`dims:`) is an empty group.
 """
 
 _DEFAULTS = """\
-`defaults` may hold any field of a model but `source`. A default holds where a model lacks the field. `partition` and
-`builder` are merged field by field; every other field is replaced whole. The defaults of a file win over those of the
-files that it includes; two included files that give the same default are an error, unless the including file gives it.
+`defaults` may have any field of a model except `source`. A default is used for each model that does not have the field.
+`partition` and `builder` are merged field by field; any other field of a model replaces the default completely. The
+defaults of a file take precedence over those of the files that it includes. If two included files set the same default,
+that is an error, unless the including file sets it, too.
 """
 
-_TARGETS = f"""\
-A target's `toolchain` wins over the model's, and that over the one in `defaults`. The known SMs are
-{", ".join(map(str, KNOWN_SMS))}; which of them can be built for depends on the toolchain that is installed.
-TensorRT-RTX has no float32 matrix products on SM 75 (Turing): a model of precision float32 for such a target is an error.
+_TARGETS = """\
+A target's `toolchain` takes precedence over the model's, which takes precedence over the one in `defaults`. The installed
+toolchain may support only some of the SMs. TensorRT-RTX has no float32 matrix products on SM 75 (Turing): a model with
+precision float32 is an error for such a target.
 """
 
 _PROFILES = """\
-Each profile is an optimization profile of TensorRT: for every input of the models that name it, its shapes. It covers
-exactly the inputs of these models. A dim's range is the union of the ranges in all profiles of a model. An axis whose
-range is one number is static. Dynamic axes have a min of at least 1, and min ≤ opt ≤ max.
+Each profile is a TensorRT optimization profile. It has the shapes of each input of the models that name it, and of no
+other inputs. A dim's range is the union of its ranges in all profiles of a model. An axis is static if its range is one
+number. A dynamic axis has a min of at least 1, and min ≤ opt ≤ max.
 
 ```yaml
 profiles:
@@ -84,7 +90,7 @@ profiles:
 """
 
 _MODELS = """\
-A model needs `source`, `inputs`, `profiles` and `targets`; all but `source` may come from `defaults`.
+A model needs `source`, `inputs`, `profiles` and `targets`. All of them except `source` may come from `defaults`.
 """
 
 _OUTPUTS = """\
@@ -93,13 +99,13 @@ Without `outputs` a model has `{package: dist/<model>}`.
 
 #: heading, fields, prose above the table
 _SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
-    ("Top level", fields.ManifestFields, "`version` is the only field that a manifest must have.\n"),
+    ("Top level", fields.ManifestFields, "`version` is the only required field of a manifest.\n"),
     ("`targets.<name>`", fields.TargetFields, _TARGETS),
     ("`profiles.<name>.<input>`", fields.ShapeFields, _PROFILES),
     ("`models.<name>`", fields.ModelFields, _MODELS),
     ("`defaults`", fields.DefaultsFields, _DEFAULTS),
     ("`source`", fields.SourceFields, ""),
-    ("`inputs.<name>`", fields.InputFields, "`image:` alone, without fields, has all defaults.\n"),
+    ("`inputs.<name>`", fields.InputFields, "`image:` without fields is an input with all defaults.\n"),
     ("`dims.<name>`", fields.DimFields, ""),
     ("`partition`", fields.PartitionFields, ""),
     ("`builder`", fields.BuilderFields, ""),
@@ -115,19 +121,31 @@ def manifest_reference() -> str:
         parts.append(f"{' '.join((kind.__doc__ or '').split())}\n")
         if prose:
             parts.append(prose)
-        if kind is not fields.DefaultsFields:  # the model's table holds them
+        if kind is not fields.DefaultsFields:  # their table is the model's
             parts.append(_table(kind))
     return "\n".join(parts)
 
 
 def _table(kind: type[fields.Fields]) -> str:
-    lines = ["| field | must be | unless said | |", "|---|---|---|---|"]
-    # What a model is comes first: `source` is the only field that `ModelFields` adds to the defaults.
+    lines = ["| field | must be | default | |", "|---|---|---|---|"]
+    # `source` first: it is the only field that `ModelFields` adds to those of the defaults.
     for name, info in sorted(kind.model_fields.items(), key=lambda item: item[0] != "source"):
         expected = Expected(info.annotation, tuple(info.metadata))
-        cells = (f"`{name}`", _allowed(expected), _default(kind, name, info), info.description or "")
+        text = info.description or ""
+        if kind is fields.BuilderFields:
+            text += _releases(SETTINGS[name])
+        cells = (f"`{name}`", _allowed(expected), _default(kind, name, info), text)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _releases(setting: Setting) -> str:
+    """Sentences that name the releases with this builder setting. They follow its description."""
+    sentences = (
+        f" `{toolchain}` has no such setting." if first is None else f" `{toolchain}` has it from {first} on."
+        for toolchain, first in setting.since.items()
+    )
+    return "".join(sentences)
 
 
 def _allowed(expected: Expected) -> str:

@@ -1,4 +1,4 @@
-"""A model's inputs, profiles and dims, and that they agree; `core.model.shapes` holds the rules, this file the places."""
+"""A model's inputs, profiles and dims, and the check that they agree. The rules are in `core.model.shapes`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.core.model.shapes import ShapeProblem, derive
 from trtbuild.core.model.spec import Input, NamedDim, Origin, Profile, ShapeRange
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
-from trtbuild.manifest.declared import Entry, Picked
+from trtbuild.manifest.declared import Entry, LocatedValue
 from trtbuild.manifest.format.fields import DimFields, InputFields, ShapeFields
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node
@@ -26,36 +26,36 @@ class Shapes:
     profiles: tuple[Profile, ...]
 
 
-def resolve_inputs(picked: Picked, problems: Problems) -> tuple[Input, ...]:
+def resolve_inputs(located: LocatedValue, problems: Problems) -> tuple[Input, ...]:
     """The inputs in the order in which they are declared; `image:` alone means the defaults."""
-    declared: dict[str, InputFields | None] = picked.value
+    declared: dict[str, InputFields | None] = located.value
     return tuple(
-        Input(name, given.dtype, given.keyword, _values(given, picked.node.items[name], problems))
-        if given
+        Input(name, fields.dtype, fields.keyword, _value_range(fields, located.node.items[name], problems))
+        if fields
         else Input(name)
-        for name, given in declared.items()
+        for name, fields in declared.items()
     )
 
 
-def _values(given: InputFields, node: Node, problems: Problems) -> ValueRange | None:
-    """The range of an input's values; None where it says none, or one that does not fit its type, which is said here."""
-    if given.range is None:
+def _value_range(fields: InputFields, node: Node, problems: Problems) -> ValueRange | None:
+    """The range of an input's values, or None. Adds a problem when the range does not fit the input's type."""
+    if fields.range is None:
         return None
-    found = value_range(given.dtype, *given.range)
+    found = value_range(fields.dtype, *fields.range)
     if not isinstance(found, Misfit):
         return found
     problems.add(node.items["range"].origin, found.text, found.hint)
     return None
 
 
-def resolve_dims(picked: Picked | None, inputs: tuple[Input, ...], problems: Problems) -> tuple[NamedDim, ...]:
-    """The dims, each one's places and all dims in the order of the inputs' axes: the order of writing means nothing."""
-    declared: dict[str, DimFields] = (picked.value if picked else None) or {}
+def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], problems: Problems) -> tuple[NamedDim, ...]:
+    """The dims, in the order of the inputs' axes, like the places of each dim. The order in the manifest has no effect."""
+    declared: dict[str, DimFields] = (located.value if located else None) or {}
     order = {entry.name: index for index, entry in enumerate(inputs)}
     taken: dict[tuple[str, int], str] = {}
     dims = []
     for name, fields in declared.items():
-        node = picked.node.items[name] if picked else None
+        node = located.node.items[name] if located else None
         places: list[tuple[str, int]] = []
         for index, written in enumerate(fields.at):
             input_name, _, axis = written.partition(".")
@@ -87,9 +87,9 @@ def place_node(node: Node, index: int) -> Node:
 def resolve_profile(
     entry: ProfileEntry, model: str, reference: Origin, inputs: tuple[Input, ...], problems: Problems
 ) -> Profile | None:
-    """A profile with the inputs of a model, in their order, or None where it is wrong.
+    """A profile with the inputs of a model, in their order, or None when the profile is invalid.
 
-    That it covers exactly these inputs is checked here; where it does not, it is given with those that it covers.
+    Adds a problem for each input that only one of the two has. The result has the inputs that both have.
     """
     if entry.fields is None:
         return None
@@ -98,7 +98,7 @@ def resolve_profile(
         if name not in names:
             problems.add(
                 entry.node.keys[name],
-                f"profile {entry.name!r} has a shape for {name!r}, which is no input of model {model!r}",
+                f"profile {entry.name!r} has a shape for {name!r}, which is not an input of model {model!r}",
                 suggestion(name, names, "inputs"),
             )
     for name in names:
@@ -112,15 +112,15 @@ def resolve_profile(
 
 
 def shape_range(fields: ShapeFields) -> ShapeRange:
-    """Shorthands resolved: ``shape`` is min, opt and max."""
+    """The range with min, opt and max; ``shape`` alone stands for all three."""
     low, mid, high = (tuple(shape or ()) for shape in (fields.min, fields.opt, fields.max))
     if fields.shape is not None:
         low = mid = high = tuple(fields.shape)
     return ShapeRange(low, mid, high)
 
 
-def check_alone(entry: ProfileEntry, problems: Problems) -> None:
-    """What is wrong with a profile whatever model uses it, or none."""
+def check_profile(entry: ProfileEntry, problems: Problems) -> None:
+    """Add the problems that a profile has independently of the models that use it."""
     if not entry.fields:
         return
     profile = Profile(entry.name, tuple((name, shape_range(given)) for name, given in entry.fields.items()))
@@ -129,7 +129,7 @@ def check_alone(entry: ProfileEntry, problems: Problems) -> None:
         add_shape_problem(problem, {entry.name: entry}, None, problems)
 
 
-def check_together(
+def check_shapes(
     inputs: tuple[Input, ...],
     dims: tuple[NamedDim, ...],
     profiles: Sequence[Profile],
@@ -137,10 +137,10 @@ def check_together(
     dims_node: Node | None,
     problems: Problems,
 ) -> None:
-    """What is wrong between a model's dims and profiles.
+    """Add the contradictions between a model's dims and profiles.
 
-    Where a profile lacks an input, which has been said, only the others are looked at: nothing that is wrong between
-    them becomes right by adding one.
+    Inputs that are missing in a profile have a problem already and are skipped. The contradictions between the other
+    inputs stay when the missing ones are added.
     """
     common = [given.name for given in inputs if all(given.name in dict(profile.shapes) for profile in profiles)]
     dims = tuple(
@@ -160,7 +160,7 @@ def check_together(
 def add_shape_problem(
     problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None, problems: Problems
 ) -> None:
-    """Add a problem at the very list or dim that it is about."""
+    """Add a problem at the list or dim that causes it."""
     origin = _shape_origin(problem, entries, dims_node)
     problems.add(origin, problem.text, problem.hint)
 

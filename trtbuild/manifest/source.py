@@ -1,50 +1,53 @@
-"""A model's source: which kind, where it lies, and what it depends on."""
+"""A model's source: its kind, its place and its dependencies."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from trtbuild.core.model.source_kinds import CALLABLES, SOURCE_KINDS, SourceKind
 from trtbuild.core.model.spec import Origin, Source
-from trtbuild.manifest.declared import Picked
+from trtbuild.manifest.declared import LocatedValue
 from trtbuild.manifest.format.fields import SourceFields
-from trtbuild.manifest.format.kinds import SOURCES
+from trtbuild.manifest.format.kinds import in_words
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of, import_roots
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node
 
-#: Kinds that name a callable; the others name a file, which is called so in messages.
-CALLABLES = ("python", "network")
-FILES = {"exported_program": "the exported program", "onnx": "the ONNX file", "torchscript": "the TorchScript file"}
+
+def declared_kinds(declared: SourceFields) -> list[SourceKind]:
+    """The kinds that a source names: exactly one in a valid manifest."""
+    return [kind for name, kind in SOURCE_KINDS.items() if getattr(declared, name) is not None]
 
 
-def resolve_source(picked: Picked, model: str, paths: ProjectPaths, problems: Problems) -> Source | None:
-    """The source that a model declares, or None where it is wrong."""
-    declared: SourceFields = picked.value
-    node = picked.node
-    given: list[str] = [kind for kind in SOURCES if getattr(declared, kind) is not None]
-    if len(given) != 1:
-        said = f"{' and '.join(f'`{kind}`' for kind in given)} stand together" if given else "the source says no kind"
+def resolve_source(located: LocatedValue, model: str, paths: ProjectPaths, problems: Problems) -> Source | None:
+    """The source that a model declares, or None when it is invalid; its problems are then added."""
+    declared: SourceFields = located.value
+    node = located.node
+    named = declared_kinds(declared)
+    if len(named) != 1:
+        names = " and ".join(f"`{kind.name}`" for kind in named)
+        text = f"{names} cannot be used together" if named else "the source has no kind"
         problems.add(
-            node.key_origin(given[1]) if given else picked.key,
-            f"{said} in model {model!r}",
-            f"write exactly one of {', '.join(SOURCES)}",
+            node.key_origin(named[1].name) if named else located.key,
+            f"{text} in model {model!r}",
+            f"write exactly one of {', '.join(SOURCE_KINDS)}",
         )
         return None
-    kind = given[0]
-    if declared.kwargs is not None and kind not in CALLABLES:
+    kind = named[0]
+    if declared.kwargs is not None and kind.file is not None:
         problems.add(
             node.keys["kwargs"],
-            f"`kwargs` are for `python` and `network` sources, and this is `{kind}`",
+            f"`kwargs` are for {in_words(CALLABLES, 'and')} sources, and the source is `{kind.name}`",
             "remove kwargs",
         )
         return None
-    target = getattr(declared, kind)
+    target = getattr(declared, kind.name)
     folder = folder_of(node.file)
-    if kind in FILES:
+    if kind.file is not None:
         target = paths.named(target, folder)
-        check_readable(paths, target, FILES[kind], node.items[kind].origin, problems)
+        check_readable(paths, target, kind.file, node.items[kind.name].origin, problems)
     return Source(
-        kind=kind,  # type: ignore[arg-type]  # one of SOURCES
+        kind=kind.name,
         target=target,
         kwargs=_kwargs(declared, node, problems),
         deps=tuple(sorted({paths.named(pattern, folder) for pattern in declared.deps or ()})),

@@ -1,4 +1,4 @@
-"""Loading and running packages. No trtbuild build, store or TensorRT import is needed here: engines come as protocols.
+"""Load and run packages. This layer imports neither the build, the store nor TensorRT: engines are behind protocols.
 
 Rooms, from the bottom: `memory` and `packages`; `calls`; `engines`.
 """

@@ -1,1 +1,1 @@
-"""The torch-side steps: trace, lower, partition, convert. They do not import one another; `program` is what they share."""
+"""The torch-side steps: trace, lower, partition, convert. They do not import one another; they share `program`."""

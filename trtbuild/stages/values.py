@@ -1,4 +1,4 @@
-"""Random tensors whose values lie in a range that somebody gave (`trtbuild.core.values.value_ranges`)."""
+"""Random tensors with values in a given range (`trtbuild.core.values.value_ranges`)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 
 def in_range(dtype: torch.dtype, shape: Sequence[int], values: ValueRange, generator: torch.Generator) -> torch.Tensor:
-    """A tensor of values from the first to the last of `values`, both included, each as likely as any other. The ends of
-    a floating range are as exact as the type holds them."""
+    """Draw a tensor of uniform values from the range `values`, both ends included. The ends of a floating range are
+    rounded to the type."""
     low, high = values
     size = tuple(shape)
     if dtype.is_floating_point:
         share = torch.rand(size, generator=generator, dtype=torch.float64)
-        # not low + share * (high - low), which may be infinite
+        # low + share * (high - low) could be infinite
         return ((1 - share) * low + share * high).clamp(low, high).to(dtype)
     whole = torch.empty(size, dtype=torch.int64)
-    if high == torch.iinfo(torch.int64).max:  # the largest value that is not drawn is no int64 then
+    if high == torch.iinfo(torch.int64).max:  # high + 1 does not fit int64
         return whole.random_(int(low), None, generator=generator).to(dtype)
     return whole.random_(int(low), int(high) + 1, generator=generator).to(dtype)

@@ -1,17 +1,17 @@
-"""A bundle: records and all that they name in one file, for machines with no network. Format: docs/bundle.md.
+"""A bundle: records and their blobs in one file, for machines without a network. Format: docs/bundle.md.
 
 Rules
 1. A bundle is a plain tar (POSIX ustar) of the files of a store: ``format``, ``cas/…``, ``ac/…``, ``index``, in this order
-   and sorted by name. Nothing in it says when, where or by whom it was written, so equal contents are equal bytes.
-2. What is read must be to the byte what a writer would have written: a header is made anew from the name and the size
-   that it gives, and compared. So there are no links, no devices, no other paths, no second way to say anything.
-3. The index is last and has the SHA-256 of everything before it. `open_bundle` reads the whole file before anything of it
-   is used: what was cut off, added to or altered is refused as a whole.
-4. No size is believed before it is compared with a limit and with what is left of the file, and no name before it is
-   known to be a digest. Each file in ``cas/`` is compared with its name.
-5. An entry names only files that are in the bundle, with their sizes; and each file is named by an entry.
-6. An open bundle is a remote that is a file (`Transport`): what is taken from it goes through the same checks as what
-   comes from a server. What was checked at the beginning is not trusted: the file may be another one by then.
+   and sorted by name. It has no time, place or author, so equal contents are equal bytes.
+2. Every byte must be as the writer writes it: the reader makes each header again from its name and size, and compares. So
+   there are no links, devices or other paths, and only one form.
+3. The index is last, and has the SHA-256 of everything before it. `open_bundle` reads the whole file before it uses any
+   part: a bundle that was truncated, extended or altered is rejected as a whole.
+4. Each size is compared with a limit and with the rest of the file before it is used, and each name must be a digest. Each
+   file in ``cas/`` is compared with its name.
+5. An entry names only files that are in the bundle, with their sizes. Each file is named by an entry.
+6. An open bundle is a `Transport`: its entries are verified like those from a server. The check at the beginning is not
+   enough, because the file may have changed since.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.publication import copy_atomically
 from trtbuild.store.remote.files import Read
 from trtbuild.store.remote.records import MAX_ENTRY
+from trtbuild.store.transports.transport import Transport
 from trtbuild.store.trust.action_result import ActionResult
 
 SCHEMA = "trtbuild.bundle/1"
@@ -43,7 +44,7 @@ _NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
 _LIMITS = {"cas": MAX_ENTRY, "ac": MAX_ENTRY}  # a record's document is a file, too
 _MAX_INDEX = 4096
 
-# What a member is by its type flag (POSIX pax, "ustar Header Block"), and GNU tar's own.
+# The kinds of members by type flag (POSIX pax, "ustar Header Block"), with those of GNU tar.
 _TYPES = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -58,13 +59,13 @@ _TYPES = {
     b"L": "an extended header",
 }
 
-#: Is told how many bytes are done, and how many there are in all.
+#: Called with the number of bytes that are done, and the number of all bytes.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a bundle that was written holds: records, files in ``cas/``, and its own size in bytes."""
+    """A bundle that was written: its records, its files in ``cas/``, and its size in bytes."""
 
     records: int
     files: int
@@ -74,10 +75,10 @@ class Written:
 def write_bundle(
     path: str, entries: Mapping[str, ActionResult], read: Read, progress: Progress | None = None
 ) -> Written:
-    """Write the records with these `entries`, by key, and the CAS files that they name, which `read` gives, to `path`.
+    """Write the records with these `entries`, by key, and their CAS files, which `read` returns, to `path`.
 
-    The file appears whole or not at all. Raises what `read` raises, EntryCorrupt when the bytes that it gives are not what
-    was asked for, and OSError when `path` cannot be written.
+    The file appears whole or not at all. Raises the errors of `read`, EntryCorrupt when its bytes do not fit their name,
+    and OSError when `path` cannot be written.
     """
     files = {file.sha256: file for entry in entries.values() for _, file in entry.files}
     last = _index(len(entries), len(files), 0, "")
@@ -116,7 +117,7 @@ def _path(kind: Kind, name: str) -> str:
 
 
 def _header(name: str, size: int) -> bytes:
-    """The header of a member. Raises ValueError for what has none in ustar."""
+    """The header of a member. Raises ValueError if ustar has no header for it."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o444
     return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
@@ -135,8 +136,8 @@ def _index(records: int, files: int, size_bytes: int, sha256: str) -> bytes:
     return json.dumps(document).encode() + b"\n"
 
 
-class Bundle:
-    """An open bundle: a `Transport` that gives what is in it, and takes nothing."""
+class Bundle(Transport):
+    """An open bundle: a read-only `Transport`."""
 
     decides = True
 
@@ -152,7 +153,7 @@ class Bundle:
 
     @property
     def size_bytes(self) -> int:
-        """All files in ``cas/`` together."""
+        """The size of all files in ``cas/`` together."""
         return sum(size for (kind, _), (_, size) in self._members.items() if kind == "cas")
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
@@ -176,7 +177,7 @@ class Bundle:
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         """A bundle is written as a whole: raises RemoteRefused."""
-        raise RemoteRefused(f"{self.place} is a bundle, which takes nothing")
+        raise RemoteRefused(f"{self.place} is a bundle, which cannot be written")
 
     def close(self) -> None:
         """Close the file."""
@@ -186,7 +187,7 @@ class Bundle:
 def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
     """Read a whole bundle and check it (rules 2 to 5).
 
-    Raises BundleRefused, with the byte where it is wrong, or OSError when `path` cannot be read.
+    Raises BundleRefused, with the offset of the error, or OSError when `path` cannot be read.
     """
     file = _opened(path)
     try:
@@ -198,7 +199,7 @@ def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
 
 
 def _opened(path: str) -> BinaryIO:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without O_NONBLOCK, opening a pipe waits
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
@@ -216,7 +217,7 @@ class _Reading:
         self._at = 0
         self._whole = hashlib.sha256()
         self._members: dict[tuple[Kind, str], tuple[int, int]] = {}
-        self._named: dict[str, int] = {}  # SHA-256 and size of what entries name
+        self._named: dict[str, int] = {}  # SHA-256 → size of the files that entries name
 
     def members(self) -> dict[tuple[Kind, str], tuple[int, int]]:
         name, size = self._next()
@@ -250,7 +251,7 @@ class _Reading:
         try:
             entry = ActionResult.from_bytes(data)
         except ValueError as error:
-            raise self._refused(f"ac/{name} is no entry: {error}", at=start) from error
+            raise self._refused(f"ac/{name} is not an entry: {error}", at=start) from error
         if entry.document is None:
             raise self._refused(f"ac/{name} names no record", at=start)
         for _, file in entry.files:
@@ -273,7 +274,7 @@ class _Reading:
         self._progress(self._size, self._size)
 
     def _next(self) -> tuple[str, int]:
-        """The name and size that the next header gives."""
+        """The name and size in the next header."""
         start, block = self._at, self._read(_BLOCK)
         name = block[:100].partition(b"\0")[0]
         digits = block[124:135]
@@ -288,7 +289,7 @@ class _Reading:
         kind = _TYPES.get(block[156:157])
         if kind is not None and block[257:262] == b"ustar":
             raise self._refused(f"{shown!r} is {kind}: a bundle has plain files only", at=start)
-        raise self._refused("here is no header that a bundle has", at=start)
+        raise self._refused("this is not the header of a bundle's member", at=start)
 
     def _data(self, size: int, limit: int) -> bytes:
         if size > limit:

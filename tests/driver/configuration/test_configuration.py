@@ -135,7 +135,7 @@ def test_nothing_configured_reads_nothing_and_imports_nothing(home: Home) -> Non
 @pytest.mark.parametrize("name", configuration.VARIABLES)
 def test_an_empty_variable_counts_as_not_set(home: Home, name: str) -> None:
     if name == "TRTBUILD_TRUSTED_KEYS":
-        assert "would believe everybody" in str(home.refused(WHOLE, TRTBUILD_TRUSTED_KEYS=" "))
+        assert "would trust every signature" in str(home.refused(WHOLE, TRTBUILD_TRUSTED_KEYS=" "))
     elif name == "TRTBUILD_REMOTES":
         assert home.load(WHOLE, TRTBUILD_REMOTES="").remotes == ()
         assert home.load(WHOLE, TRTBUILD_REMOTES="").trust == home.load(WHOLE).trust
@@ -207,7 +207,7 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
         ("# x\n[remotes]\nname = 'a'\n", 2, "'remotes' is not known", "did you mean 'remote'"),
         ("[remote]\nname = 'a'\n", 1, "not a list of tables", "[[remote]]"),
         ("cache = 1\n", 1, "'cache' is not a table", "[cache]"),
-        ("[cache]\n\nmax_size = 50\n", 3, "max_size is not a text", 'max_size = "…"'),
+        ("[cache]\n\nmax_size = 50\n", 3, "max_size is not a string", 'max_size = "…"'),
         ("[cache]\nmax_size = 'much'\n", 2, "'much' is not a size", "50GiB"),
         (
             "[[remote]]\nname = 'a'\nurl = 'file:///c'\n\n[[remote]]\nname='b'\nurls = 'x'\nurl='file:///d'\n",
@@ -216,20 +216,20 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
             "url",
         ),
         ("[[remote]]\nname = 'a'\n", 1, "url of a remote is missing", "https"),
-        ("[[remote]]\nurl = 'file:///c'\nname = 3\n", 3, "name of a remote is not a text", "team"),
+        ("[[remote]]\nurl = 'file:///c'\nname = 3\n", 3, "name of a remote is not a string", "team"),
         ("[[remote]]\nname = 'a'\nurl = 'file:///c'\npassword = 'x'\n", 4, "'password'", "~/.netrc"),
         ("[trust]\nsigning_key = 'x'\n", 2, "'signing_key'", "TRTBUILD_SIGNING_KEY"),
         ("[trust]\nkeys = 'ci:x'\n", 2, "keys is not a list", 'keys = ["…"]'),
         ("[trust]\nkeys = []\n", 2, "keys is not a list", "leave it out"),
         (f"[trust]\nkeys = [\n  '{KEY}',\n  'ci:short',\n]\n", 4, "32 bytes", "keygen"),
-        ("[trust]\nkeys = [\n  3,\n]\n", 2, "a text or a table", "keygen"),
-        ("[trust]\nread_domains = ['ci', 'a b']\n", 2, "'a b' is no domain", "letters"),
+        ("[trust]\nkeys = [\n  3,\n]\n", 2, "a string or a table", "keygen"),
+        ("[trust]\nread_domains = ['ci', 'a b']\n", 2, "'a b' is not a domain", "letters"),
         ("[trust]\nrevoked = ['nothing']\n", 2, "32 bytes", "keygen"),
         ("[trust]\nsigning_key_file = 'ci.key'\n", 2, "not an absolute path", "~/"),
-        ("[cache\n", 1, "it is no TOML", "quotes"),
-        ("[cache]\nmax_size = 50GiB\n", 2, "it is no TOML", "quotes"),
-        ("[cache]\nmax_size = '1B'\nmax_size = '2B'\n", 3, "it is no TOML", "quotes"),
-        ("a = '''\n\n", 2, "it is no TOML", "quotes"),
+        ("[cache\n", 1, "it is not valid TOML", "quotes"),
+        ("[cache]\nmax_size = 50GiB\n", 2, "it is not valid TOML", "quotes"),
+        ("[cache]\nmax_size = '1B'\nmax_size = '2B'\n", 3, "it is not valid TOML", "quotes"),
+        ("a = '''\n\n", 2, "it is not valid TOML", "quotes"),
     ],
 )
 def test_what_is_wrong_is_told_with_file_and_line(home: Home, text: str, line: int, said: str, hint: str) -> None:
@@ -245,12 +245,12 @@ def test_what_is_wrong_is_told_with_file_and_line(home: Home, text: str, line: i
         ("TRTBUILD_CACHE_MAX_SIZE", "much", "'much' is not a size"),
         ("TRTBUILD_REMOTES", "https://cache.example", "has no name"),
         ("TRTBUILD_REMOTES", "team=https://cache.example", "has no mode"),
-        ("TRTBUILD_REMOTES", "team=x:https://cache.example", "'x' is no mode"),
+        ("TRTBUILD_REMOTES", "team=x:https://cache.example", "'x' is not a mode"),
         ("TRTBUILD_REMOTES", "team=rw:", "has no URL"),
-        ("TRTBUILD_TRUSTED_KEYS", "ci", "is no trusted key"),
+        ("TRTBUILD_TRUSTED_KEYS", "ci", "is not a trusted key"),
         ("TRTBUILD_REVOKED_KEYS", "ci", "32 bytes"),
         ("TRTBUILD_DOMAIN", "local-x", "no domain"),
-        ("TRTBUILD_READ_DOMAINS", "release,ci", "no domain"),
+        ("TRTBUILD_READ_DOMAINS", "release,ci", "not a domain"),
     ],
 )
 def test_what_is_wrong_with_a_variable_names_it(home: Home, name: str, value: str, said: str) -> None:
@@ -274,7 +274,7 @@ def test_all_problems_are_told_at_once(home: Home) -> None:
 
 def test_only_one_key_signs(home: Home) -> None:
     error = home.refused(TRTBUILD_SIGNING_KEY="x", TRTBUILD_SIGNING_KEY_FILE="/x")
-    assert "only one key signs" in error.text
+    assert "only one signing key" in error.text
     found = home.load(WHOLE, TRTBUILD_SIGNING_KEY="from the environment").trust
     assert (found.signing_key, found.signing_key_file) == ("from the environment", None)
 

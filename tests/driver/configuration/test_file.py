@@ -78,7 +78,7 @@ def test_what_others_may_only_read_is_believed(path: Path, mode: int) -> None:
 @pytest.mark.parametrize("mode", [0o602, 0o666, 0o777])
 def test_what_others_may_write_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
-    with pytest.raises(ConfigurationError, match=f"others may write it .mode {mode:04o}") as caught:
+    with pytest.raises(ConfigurationError, match=f"other users can write it .mode {mode:04o}") as caught:
         config_file.read(str(path), must_exist=True)
     assert caught.value.hint == f'chmod go-w "{path}"'
 
@@ -93,7 +93,7 @@ def test_a_group_may_write_it_only_if_the_user_is_alone_in_it(path: Path, monkey
         if alone:
             assert config_file.read(str(path), must_exist=True) is not None
         else:
-            with pytest.raises(ConfigurationError, match="others may write it"):
+            with pytest.raises(ConfigurationError, match="other users can write it"):
                 config_file.read(str(path), must_exist=True)
 
 
@@ -115,7 +115,8 @@ def test_what_is_no_text_file_is_refused_and_never_waited_for(tmp_path: Path) ->
     folder.mkdir()
     binary.write_bytes(b"[cache]\nmax_size = '\xff'\n")
     large.write_bytes(b"#" * (config_file.LARGEST + 1))
-    for path, said in [(pipe, "no regular file"), (folder, "no regular file"), (binary, "UTF-8"), (large, "more than")]:
+    irregular = "not a regular file"
+    for path, said in [(pipe, irregular), (folder, irregular), (binary, "UTF-8"), (large, "more than")]:
         with pytest.raises(ConfigurationError, match=said) as caught:
             config_file.read(str(path), must_exist=False)
         assert caught.value.file == str(path)

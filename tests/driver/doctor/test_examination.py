@@ -120,14 +120,14 @@ def test_what_dead_processes_and_damage_left(trtbuild: CommandLine) -> None:
     (trtbuild.cache / "format").write_text("trtbuild.store/1\n")
     os.utime(trtbuild.cache / "tmp" / "1-abc", (time.time() - 7200,) * 2)
     document = trtbuild("doctor")
-    assert "1 entries" in found(document, "quarantine", "warning")["text"]
+    assert "1 damaged entries" in found(document, "quarantine", "warning")["text"]
     assert found(document, "leftovers", "warning")["fix"] == "trtbuild cache gc"
     assert (trtbuild.cache / "tmp" / "1-abc").exists()  # it looks, and changes nothing
 
 
 def test_a_state_directory_that_is_a_file(trtbuild: CommandLine) -> None:
     (trtbuild.project / ".trtbuild").write_text("?")
-    assert "it is no directory" in found(trtbuild("doctor"), "state", "warning")["text"]
+    assert "it is not a directory" in found(trtbuild("doctor"), "state", "warning")["text"]
 
 
 def test_a_manifest_with_problems_or_none(trtbuild: CommandLine) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.driver.doctor import libraries
-from trtbuild.driver.doctor.libraries import Loaded, judged, load
+from trtbuild.driver.doctor.libraries import Loaded, compared, load
 
 
 def test_an_import_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,10 +24,10 @@ def test_what_a_module_prints_is_not_its_version(tmp_path: Path, monkeypatch: py
 
 
 def test_a_version_that_differs_from_the_metadata_is_a_problem() -> None:
-    assert judged("torch", "2.13.0", Loaded("2.13.0")).status == "ok"
-    assert judged("torch", "2.13.0", Loaded("")).status == "ok"  # it does not say
-    assert judged("tensorrt", "8.6.0", Loaded("8.6.1"), expected="8.6.1").status == "ok"
-    found = judged("torch", "2.13.0+cpu", Loaded("2.12.0", "/x/torch/__init__.py"))
+    assert compared("torch", "2.13.0", Loaded("2.13.0")).status == "ok"
+    assert compared("torch", "2.13.0", Loaded("")).status == "ok"  # it does not say
+    assert compared("tensorrt", "8.6.0", Loaded("8.6.1"), expected="8.6.1").status == "ok"
+    found = compared("torch", "2.13.0+cpu", Loaded("2.12.0", "/x/torch/__init__.py"))
     assert found.status == "problem"
     assert found.fix == "pip uninstall -y torch && pip install --force-reinstall 'torch==2.13.0'"
 
@@ -36,7 +36,7 @@ def test_a_machine_without_torch_is_told_what_it_can_do(monkeypatch: pytest.Monk
     monkeypatch.setattr(libraries, "_version", lambda name: None)
     (finding,) = libraries.torch_side()
     assert finding.status == "ok"
-    assert "takes what others have built" in finding.text
+    assert "downloads results" in finding.text
     assert "pip install 'trtbuild[torch]'" in (finding.fix or "")
     (finding,) = libraries.toolchains()
     assert finding.status == "warning"

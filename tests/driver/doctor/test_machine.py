@@ -23,7 +23,7 @@ def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("said", "status", "text"),
-    [("sms\n", "ok", "none found"), ("sms 89 89\n", "ok", "SM 89"), ("sms 90\n", "warning", "builds for SM 90")],
+    [("sms\n", "ok", "no GPU found"), ("sms 89 89\n", "ok", "SM 89"), ("sms 90\n", "warning", "builds for SM 90")],
 )
 def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch, said: str, status: str, text: str) -> None:
     monkeypatch.setattr(machine.table, "installed_version", lambda name: "1.7.1" if name == "tensorrt-rtx" else None)

@@ -62,7 +62,7 @@ def test_nothing_configured_is_no_fault(project: Path) -> None:
     found = examined(project)
     assert [each.status for each in found] == ["ok", "ok"]
     assert "is not there" in finding(found, "configuration").text
-    assert "none are configured" in finding(found, "remotes").text
+    assert "no remotes are configured" in finding(found, "remotes").text
 
 
 def test_every_problem_of_the_configuration_is_told_with_its_line(
@@ -121,7 +121,7 @@ def test_a_remote_that_is_down_is_a_warning_and_no_other_is_kept_from_answering(
     assert finding(found, "remote dead").status == "warning"
     assert f":{port}/x: " in finding(found, "remote dead").text
     assert finding(found, "remote team").status == "ok"
-    assert "not asked (--offline): dead, team" in finding(examined(project, offline=True), "remotes").text
+    assert "not checked (--offline): dead, team" in finding(examined(project, offline=True), "remotes").text
 
 
 def test_a_misspelt_variable_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_misspelt_variable_is_told(project: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TRTBUILD_REVOKED_KEY", SECRET)
     monkeypatch.setenv("TRTBUILD_REMOTE_TEAM_TOKEN", SECRET)
     monkeypatch.setenv("TRTBUILD_REMOTE_OTHER_TOKEN", SECRET)
-    told = [each for each in examined(project) if "means nothing" in each.text]
+    told = [each for each in examined(project) if "no such variable" in each.text]
     assert [each.text.split()[0] for each in told] == ["TRTBUILD_REMOTE_OTHER_TOKEN", "TRTBUILD_REVOKED_KEY"]
     assert "TRTBUILD_REVOKED_KEYS" in str(told[1].fix)
     assert SECRET not in repr(told)
@@ -156,9 +156,9 @@ def test_keys_that_end_and_keys_that_are_revoked_are_told() -> None:
     assert found[0].text.startswith("6 trusted keys; reads ")
     assert [each.text.partition(", ")[0].partition(": ")[0] for each in found[1:]] == [
         f"key 'old' expired on {today - day}",
-        f"key 'soon' counts until {today + 30 * day}",
-        f"key 'last' counts until {today}",
-        "key 'stolen' is trusted and revoked",
+        f"key 'soon' expires on {today + 30 * day}",
+        f"key 'last' expires on {today}",
+        "key 'stolen' is both trusted and revoked",
     ]
     assert all(each.status == "warning" and each.fix for each in found[1:])
 

@@ -222,7 +222,7 @@ def test_works_in_inference_mode_too(compile_: Any, odd: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"target": "x"}, "is no target"),
+        ({"target": "x"}, "is not a target"),
         ({"speed": 3}, "no setting 'speed'"),
         ({"max_specializations": "x"}, "max_specializations is 'x'"),
     ],

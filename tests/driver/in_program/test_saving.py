@@ -69,7 +69,7 @@ def test_the_format_is_said_or_follows_from_the_name(made: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["model.ep", "model.ts", "model.pt"])
 def test_no_directory_has_the_name_of_a_file(made: Any, tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="ends as a file does") as caught:
+    with pytest.raises(UsageError, match="has the ending of a file") as caught:
         made.save(tmp_path / name)
     assert "model.pt2" in str(caught.value.hint)
     assert not (tmp_path / name).exists()
@@ -94,8 +94,8 @@ def test_rejects_what_cannot_be_written(made: Any, tmp_path: Path, options: dict
 
 
 def test_rejects_modules_of_others_and_files_in_the_way(made: Any, net: torch.nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a Net is nothing that trtbuild can save"):
+    with pytest.raises(UsageError, match="trtbuild cannot save a Net"):
         trtbuild.save(net, tmp_path / "place")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file, and a package is a directory"):
+    with pytest.raises(UsageError, match="is a file, but a package is a directory"):
         made.save(tmp_path / "file")

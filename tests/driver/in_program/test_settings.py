@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.driver.in_program.options import OPTIONS, options_of
 from trtbuild.driver.in_program.settings import ALIASES, NOT_NEEDED, builder_of, partition_of, precision_of
 from trtbuild.errors import UsageError
@@ -54,14 +55,14 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: precision_of("int8", None), "precision cannot be int8"),
         (lambda: precision_of(None, {torch.float16, torch.bfloat16}), "precision cannot be bfloat16 and float16"),
         (lambda: builder_of({"optimisation_level": 3}), "there is no setting 'optimisation_level'"),
-        (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT alone"),
+        (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT only"),
         (lambda: builder_of({"optimization_level": 9}), "optimization_level"),
         (lambda: partition_of([], 0, False, None), "min_block_size"),
         (lambda: options_of(target=89, device="cpu", reference=False), "reference=False leaves it out"),
-        (lambda: options_of(target="ada"), "'ada' is no target"),
+        (lambda: options_of(target="ada"), "'ada' is not a target"),
         (lambda: options_of(target={"sm": "89"}), "sm"),
-        (lambda: options_of(target=89, toolchain="trt"), "'trt' is no toolchain"),
-        (lambda: options_of(target=89, compatibility="all"), "'all' is no compatibility"),
+        (lambda: options_of(target=89, toolchain="trt"), "'trt' is not a toolchain"),
+        (lambda: options_of(target=89, compatibility="all"), "'all' is not a compatibility"),
     ],
 )
 def test_rejects_what_a_manifest_rejects(make: Any, says: str) -> None:
@@ -104,7 +105,7 @@ def test_the_target_is_the_gpu_that_was_found(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_device_that_is_none_is_refused_before_any_work() -> None:
     for device in ("cpu:3", "cuda:x", -1, "gpu"):
-        with pytest.raises(UsageError, match="is no device"):
+        with pytest.raises(UsageError, match="is not a device"):
             options_of(target=89, device=device)
 
 

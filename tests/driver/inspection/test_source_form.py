@@ -1,4 +1,4 @@
-"""What a package's model came as is told by its names."""
+"""The source form of a package's model is found by its names."""
 
 from __future__ import annotations
 

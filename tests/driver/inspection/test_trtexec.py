@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+import pytest
+
+from tests.core.builder_values import other_value
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
+from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection.trtexec import Command, command
 
@@ -103,8 +107,17 @@ def test_the_compatibility_policy_is_a_flag() -> None:
     assert not any("Compatibility" in argument for argument in of(target=TENSORRT, version="10.3.0").arguments)
 
 
-def test_every_setting_is_a_flag_or_said_to_have_none() -> None:
-    """A new builder setting has to be thought of here."""
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_an_argument_or_named_as_having_none(name: str) -> None:
+    plain = of(BuilderSettings(), TENSORRT, "10.8.0")
+    changed = of(replace(BuilderSettings(), **{name: other_value(name)}), TENSORRT, "10.8.0")
+    if SETTINGS[name].trtexec is None:
+        assert changed.differs == (*plain.differs, f"it has no flag for builder.{name}")
+    else:
+        assert changed.arguments != plain.arguments
+
+
+def test_the_arguments_of_settings() -> None:
     changed = BuilderSettings(
         optimization_level=5,
         workspace=(1 << 20) * 3,
@@ -128,13 +141,7 @@ def test_every_setting_is_a_flag_or_said_to_have_none() -> None:
         profiling_verbosity="none",
         tactic_sources=("cudnn",),
     )
-    default, target, version = asdict(BuilderSettings()), TENSORRT, "10.8.0"
-    plain = of(BuilderSettings(), target, version)
-    for name, value in asdict(changed).items():
-        assert value != default[name], f"{name} has to differ from its default here"
-        one = of(replace(BuilderSettings(), **{name: value}), target, version)
-        assert (one.arguments, one.differs) != (plain.arguments, plain.differs), name
-    found = of(changed, target, version)
+    found = of(changed, TENSORRT, "10.8.0")
     assert {"--memPoolSize=workspace:3M", "--tilingOptimizationLevel=2", "--noTF32", "--sparsity=enable"} <= set(
         found.arguments
     )

@@ -114,7 +114,7 @@ def test_a_frozen_build_makes_none(project: CommandLine) -> None:
     project("build")
     manifest.write_text(MANIFEST)
     document = project("build", "--frozen", expect=3)
-    assert "the .pt2 file of model 'net' was not written yet" in document["errors"][0]["text"]
+    assert "the .pt2 file of model 'net' has not been made yet" in document["errors"][0]["text"]
     project("build")
     assert (project.project / "dist/net.pt2").is_file()
 

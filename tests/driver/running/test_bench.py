@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.driver.conftest import Small
+from trtbuild.core.values.codec import encode
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.bench import bench
 from trtbuild.driver.workers.stopwatch import Budget
@@ -19,15 +20,15 @@ SHORT = Budget(0.0, 0.0)
 
 def test_every_profile_is_timed_at_min_opt_and_max_and_equal_shapes_once(small: Small) -> None:
     document = bench(Request(small.project), "ranker", device="cpu", budget=SHORT)
-    assert [(point["label"], point["dims"]) for point in document["points"]] == [
+    assert [(point.label, point.dims) for point in document.points] == [
         ("rows min; single min, opt, max", {"batch": 1}),
         ("rows opt", {"batch": 4}),
         ("rows max", {"batch": 16}),
     ]
-    assert [(run["runner"], run["point"]) for run in document["runs"]] == [("trtbuild", number) for number in range(3)]
-    assert all(run["count"] >= 10 for run in document["runs"])
-    assert document["reference"] and "no engine is timed" in document["warnings"][0]
-    json.dumps(document)
+    assert [(run.runner, run.point) for run in document.runs] == [("trtbuild", number) for number in range(3)]
+    assert all(run.count >= 10 for run in document.runs)
+    assert document.reference and "no engine is timed" in document.warnings[0]
+    json.dumps(encode(document))
 
 
 def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
@@ -55,28 +56,27 @@ def test_an_original_that_fails_at_a_shape_or_dies_is_dropped_from_there_on(
         (project / "nets.py").write_text(text)
         document = bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
         points = {
-            runner: [run["point"] for run in document["runs"] if run["runner"] == runner]
-            for runner in ("trtbuild", "eager")
+            runner: [run.point for run in document.runs if run.runner == runner] for runner in ("trtbuild", "eager")
         }
         assert points == {"trtbuild": [0, 1, 2], "eager": [0]}
-        assert [text for text in document["warnings"] if said in text and text.startswith("eager: ")]
+        assert [text for text in document.warnings if said in text and text.startswith("eager: ")]
 
 
 def test_given_shapes_and_one_profile(small: Small) -> None:
     document = bench(
         Request(small.project), "dist/ranker", shapes=["x=7x8"], profile="single", device="cpu", budget=SHORT
     )
-    assert [point["shapes"]["x"] for point in document["points"]] == [[1, 8], [7, 8]]
-    assert document["points"][1]["label"] == "given"
+    assert [point.shapes["x"] for point in document.points] == [(1, 8), (7, 8)]
+    assert document.points[1].label == "given"
 
 
 def test_the_original_is_timed_at_the_same_shapes_in_another_process(small: Small) -> None:
     document = bench(Request(small.project), "ranker", originals=["eager"], device="cpu", budget=SHORT)
-    eager = [run for run in document["runs"] if run["runner"] == "eager"]
-    assert [run["point"] for run in eager] == [0, 1, 2]
-    assert [run["runner"] for run in document["runs"]] == ["trtbuild"] * 3 + ["eager"] * 3
-    assert all(run["count"] == 10 and run["first_s"] > 0 for run in document["runs"])
-    assert document["versions"]["torch"]
+    eager = [run for run in document.runs if run.runner == "eager"]
+    assert [run.point for run in eager] == [0, 1, 2]
+    assert [run.runner for run in document.runs] == ["trtbuild"] * 3 + ["eager"] * 3
+    assert all(run.count == 10 and run.first_s > 0 for run in document.runs)
+    assert document.versions["torch"]
 
 
 def test_an_original_that_fails_is_said_and_the_package_is_timed(
@@ -87,8 +87,8 @@ def test_an_original_that_fails_is_said_and_the_package_is_timed(
     (project / "trtbuild.yaml").write_text((small.project / "trtbuild.yaml").read_text())
     (project / "nets.py").write_text("import torch\n\n\ndef build():\n    raise ValueError('broken on purpose')\n")
     document = bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
-    assert {run["runner"] for run in document["runs"]} == {"trtbuild"}
-    assert any("broken on purpose" in text or "fails" in text for text in document["warnings"])
+    assert {run.runner for run in document.runs} == {"trtbuild"}
+    assert any("broken on purpose" in text or "fails" in text for text in document.warnings)
 
 
 def test_the_original_of_a_package_from_elsewhere_is_nowhere(
@@ -107,7 +107,7 @@ def test_a_shape_out_of_every_profile_is_refused(small: Small) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "words"), [("7x8", "names no input"), ("z=7x8", "no input 'z'"), ("x=7*8", "'7.8' is no shape")]
+    ("shape", "words"), [("7x8", "names no input"), ("z=7x8", "no input 'z'"), ("x=7*8", "'7.8' is not a shape")]
 )
 def test_rejects_shapes(small: Small, shape: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from trtbuild.core.values.value_ranges import LIMITS, value_range
 from trtbuild.driver.running.device import put_on
+from trtbuild.driver.running.documents import TensorSummary
 from trtbuild.driver.running.host_tensors import HostTensor, made_up, read, write
 from trtbuild.driver.running.run import _summary
 from trtbuild.errors import UsageError
@@ -81,7 +82,7 @@ def test_made_up_values_follow_from_the_seed_and_are_legal_ids() -> None:
 
 def test_pickled_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(UsageError, match=r"is no whole \.npy file"):
+    with pytest.raises(UsageError, match=r"is not a valid \.npy file"):
         read(tmp_path / "x.npy")
 
 
@@ -107,7 +108,7 @@ def _with_header(text: str) -> bytes:
 def test_damaged_numpy_files_are_refused(name: str, data: bytes, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(UsageError, match=rf"is no whole \{path.suffix} file"):
+    with pytest.raises(UsageError, match=rf"is not a valid \{path.suffix} file"):
         read(path)
 
 
@@ -132,7 +133,7 @@ def test_damaged_numpy_files_are_refused(name: str, data: bytes, tmp_path: Path)
 def test_damaged_safetensors_files_are_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
-    with pytest.raises(UsageError, match=r"is no whole \.safetensors file"):
+    with pytest.raises(UsageError, match=r"is not a valid \.safetensors file"):
         read(path)
 
 
@@ -143,12 +144,12 @@ def test_numpy_files_have_no_bfloat16(tmp_path: Path) -> None:
 
 def test_values_in_short_are_of_what_is_finite() -> None:
     odd = np.array([1.0, np.nan, -np.inf, 3.0], dtype=np.float16)
-    assert _summary(HostTensor("float16", odd)) == {
-        "dtype": "float16", "shape": [4], "min": 1.0, "max": 3.0, "mean": 2.0, "nan": 1, "inf": 1,
-    }  # fmt: skip
-    scalar = _summary(HostTensor("bfloat16", np.array(0xC000, dtype=np.uint16)))
-    assert (scalar["min"], scalar["max"], scalar["shape"]) == (-2.0, -2.0, [])
-    assert _summary(HostTensor("bool", np.array([True, False])))["mean"] == 0.5
+    assert _summary("x", HostTensor("float16", odd)) == TensorSummary(
+        name="x", dtype="float16", shape=(4,), min=1.0, max=3.0, mean=2.0, nan=1, inf=1
+    )
+    scalar = _summary("x", HostTensor("bfloat16", np.array(0xC000, dtype=np.uint16)))
+    assert (scalar.min, scalar.max, scalar.shape) == (-2.0, -2.0, ())
+    assert _summary("x", HostTensor("bool", np.array([True, False]))).mean == 0.5
     largest = 2**63 - 1
-    assert _summary(HostTensor("int64", np.array([largest, 0])))["max"] == largest
-    assert _summary(HostTensor("float32", np.zeros((0, 2), np.float32)))["min"] is None
+    assert _summary("x", HostTensor("int64", np.array([largest, 0]))).max == largest
+    assert _summary("x", HostTensor("float32", np.zeros((0, 2), np.float32))).min is None

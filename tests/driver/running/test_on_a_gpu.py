@@ -38,9 +38,9 @@ def test_run_takes_host_values_to_the_gpu_and_back(project: Path) -> None:
         np.testing.assert_array_equal(found["last"], (x * 2 + 1) * 2 + 1)
         np.testing.assert_array_equal(found["middle"], x * 2 + 1)
         np.testing.assert_array_equal(found["same"], x)
-    assert (document["device"], document["target"], document["reference"]) == ("cuda:0", "hopper", False)
-    assert (document["profile"], document["dims"]) == ("small", {"batch": 3})
-    assert document["outputs"][0]["max"] == 47.0
+    assert (document.device, document.target, document.reference) == ("cuda:0", "hopper", False)
+    assert (document.profile, document.dims) == ("small", {"batch": 3})
+    assert document.outputs[0].max == 47.0
 
 
 def test_run_refuses_what_no_profile_takes(project: Path) -> None:
@@ -53,9 +53,9 @@ def test_bench_waits_for_the_gpu_after_every_call(project: Path, rig: Rig) -> No
     original = rig.memory.synchronize
     rig.memory.synchronize = lambda stream: (waits.append(stream), original(stream))  # type: ignore[method-assign]
     document = bench(Request(project), "rows", budget=Budget(0.0, 0.0))
-    assert not document["reference"] and document["warnings"] == []
-    assert [point["dims"]["batch"] for point in document["points"]] == [1, 2, 8, 16, 32]
-    assert len(waits) >= sum(timed["count"] for timed in document["runs"])
+    assert not document.reference and document.warnings == []
+    assert [point.dims["batch"] for point in document.points] == [1, 2, 8, 16, 32]
+    assert len(waits) >= sum(timed.count for timed in document.runs)
 
 
 def test_device_memory_is_what_the_engines_say(project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

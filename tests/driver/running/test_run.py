@@ -44,23 +44,23 @@ def test_outputs_are_those_of_the_module(small: Small, request_: Request, tmp_pa
         assert set(found.files) == {"scores", "best", "total"}
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-5)
-    assert (document["reference"], document["target"], document["device"]) == (True, None, "cpu")
-    assert (document["profile"], document["dims"]) == ("rows", {"batch": 3})
-    total = next(entry for entry in document["outputs"] if entry["name"] == "total")
-    assert (total["dtype"], total["shape"]) == ("float32", [])
-    assert total["min"] == total["max"] == pytest.approx(float(wanted["total"]), rel=1e-5)
+    assert (document.reference, document.target, document.device) == (True, None, "cpu")
+    assert (document.profile, document.dims) == ("rows", {"batch": 3})
+    total = next(entry for entry in document.outputs if entry.name == "total")
+    assert (total.dtype, total.shape) == ("float32", ())
+    assert total.min == total.max == pytest.approx(float(wanted["total"]), rel=1e-5)
 
 
 def test_inputs_that_nobody_gives_are_random_at_opt_and_equal_for_one_seed(request_: Request) -> None:
     one, two, other = (run(request_, "ranker", device="cpu", seed=seed) for seed in (0, 0, 1))
-    assert [entry["shape"] for entry in one["inputs"]] == [[4, 8], []]
-    assert one["outputs"] == two["outputs"] != other["outputs"]
+    assert [entry.shape for entry in one.inputs] == [(4, 8), ()]
+    assert one.outputs == two.outputs != other.outputs
 
 
 def test_a_profile_and_a_place_in_it_are_chosen(request_: Request) -> None:
     largest = run(request_, "ranker", device="cpu", profile="rows", which="max")
-    assert largest["inputs"][0]["shape"] == [16, 8]
-    assert run(request_, "ranker", device="cpu", profile="single")["profile"] == "single"
+    assert largest.inputs[0].shape == (16, 8)
+    assert run(request_, "ranker", device="cpu", profile="single").profile == "single"
 
 
 def test_a_package_is_named_by_its_directory_too(small: Small, request_: Request, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_package_is_named_by_its_directory_too(small: Small, request_: Request
     run(request_, "dist/ranker", inputs=["x=random:2x8"], device="cpu", output=str(out))
     assert load_file(out)["scores"].shape == (2, 4)
     served = small.project / "dist/repository/ranker/1/package"
-    assert run(request_, str(served), device="cpu")["model"] == "ranker"
+    assert run(request_, str(served), device="cpu").model == "ranker"
 
 
 def test_what_does_not_fit_is_refused_in_the_calls_own_words(request_: Request) -> None:
@@ -83,14 +83,14 @@ def test_what_does_not_fit_is_refused_in_the_calls_own_words(request_: Request) 
     [
         ({"inputs": ["y=random"]}, "no input 'y'"),
         ({"inputs": ["x=random", "x=random:2x8"]}, "gives 'x' twice"),
-        ({"inputs": ["x=random:2,8"]}, "'2,8' is no shape"),
+        ({"inputs": ["x=random:2,8"]}, "'2,8' is not a shape"),
         ({"inputs": ["x=gone.npy"]}, "gone.npy cannot be read: no such file"),
-        ({"inputs": ["x=gone.txt"]}, "is no file of tensors"),
-        ({"inputs": ["nets.py"]}, "is no file of tensors"),
+        ({"inputs": ["x=gone.txt"]}, "is not a file of tensors"),
+        ({"inputs": ["nets.py"]}, "is not a file of tensors"),
         ({"inputs": ["x="]}, "--input x= names no file"),
-        ({"inputs": ["x=gone.pt"]}, "is no file of tensors"),
+        ({"inputs": ["x=gone.pt"]}, "is not a file of tensors"),
         ({"profile": "row"}, "no profile is called 'row'"),
-        ({"output": "out.txt"}, "is no file of tensors"),
+        ({"output": "out.txt"}, "is not a file of tensors"),
         ({"output": "gone/out.npz"}, "cannot be written"),
         ({"output": "out.npy"}, "can hold one tensor, and there are 3"),
     ],
@@ -121,7 +121,7 @@ def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
 def test_an_output_that_numpy_has_no_type_for(small: Small, name: str) -> None:
     package = open_package(small.project / "dist/ranker")
     with OnDevice(package, device="cpu", target=None) as on_device:
-        with pytest.raises(UsageError, match=f"an output is {name}, a type that numpy does not have"):
+        with pytest.raises(UsageError, match=f"an output is {name}, a dtype that numpy does not have"):
             on_device.get(torch.ones(2).to(getattr(torch, name)))
         conjugate = torch.tensor([1 + 2j]).conj()
         assert on_device.get(conjugate).data.tolist() == [1 - 2j]

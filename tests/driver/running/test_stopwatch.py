@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from trtbuild.driver.workers.stopwatch import (
-    LEAST,
-    LEAST_WARMUP,
+    MIN_CALLS,
+    MIN_WARMUP_CALLS,
     TURNS,
     Budget,
     Dropped,
+    Latency,
     Timed,
     Turn,
     in_turns,
@@ -24,14 +25,14 @@ class FakeContender:
     """Writes down what it is asked; its calls take as long as it is told, or fail."""
 
     def __init__(self, told: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
-        self._told = told
+        self._timing = told
         self._name = name
         self._seconds = seconds
         self._fails = fails
         self.turns: list[Turn] = []
 
     def _tell(self, what: str) -> None:
-        self._told.append(f"{self._name} {what}")
+        self._timing.append(f"{self._name} {what}")
         if what == self._fails:
             raise Dropped(f"no {what}")
 
@@ -53,7 +54,7 @@ def test_what_is_compared_is_timed_in_turns_after_all_of_it_is_warm() -> None:
     ours, eager = FakeContender(told, "ours"), FakeContender(told, "eager", 0.5)
     found = in_turns({"ours": ours, "eager": eager}, Budget(0.5, 1.0))
     assert told == ["ours first", "ours warm up", "eager first", "eager warm up"] + ["ours turn", "eager turn"] * TURNS
-    assert found["ours"]["count"] == LEAST and found["eager"]["latency_ms"]["p50"] == 500.0  # type: ignore[index]
+    assert found["ours"].count == MIN_CALLS and found["eager"].latency_ms.p50 == 500.0  # type: ignore[union-attr]
     assert {turn.seconds for turn in ours.turns} == {1.0 / TURNS} and all(turn.warms for turn in ours.turns)
     assert not any(turn.warms for turn in eager.turns)  # a call is longer than a turn
 
@@ -61,7 +62,7 @@ def test_what_is_compared_is_timed_in_turns_after_all_of_it_is_warm() -> None:
 def test_a_slow_contender_gets_as_few_turns_as_can_be() -> None:
     told: list[str] = []
     found = in_turns({"ours": FakeContender(told, "ours"), "slow": FakeContender(told, "slow", 60.0)}, Budget(0.5, 1.0))
-    assert found["slow"]["count"] == 2 and "slow warm up" not in told  # type: ignore[index]
+    assert found["slow"].count == 2 and "slow warm up" not in told  # type: ignore[union-attr]
     assert told.count("ours turn") == TURNS
 
 
@@ -70,7 +71,7 @@ def test_what_fails_is_dropped_and_the_others_go_on(fails: str) -> None:
     told: list[str] = []
     found = in_turns({"eager": FakeContender(told, "eager", fails=fails), "ours": FakeContender(told, "ours")}, SHORT)
     assert isinstance(found["eager"], Dropped) and str(found["eager"]) == f"no {fails}"
-    assert found["ours"]["count"] == LEAST  # type: ignore[index]
+    assert found["ours"].count == MIN_CALLS  # type: ignore[union-attr]
     assert told.count("eager turn") == (fails == "turn")
 
 
@@ -84,8 +85,8 @@ def test_every_call_is_waited_for_after_it_was_made() -> None:
     told: list[str] = []
     timed = Timed(lambda: told.append("call"), lambda: told.append("wait"))
     found = in_turns({"one": timed}, SHORT)["one"]
-    assert found["count"] == LEAST  # type: ignore[index]
-    assert told == ["call", "wait"] * (LEAST + LEAST_WARMUP)
+    assert found.count == MIN_CALLS  # type: ignore[union-attr]
+    assert told == ["call", "wait"] * (MIN_CALLS + MIN_WARMUP_CALLS)
 
 
 @pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 5), (90, 9), (99, 10), (100, 10)])
@@ -94,8 +95,8 @@ def test_percentiles_by_nearest_rank(percent: float, value: float) -> None:
 
 
 def test_a_single_value_is_every_percentile() -> None:
-    assert set(summary([0.002]).values()) == {2.0}
+    assert set(vars(summary([0.002])).values()) == {2.0}
 
 
 def test_milliseconds() -> None:
-    assert summary([0.003, 0.001]) == {"min": 1.0, "p50": 1.0, "p90": 3.0, "p99": 3.0, "max": 3.0, "mean": 2.0}
+    assert summary([0.003, 0.001]) == Latency(min=1.0, p50=1.0, p90=3.0, p99=3.0, max=3.0, mean=2.0)

@@ -72,7 +72,7 @@ def test_halves_of_the_module_itself_are_measured_as_halves(trtbuild: CommandLin
     found = {part["partition"]: (part["precision"], part["tolerance"]) for part in cut["partitions"]}
     assert found["first"] == ("float32", 1e-5) and found["second"] == ("float16", 5e-3)
     assert cut["whole"]["tolerance"] == cut["lowered"]["tolerance"] == cut["tolerance"] == 5e-3
-    (entry,) = provenance.of(*_written(trtbuild, "half")).verified
+    (entry,) = provenance.parse(*_written(trtbuild, "half")).verified
     assert [part["tolerance"] for part in entry["partitions"]] == [part["tolerance"] for part in cut["partitions"]]
     own = only(trtbuild("verify", "half", "--tolerance", "0.25"))
     assert {own["tolerance"], *(part["tolerance"] for part in own["partitions"])} == {0.25}
@@ -88,7 +88,7 @@ def test_provenance_is_of_the_package_in_place_and_of_no_other(trtbuild: Command
     place, digest = package(trtbuild)
     trtbuild("verify", "net")
     written, stamp = place.read_bytes(), place.stat().st_mtime_ns
-    found = provenance.of(written, digest)
+    found = provenance.parse(written, digest)
     (entry,) = found.verified
     assert found.void is None and entry["status"] == "right" and entry["finished"] and entry["builder"]
     assert trtbuild_package.load(place.parent, device="cpu").provenance == found
@@ -101,11 +101,11 @@ def test_provenance_is_of_the_package_in_place_and_of_no_other(trtbuild: Command
     manifest = trtbuild.project / "trtbuild.yaml"
     manifest.write_text(MANIFEST.replace("max: [8, 16]", "max: [9, 16]"))
     trtbuild("build", "net")
-    void = provenance.of(place.read_bytes(), package(trtbuild)[1])
+    void = provenance.parse(place.read_bytes(), package(trtbuild)[1])
     assert not void.verified and "another package" in str(void.void)
     assert trtbuild_package.load(place.parent, device="cpu").provenance == void
     trtbuild("verify", "net")
-    assert provenance.of(place.read_bytes(), package(trtbuild)[1]).verified
+    assert provenance.parse(place.read_bytes(), package(trtbuild)[1]).verified
 
 
 def flip_add(graph: onnx.GraphProto) -> None:
@@ -221,12 +221,12 @@ def test_replay_takes_what_a_profile_takes(trtbuild: CommandLine, tmp_path: Path
     found = only(trtbuild("verify", "net", "--replay", worst))
     assert (found["status"], len(found["points"])) == ("right", 1)
     assert "is for one model" in trtbuild.run("verify", "--replay", worst).stderr
-    assert "no file of inputs" in trtbuild.run("verify", "net", "--replay", "net.py").stderr
+    assert "not a valid file of inputs" in trtbuild.run("verify", "net", "--replay", "net.py").stderr
     assert "cannot be read" in trtbuild.run("verify", "net", "--replay", "nowhere").stderr
     inputs.write(tmp_path / "nine.safetensors", {"x": torch.zeros(9, 16)}, {})
     inputs.write(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
     inputs.write(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
-    for name, said in (("nine", "no profile"), ("odd", "does not take"), ("y", "has no input 'x'")):
+    for name, said in (("nine", "no profile"), ("odd", "does not accept"), ("y", "has no input 'x'")):
         done = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
         assert done.returncode == 2 and said in done.stderr, done.stderr
 
@@ -260,7 +260,7 @@ def test_engines_are_compared_where_a_gpu_fits(
     )
     assert engine["machine"]["device"] == "FakeGPU" and model["not_run"] == []
     place, digest = package(trtbuild)
-    assert [entry["by"] for entry in provenance.of(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
+    assert [entry["by"] for entry in provenance.parse(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
     again = verify_here(trtbuild, monkeypatch)
     assert [cut["verdict"] for cut in again["models"][0]["cuts"]] == ["hit", "hit"]  # these very plans, on this GPU

@@ -100,7 +100,7 @@ def test_sizes_that_torch_says_wrongly_are_refused_with_the_operator() -> None:
 
 
 def test_a_decomposition_with_a_side_effect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trtbuild.stages.program.translations._WHOLE", frozenset())
+    monkeypatch.setattr("trtbuild.stages.program.translations._NEVER_DECOMPOSED", frozenset())
     decomposition_table.cache_clear()
     try:
         with pytest.raises(ConversionRefused, match=r"has a side effect: aten\._linalg_check_errors\.default"):

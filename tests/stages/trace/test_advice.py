@@ -41,7 +41,7 @@ def test_no_advice_where_the_error_says_it_all(error: BaseException) -> None:
 def test_a_module_beside_the_failing_file_is_not_to_be_installed(tmp_path: Path) -> None:
     (tmp_path / "helper.py").touch()
     error = ModuleNotFoundError("No module named 'helper'", name="helper")
-    assert "lies beside that file" in (advice(error, str(tmp_path / "net.py")) or "")
+    assert "is in that file's folder" in (advice(error, str(tmp_path / "net.py")) or "")
     assert "pip install helper" in (advice(error, str(tmp_path / "other/net.py")) or "")
 
 

@@ -1,4 +1,4 @@
-"""A look aside leaves nothing here, and its end is no error."""
+"""A function in a forked copy changes nothing here, and its end is not an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from trtbuild.stages.trace.proof.background import Aside
+from trtbuild.stages.trace.proof.background import ForkedCall
 
 
 def test_the_answer_comes_from_another_process_and_nothing_stays_here() -> None:
@@ -17,8 +17,8 @@ def test_the_answer_comes_from_another_process_and_nothing_stays_here() -> None:
         left.append(1)
         return os.getpid()
 
-    with Aside(look) as aside:
-        assert aside.answer() not in (None, os.getpid())
+    with ForkedCall(look) as call:
+        assert call.answer() not in (None, os.getpid())
     assert left == []
 
 
@@ -31,15 +31,15 @@ def test_what_dies_raises_or_hangs_has_no_answer() -> None:
         raise ValueError("no")
 
     for look in (dies, fails):
-        with Aside(look) as aside:
-            assert aside.answer() is None
-    with Aside(lambda: time.sleep(60), patience_s=0.2) as aside:
-        assert aside.answer() is None
+        with ForkedCall(look) as call:
+            assert call.answer() is None
+    with ForkedCall(lambda: time.sleep(60), patience_s=0.2) as call:
+        assert call.answer() is None
 
 
 def test_it_is_ended_with_the_block() -> None:
-    with Aside(lambda: time.sleep(60)) as aside:
-        child = aside._child
+    with ForkedCall(lambda: time.sleep(60)) as call:
+        child = call._child
     assert child is not None
     try:
         os.kill(child, 0)

@@ -15,11 +15,14 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from trtbuild.core.model.spec import Input, NamedDim, Source
+from trtbuild.driver.workers.graph_steps import makers
 from trtbuild.errors import SourceError
 from trtbuild.stages.convert.weights import materialize
-from trtbuild.stages.graphs.onnx_model import blob, for_opset, graph_text, node_names, types
-from trtbuild.stages.trace.sources.graph_forms import Given
-from trtbuild.stages.trace.sources.onnx_source import read_onnx
+from trtbuild.stages.graphs.onnx_model import for_opset, graph_text, node_names, types
+from trtbuild.stages.trace.sources.onnx_source import OnnxSource
+from trtbuild.stages.trace.sources.source_graph import SourceGraph
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
 
 from .conftest import make_job
 
@@ -52,13 +55,14 @@ def model(**changes: Any) -> onnx.ModelProto:
     return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
 
 
-def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPES, **job: Any) -> Given:
+def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPES, **job: Any) -> SourceGraph:
     if proto is not None:
         onnx.save(proto, folder / "net.onnx")
-    return read_onnx(make_job(shapes, source=Source("onnx", "net.onnx"), **job), folder, blob)
+    made = make_job(shapes, source=Source("onnx", "net.onnx"), **job)
+    return OnnxSource(made, folder, Frames(Places(), folder), makers()).read()
 
 
-def run(given: Given, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run(given: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The canonical model by onnxruntime, with its weights."""
     whole, _ = for_opset(given.blob, 20)
     session = onnxruntime.InferenceSession(
@@ -225,7 +229,7 @@ def strange() -> onnx.ModelProto:
         (
             lambda: model(nodes=[h.make_node("Reul", ["x"], ["y"])], initializers=[]),
             SHAPES,
-            "is no valid ONNX model",
+            "is not a valid ONNX model",
             3,
         ),
         (
@@ -252,11 +256,11 @@ def test_rejects_another_dtype_and_says_what_to_write(tmp_path: Path) -> None:
 
 def test_rejects_a_file_that_is_no_onnx_and_data_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_text("this is no protobuf")
-    with pytest.raises(SourceError, match=r"is no (valid )?ONNX model"):
+    with pytest.raises(SourceError, match=r"is not an? (valid )?ONNX model"):
         read(tmp_path)
     onnx.save(model(), tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
     (tmp_path / "net.data").unlink()
-    with pytest.raises(SourceError, match=r"keeps the data of 'w' in 'net.data', which is not beside it"):
+    with pytest.raises(SourceError, match=r"keeps the data of 'w' in 'net.data', which is not in its folder"):
         read(tmp_path)
 
 

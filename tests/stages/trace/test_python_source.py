@@ -11,7 +11,7 @@ from torch import nn
 
 from trtbuild.core.model.spec import Source
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.sources.python_source import load_python
+from trtbuild.stages.trace.sources.python_source import PythonSource
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
@@ -47,7 +47,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..
     def refused(target: str, **kwargs: Any) -> SourceError:
         job = job_of({"x": (4, 4)}, source=Source("python", target, kwargs))
         with pytest.raises(SourceError) as caught:
-            load_python(job, tmp_path, Frames(Places(), tmp_path))
+            PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read()
         return caught.value
 
     return refused
@@ -59,7 +59,13 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..
         ("wrong_souce:build", {}, "no module 'wrong_souce'", "did you mean 'wrong_source'?", MANIFEST),
         ("wrong_source.py:build", {}, "no module 'wrong_source.py'", 'write "wrong_source:build"', MANIFEST),
         ("wrong_source:biuld", {}, "has no 'biuld'", "did you mean 'build'? it has: anything, build, pair", MANIFEST),
-        ("wrong_source:build.make", {}, "has no 'build.make'", "has no function or class of its own", MANIFEST),
+        (
+            "wrong_source:build.make",
+            {},
+            "has no 'build.make'",
+            "has no function or class that is defined there",
+            MANIFEST,
+        ),
         ("wrong_source:build", {}, "needs a value for 'depth'", "kwargs: {depth: …}", MANIFEST),
         ("wrong_source:build", {"dept": 1}, "takes no argument 'dept'", "did you mean 'depth'?", MANIFEST),
         ("wrong_source:pair", {}, "returned a value of type tuple", "return the module alone", ("wrong_source.py", 13)),
@@ -79,4 +85,4 @@ def test_a_callable_that_takes_anything_is_called(
     refused: Callable[..., SourceError], tmp_path: Path, job_of: Callable[..., Any]
 ) -> None:
     job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything", {"depth": 1}))
-    assert isinstance(load_python(job, tmp_path, Frames(Places(), tmp_path)), nn.Linear)
+    assert isinstance(PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read(), nn.Linear)

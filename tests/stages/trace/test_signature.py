@@ -58,4 +58,4 @@ def test_more_inputs_than_forward_takes(job_of: Callable[..., Any]) -> None:
 
 def test_an_input_that_is_passed_twice(job_of: Callable[..., Any]) -> None:
     error = refused(job_of, Input("first"), Input("second"), Input("mask", keyword=True))
-    assert error.text.startswith("'mask' is passed by its name, and by position too")
+    assert error.text.startswith("'mask' is passed by name and also by position")

@@ -14,7 +14,7 @@ from trtbuild.core.model.spec import Input, Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.run import Traced, trace_module
-from trtbuild.stages.trace.sources.loading import load
+from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
@@ -58,7 +58,7 @@ def traced(folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | No
     job = make_job(shapes, inputs=inputs, source=Source("torchscript", "net.ts"))
     frames = Frames(Places(), folder)
     with torch.no_grad():
-        module = load(job, folder, frames)
+        module = read(job, folder, frames)
         return module, trace_module(module, job, frames)
 
 

@@ -44,7 +44,7 @@ def test_numbers(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None
         (tensor(INF), tensor(-INF), "infinite"),
         (tensor(1, 2, 3, dtype=torch.int32), tensor(1, 2, 4, dtype=torch.int32), "1 of 3 values differ"),
         (torch.tensor([True]), torch.tensor([False]), "differ"),
-        (tensor(1e-9), tensor(0.0), "where all is zero"),
+        (tensor(1e-9), tensor(0.0), "where all values should be zero"),
     ],
 )
 def test_what_cannot_be_compared_is_infinitely_far(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:

@@ -77,7 +77,7 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UsageError, match="no input 'y'"):
         inputs.read(path, [("y", "float32")])
-    with pytest.raises(UsageError, match=r"torch\.bfloat16, and the model takes float32"):
+    with pytest.raises(UsageError, match=r"torch\.bfloat16, but the model takes float32"):
         inputs.read(path, [("x", "float32")])
 
 
@@ -86,5 +86,5 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
 )
 def test_anything_else_is_no_file_of_inputs(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(data)
-    with pytest.raises(UsageError, match="is no file of inputs"):
+    with pytest.raises(UsageError, match="is not a file of inputs"):
         inputs.read(tmp_path / "bad", [("x", "float32")])

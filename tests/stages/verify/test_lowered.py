@@ -54,7 +54,7 @@ def test_what_half_precision_cannot_hold_is_the_model_s() -> None:
 
 def test_a_type_that_torch_says_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of the sign bit, where it was decomposed."""
-    monkeypatch.setattr("trtbuild.stages.program.translations._WHOLE", frozenset())
+    monkeypatch.setattr("trtbuild.stages.program.translations._NEVER_DECOMPOSED", frozenset())
     from trtbuild.stages.program.translations import decomposition_table
 
     decomposition_table.cache_clear()

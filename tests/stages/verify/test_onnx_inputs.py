@@ -51,5 +51,5 @@ def test_a_table_of_unknown_size_may_be_small_and_other_uses_say_nothing() -> No
 
 
 def test_what_is_no_onnx_model_is_said() -> None:
-    with pytest.raises(SourceError, match="neither a program of PyTorch's nor an ONNX model"):
+    with pytest.raises(SourceError, match="neither a PyTorch program nor an ONNX model"):
         onnx_integer_ends(b"no model", 1)

@@ -269,4 +269,4 @@ def test_a_wrong_index_that_the_next_partition_cannot_take_makes_the_whole_wrong
     assert right["whole"]["status"] == "right" and right["whole"]["error"] == 0.0
     wrong = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value + 100))
     assert wrong["partitions"][0]["status"] == wrong["whole"]["status"] == "wrong"
-    assert "partition rows fails on what those before it have given: IndexError" in wrong["whole"]["text"]
+    assert "partition rows fails on the results of earlier partitions: IndexError" in wrong["whole"]["text"]

@@ -6,9 +6,10 @@ import threading
 
 from trtbuild.errors import RemoteLied
 from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports.transport import Transport
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
     """See `transport.Transport`."""
 
     decides = True
@@ -41,6 +42,3 @@ class MemoryTransport:
             self.entries[kind, name] = bytes(data)
             self.calls.append(("put", kind, name, len(data)))
             return True
-
-    def close(self) -> None:
-        return

@@ -356,9 +356,9 @@ def test_a_directory_that_a_writer_had_not_finished_making_goes(root: Path, put:
 
 def test_a_directory_that_is_no_cache_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"x")
-    with pytest.raises(StoreUnavailable, match="no cache"):
+    with pytest.raises(StoreUnavailable, match="not a cache"):
         collect_directory(str(tmp_path), max_size=0)
-    with pytest.raises(StoreUnavailable, match="no cache"):
+    with pytest.raises(StoreUnavailable, match="not a cache"):
         collect_directory(str(tmp_path / "absent"), max_size=0)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 

@@ -482,5 +482,5 @@ def test_http_to_a_port_of_tls(certificate: Path) -> None:
 
 
 def test_what_can_be_no_host_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="is no name of a host"):
+    with pytest.raises(ConfigurationError, match="is not a name of a host"):
         HttpTransport(RemoteSettings("team", "http://ü..example/cache"), {})

@@ -312,10 +312,10 @@ def test_without_obstore_the_command_is_said() -> None:
 import sys
 sys.modules["obstore"] = sys.modules["obstore.store"] = None
 from trtbuild.errors import ConfigurationError
-from trtbuild.store.transports.objects import ObjectTransport
+from trtbuild.store.transports.kinds import open_transport
 from trtbuild.store.transports.settings import RemoteSettings
 try:
-    ObjectTransport(RemoteSettings("team", "s3://cache"))
+    open_transport(RemoteSettings("team", "s3://cache"))
 except ConfigurationError as error:
     print(error.hint)
 """

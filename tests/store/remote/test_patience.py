@@ -11,11 +11,13 @@ import pytest
 
 from tests.store.remote.hostile import Server, Talk
 from tests.store.remote.memory_transport import MemoryTransport
+from trtbuild.core.values.codec import encode
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.patience import Patient
 from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.transports.transport import Transport
 
 NAME = "ab" * 32
 LIMIT = 1 << 20
@@ -25,7 +27,7 @@ DEAD = RemoteDown("nothing came for 4 s")
 Step = RemoteFault | bytes | None
 
 
-class Scripted:
+class Scripted(Transport):
     """A transport that does what a list says, then answers that nothing is there; each call takes `takes_s`."""
 
     place = "scripted://"
@@ -254,7 +256,7 @@ def test_what_is_counted() -> None:
     for _ in range(2):
         with pytest.raises(RemoteLied):
             get(team)
-    report = team.report().to_json()
+    report = encode(team.report())
     assert report == {
         "requests": 6,
         "bytes_down": 8,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -157,7 +156,7 @@ def test_many_entries_that_each_come_in_time_are_too_much_together() -> None:
     assert script.now == 28.0, "20 s beyond half a second for each of 14"
     report = team.report()
     assert report.failures == 1
-    assert "builds waited 21 s for its entries" in json.dumps(report.to_json())
+    assert "builds waited 21 s for its entries" in str(report.warnings)
     assert script.closed == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.store.remote.memory_transport import MemoryTransport
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.core.recipes.trust import Everyone, Trust, domain_key
+from trtbuild.core.recipes.trust import Trust, TrustAll, domain_key
 from trtbuild.errors import RecordUntrusted
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.layout import Kind
@@ -71,7 +71,7 @@ def found(store: LayeredStore, key: str) -> str | None:
 def test_a_signed_record_is_found_by_whoever_trusts_its_key(open_as: Callable[..., LayeredStore], build: Build) -> None:
     key = build(open_as(signs(CI)), "ci").recipe.key
     assert found(open_as(reads(CI)), key) == "ci"
-    assert found(open_as(Everyone()), key) == "ci"
+    assert found(open_as(TrustAll()), key) == "ci"
     with pytest.raises(RecordUntrusted, match="in team does not count: signed by a key that is not trusted"):
         open_as(reads(PULL)).get_record(key)
 
@@ -90,7 +90,7 @@ def test_a_pull_request_is_not_in_a_release_s_way(
     release = open_as(signs(CI))
     with pytest.raises(RecordUntrusted):
         release.get_record(key)
-    assert release.reports()[0]["untrusted"] == 1
+    assert release.reports()[0].untrusted == 1
     theirs = team.entries["ac", key]
     build(release, "release")
     assert team.entries["ac", key] == theirs, "entries are write-once"
@@ -110,7 +110,7 @@ def test_domains_of_one_key_are_apart_where_only_some_are_read(
 def test_an_unsigned_record_does_not_count_and_is_not_in_the_way(
     open_as: Callable[..., LayeredStore], build: Build
 ) -> None:
-    key = build(open_as(Everyone()), "anyone").recipe.key
+    key = build(open_as(TrustAll()), "anyone").recipe.key
     ci = open_as(signs(CI))
     with pytest.raises(RecordUntrusted, match="not signed"):
         ci.get_record(key)
@@ -125,7 +125,7 @@ def test_why_a_domains_own_record_does_not_count_is_told_rather_than_what_is_in_
     def opened(trust: Trust) -> LayeredStore:
         return open_as(trust) if where == "remote" else LayeredStore(LocalStore(tmp_path / "one", trust))
 
-    key = build(opened(Everyone()), "anyone").recipe.key
+    key = build(opened(TrustAll()), "anyone").recipe.key
     build(opened(signs(CI)), "ci")
     with pytest.raises(RecordUntrusted, match="key 'ci' is revoked"):
         opened(Keyring([CI.trusted], revoked=[CI.public_key])).get_record(key)
@@ -206,5 +206,5 @@ def test_garbage_under_a_key_keeps_nobody_from_sharing(
     place.entries["ac", record.recipe.key] = garbage or gone
     ci.put_record(record)
     ci.finish()
-    assert ci.reports()[0]["records_sent"] == 1
+    assert ci.reports()[0].records_sent == 1
     assert found(reader, record.recipe.key) == "ci"

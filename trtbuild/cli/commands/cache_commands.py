@@ -1,4 +1,4 @@
-"""``trtbuild cache``: what there is, whether it is sound, collecting what is not used, and moving it elsewhere."""
+"""``trtbuild cache``: size, check, garbage collection, and transfer of the cache."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Flags = dict[str, Any]
 def cache(flags: Flags) -> None:
     """Show, check, shrink and share the cache.
 
-    It is cache/ of the project, or what $TRTBUILD_CACHE_DIR names; remotes are those of the configuration.
+    The cache is the directory cache/ of the project, or $TRTBUILD_CACHE_DIR. The remotes are in the configuration.
     """
 
 
 @cache.command("stats")
 @common
 def stats(flags: Flags) -> int:
-    """Show the size of the cache by stage, and what chunking saves."""
+    """Show the size by stage, and the space that chunking saves."""
     from trtbuild.driver.cache import housekeeping
 
     show.document(flags, housekeeping.stats(request(flags)), caches.stats)
@@ -37,15 +37,16 @@ def stats(flags: Flags) -> int:
 
 @cache.command(
     "verify",
-    epilog=examples("trtbuild cache verify", "trtbuild cache verify --rebuild 10%     # does it hold what it says?"),
+    epilog=examples("trtbuild cache verify", "trtbuild cache verify --rebuild 10%     # are the engines correct?"),
 )
 @click.option("--rebuild", metavar="N%", help="Build this share of the project's engines again, and compare the bytes.")
-@click.option("--seed", type=int, metavar="NUMBER", help="With --rebuild: take the same sample as another time.")
+@click.option("--seed", type=int, metavar="NUMBER", help="With --rebuild: the seed of the sample, to repeat it.")
 @common
 def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     """Check every entry, and move damaged ones to quarantine.
 
-    With --rebuild, engines whose toolchain gives the same bytes every time are built again, apart from the cache.
+    With --rebuild, a sample of the engines is built again outside the cache. Engines are skipped if their toolchain does
+    not produce the same bytes each time.
     """
     from trtbuild.cli.screens import rebuilds
     from trtbuild.driver.cache import housekeeping, rebuilding
@@ -56,21 +57,28 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
         with show.watching(flags) as watcher:
             document = rebuilding.compared(document, request(flags), share, seed, watcher)
     show.document(
-        flags, document, lambda found: caches.verified(found) + (rebuilds.compared(found) if "rebuilt" in found else [])
+        flags,
+        document,
+        lambda found: caches.verified(found) + (rebuilds.compared(found.rebuilt) if found.rebuilt else []),
     )
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1
 
 
 @cache.command(
     "gc",
     epilog=examples("trtbuild cache gc --max-size 50GiB", "trtbuild cache gc --dir /srv/trtbuild --max-age 30d"),
 )
-@click.option("--max-size", metavar="SIZE", help="Keep at most this much, such as 50GiB. Default: what is configured.")
-@click.option("--max-age", metavar="AGE", help="Remove what was not used for this long, such as 30d or 12h.")
-@click.option("--dir", "root", metavar="DIR", help="Collect this directory: a shared one, or that of an nginx.")
-@click.option("--grace", metavar="AGE", help="With --dir: leave alone what is younger. Default and advice: 1h.")
-@click.option("--lock", "locks", multiple=True, metavar="FILE", help="Keep what this lock file names, too.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--max-size", metavar="SIZE", help="Keep at most this size, such as 50GiB. Default: the configured size.")
+@click.option("--max-age", metavar="AGE", help="Remove entries that were not used for this time, such as 30d or 12h.")
+@click.option(
+    "--dir",
+    "root",
+    metavar="DIR",
+    help="Collect this directory: a shared one, or that of an nginx cache.",
+)
+@click.option("--grace", metavar="AGE", help="With --dir: keep all younger files. The default, 1h, is recommended.")
+@click.option("--lock", "locks", multiple=True, metavar="FILE", help="Also keep the entries that this lock file names.")
+@click.option("--dry-run", is_flag=True, help="Remove nothing; only show what would be removed.")
 @common
 def gc(
     max_size: str | None,
@@ -83,10 +91,11 @@ def gc(
 ) -> int:
     """Remove the least recently used entries.
 
-    Never what a running build uses, nor what trtbuild.lock names. Without a size and an age only what nothing needs.
+    Entries that a running build uses or that trtbuild.lock names are kept. Without a size and an age, only unreferenced
+    files are removed.
 
-    A shared directory (--dir) is collected in steps: files that no record names are removed by the third collection
-    that finds them so. Run it every hour or day, on the machine that has the disk.
+    In a shared directory (--dir), a file is removed by the third collection that finds no record for it. Run the command
+    every hour or every day, on the machine that has the disk.
     """
     from trtbuild.driver.cache import housekeeping
 
@@ -99,57 +108,58 @@ def gc(
 
 @cache.command("keygen")
 @click.option("--name", default="ci", show_default=True, metavar="NAME", help="The name of the key.")
-@click.option("--out", metavar="FILE", help="Where the private key goes. Default: beside the configuration file.")
+@click.option("--out", metavar="FILE", help="The file of the private key. Default: beside the configuration file.")
 @common
 def keygen(name: str, out: str | None, flags: Flags) -> int:
     """Make a key pair that signs build results.
 
-    The private key goes to a file of its own, which is never replaced. What is printed is for those who trust it.
+    The private key is written to a new file; an existing file is never replaced. The public key is printed, for the
+    machines that trust these results.
     """
     import os
 
-    from trtbuild.driver.cache import keygen as making
+    from trtbuild.driver.cache import keygen as key_making
 
-    show.document(flags, making.keygen(name, out, os.environ), caches.key_made)
+    show.document(flags, key_making.keygen(name, out, os.environ), caches.key_made)
     return 0
 
 
 @cache.command("push", epilog=examples("trtbuild cache push", "trtbuild cache push vit --target ada --remote team"))
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@click.option("--remote", metavar="NAME", help="Only to this remote. Default: all that may be written.")
+@click.option("--remote", metavar="NAME", help="Send to this remote only. Default: all writable remotes.")
 @common
 def push(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
-    """Send the records of MODELS to the remotes.
+    """Send the records of MODELS, or of all models, to the remotes.
 
-    They are all that a build goes by; without MODELS, those of all models. Only what is not there yet is moved. Exits
-    with status 1 if something could not be sent, or is not built.
+    Sends every record that a build of these models uses. Records that a remote already has are not sent again. Exits
+    with status 1 if a record could not be sent or is not built.
     """
     from trtbuild.cli.screens import transfers
     from trtbuild.driver.cache import transfer
 
-    with transfers.progress(flags) as told:
-        document = transfer.push(request(flags, models), remote, told)
+    with transfers.progress(flags) as report_progress:
+        document = transfer.push(request(flags, models), remote, report_progress)
     show.document(flags, document, transfers.pushed)
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1
 
 
 @cache.command("pull", epilog=examples("trtbuild cache pull", "trtbuild cache pull vit --target ada --remote team"))
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@click.option("--remote", metavar="NAME", help="Only from this remote. Default: all that may be read.")
+@click.option("--remote", metavar="NAME", help="Read from this remote only. Default: all readable remotes.")
 @common
 def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
-    """Bring the records of MODELS from the remotes.
+    """Fetch the records of MODELS, or of all models, from the remotes.
 
-    They are all that a build goes by; without MODELS, those of all models. Nothing is built, and neither torch nor
-    TensorRT is needed. Exits with status 1, and the list, if there is something that no remote has.
+    Fetches every record that a build of these models uses. Nothing is built, and neither torch nor TensorRT is needed.
+    Exits with status 1 and a list if no remote has some of the records.
     """
     from trtbuild.cli.screens import transfers
     from trtbuild.driver.cache import transfer
 
-    with transfers.progress(flags) as told:
-        document = transfer.pull(request(flags, models), remote, told)
+    with transfers.progress(flags) as report_progress:
+        document = transfer.pull(request(flags, models), remote, report_progress)
     show.document(flags, document, transfers.pulled)
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1
 
 
 @cache.command(
@@ -158,22 +168,31 @@ def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 )
 @click.argument("file", shell_complete=completing.file)
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@click.option("--all", "everything", is_flag=True, help="Export the whole local cache, whatever the manifests say.")
+@click.option(
+    "--all",
+    "export_all",
+    is_flag=True,
+    help="Export the whole local cache.",
+)
 @common
-def export(file: str, models: tuple[str, ...], everything: bool, flags: Flags) -> int:
-    """Write the records of MODELS to one FILE.
+def export(file: str, models: tuple[str, ...], export_all: bool, flags: Flags) -> int:
+    """Write the records of MODELS, or of all models, to one FILE.
 
-    They are all that a build goes by; without MODELS, those of all models. It is for machines with no network: there,
-    trtbuild cache import, and a build runs nothing.
+    The file has every record that a build of these models uses. It is for machines without a network: after
+    trtbuild cache import on such a machine, a build has nothing to run.
     """
     from trtbuild.cli.screens import transfers
     from trtbuild.driver.cache import bundles
 
-    if everything and (models or flags.get("targets")):
+    if export_all and (models or flags.get("targets")):
         raise UsageError("--all is the whole cache", hint="leave out --all, or the models and targets")
-    asked, path = request(flags, models), Path(file)
-    with transfers.progress(flags) as told:
-        document = bundles.export_all(asked, path, told) if everything else bundles.export_models(asked, path, told)
+    requested, path = request(flags, models), Path(file)
+    with transfers.progress(flags) as report_progress:
+        document = (
+            bundles.export_all(requested, path, report_progress)
+            if export_all
+            else bundles.export_models(requested, path, report_progress)
+        )
     show.document(flags, document, transfers.exported)
     return 0
 
@@ -184,12 +203,12 @@ def export(file: str, models: tuple[str, ...], everything: bool, flags: Flags) -
 def import_(file: str, flags: Flags) -> int:
     """Import a FILE that trtbuild cache export wrote.
 
-    All of it is checked before any of it is used. Exits with status 1 if some of it is not trusted here.
+    The whole file is checked before a part of it is used. Exits with status 1 if some records are not trusted here.
     """
     from trtbuild.cli.screens import transfers
     from trtbuild.driver.cache import bundles
 
-    with transfers.progress(flags) as told:
-        document = bundles.import_bundle(request(flags), Path(file), told)
+    with transfers.progress(flags) as report_progress:
+        document = bundles.import_bundle(request(flags), Path(file), report_progress)
     show.document(flags, document, transfers.imported)
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1

@@ -1,11 +1,11 @@
-"""Completion in a shell: models, targets and steps of the project at hand.
+"""Completion in a shell: models, targets and steps of the project.
 
 Rules
-1. It is quick and quiet: manifests and the history are read, nothing is planned, neither torch nor TensorRT is imported,
-   and whatever goes wrong is an empty answer.
-2. Names come from the manifests; steps from the history too, because their names are known when they have been built.
-3. bash cuts words before and after an ``@`` (COMP_WORDBREAKS), and step ids have one: they are put together again. Answers
-   begin with the ``@``, because bash puts them there (5.2, measured: readline's special prefix for names of hosts).
+1. Completion is quick and silent. It reads the manifests and the history, plans nothing, and imports neither torch nor
+   TensorRT. After an error it offers no names.
+2. Names come from the manifests. Names of steps also come from the history, because some are known only after a build.
+3. bash splits words before and after an ``@`` (COMP_WORDBREAKS), which step ids have, so that the parts are joined again.
+   Answers begin with the ``@``, because bash 5.2 inserts them at that place (readline's special prefix of host names).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SHELLS = ("bash", "zsh", "fish")
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _quiet(complete: Callable[[Path, tuple[str, ...]], list[str]], *also: str) -> Completer:
-    """A completer of names that start like what was typed; `also` are click's own kinds: ``dir``, ``file``."""
+def _quiet(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
+    """A completer of the names that begin with the typed text, or of `kinds` (``dir``, ``file``) if no name does."""
 
     @functools.wraps(complete)
     def quiet(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -37,13 +37,13 @@ def _quiet(complete: Callable[[Path, tuple[str, ...]], list[str]], *also: str) -
         except Exception:  # rule 1
             names = []
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return found or [CompletionItem(incomplete, type=kind) for kind in also]
+        return found or [CompletionItem(incomplete, type=kind) for kind in kinds]
 
     return quiet
 
 
 def _project(context: click.Context) -> tuple[Path, tuple[str, ...]]:
-    """The project and the manifests that the words before say."""
+    """The project and the manifests that the earlier words name."""
     directory, files = ".", ()
     at: click.Context | None = context
     while at is not None:
@@ -80,14 +80,14 @@ def _steps(project: Path, files: tuple[str, ...]) -> list[str]:
 models = _quiet(_models)
 targets = _quiet(_targets)
 steps = _quiet(_steps)
-#: A model, or a package's directory.
+#: A model, or the directory of a package.
 packages = _quiet(_models, "dir")
 directory = _quiet(lambda project, files: [], "dir")
 file = _quiet(lambda project, files: [], "file")
 
 
 class _Bash(BashComplete):
-    """Rule 3."""
+    """Completion in bash (rule 3)."""
 
     _cut = 0
 
@@ -107,7 +107,7 @@ add_completion_class(_Bash)
 
 
 def script(command: click.Command, shell: str) -> str:
-    """What a shell has to read for completing `trtbuild`."""
+    """The script with which a shell completes `trtbuild`."""
     kind: Any = get_completion_class(shell)
     template: str = kind(command, {}, "trtbuild", VARIABLE).source_template
     return template % {

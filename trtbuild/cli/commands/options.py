@@ -1,6 +1,6 @@
-"""The common flags. They are accepted before and after every command; what is said later wins.
+"""The common flags. They are accepted before and after every command; the later value is used.
 
-The help of a command shows those that do something there, that of `trtbuild` all.
+The help of a command shows the flags that have an effect there. The help of `trtbuild` shows all of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from trtbuild.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: Commands of ``cache`` that are about models.
+#: Commands of ``cache`` with models as arguments.
 _MOVES = ("push", "pull", "export", "verify")
-#: Commands that read manifests, that look steps up, and that run steps.
+#: Commands that read manifests, commands that look up steps in the cache, and commands that run steps.
 _READS = ("build", "plan", "why", "status", "graph", "inspect", "run", "bench", "diff", "lock", "verify", *_MOVES)
 _LOOKS_UP = ("build", "plan", "why", "status", "graph", "diff", "verify")
 _RUNS = ("build",)
-#: Those that plan with the versions of a lock file.
+#: Commands that plan with the versions of a lock file.
 _VERSIONED = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
 
 
 class _Flag(click.Option):
-    """A common flag; where it does nothing, the help is silent about it."""
+    """A common flag. The help of a command that it does not affect does not show it."""
 
     def __init__(self, *args: Any, commands: tuple[str, ...] = (), **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -46,7 +46,7 @@ class _Flag(click.Option):
 _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("-C", "directory"),
-        {"metavar": "DIR", "help": "The project: work in DIR.", "shell_complete": completing.directory},
+        {"metavar": "DIR", "help": "The directory of the project.", "shell_complete": completing.directory},
     ),
     (
         ("-f", "--file", "files"),
@@ -54,7 +54,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "FILE",
             "multiple": True,
             "commands": _READS,
-            "help": "A manifest. Default: trtbuild.yaml, else manifests/*.yaml.",
+            "help": "A manifest. Default: trtbuild.yaml, or manifests/*.yaml if that is missing.",
             "shell_complete": completing.file,
         },
     ),
@@ -74,7 +74,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "type": click.IntRange(min=1),
             "metavar": "N",
             "commands": _RUNS,
-            "help": "Steps at once. Default: the number of cores.",
+            "help": "Number of steps that run at the same time. Default: the number of cores.",
         },
     ),
     (
@@ -83,12 +83,17 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "is_flag": True,
             "default": None,
             "commands": _RUNS,
-            "help": "After a failure, build what does not depend on it.",
+            "help": "After a failure, continue with the steps that do not depend on it.",
         },
     ),
     (
         ("--force", "force"),
-        {"is_flag": True, "default": None, "commands": _LOOKS_UP, "help": "Run every step, whatever the cache holds."},
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _LOOKS_UP,
+            "help": "Run all steps, even if their results are cached.",
+        },
     ),
     (
         ("--frozen", "frozen"),
@@ -96,7 +101,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "is_flag": True,
             "default": None,
             "commands": _RUNS,
-            "help": "Exit with status 3 if anything would have to be built.",
+            "help": "Build nothing; exit with status 3 if a step would have to run.",
         },
     ),
     (
@@ -105,7 +110,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "is_flag": True,
             "default": None,
             "commands": (*_LOOKS_UP, "inspect", "doctor"),
-            "help": "Ask no remote cache: as TRTBUILD_REMOTES= does.",
+            "help": "Use no remote cache, like an empty TRTBUILD_REMOTES.",
         },
     ),
     (
@@ -114,7 +119,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "is_flag": True,
             "default": None,
             "commands": _VERSIONED,
-            "help": "Go by the installed versions, not by those of trtbuild.lock.",
+            "help": "Use the installed versions instead of those in trtbuild.lock.",
         },
     ),
     (
@@ -122,7 +127,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.Choice(STAGES),
             "commands": (*_RUNS, "plan", "push", "export"),
-            "help": "Only the steps up to this stage, and no outputs: `convert` is all that never needs a GPU.",
+            "help": "Only the steps up to this stage, without outputs. Up to `convert`, no GPU is needed.",
         },
     ),
     (
@@ -130,7 +135,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "FILE",
             "commands": _RUNS,
-            "help": "After a build: write what it depends on to FILE, for make and ninja.",
+            "help": "After a build: write its dependencies to FILE, for make and ninja.",
             "shell_complete": completing.file,
         },
     ),
@@ -140,7 +145,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "NAME",
             "multiple": True,
             "commands": _RUNS,
-            "help": "What depends on it there. Default: the outputs.",
+            "help": "The target of the rule in that file. Default: the outputs.",
         },
     ),
     (
@@ -148,16 +153,16 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "FILE",
             "commands": _RUNS,
-            "help": "Write when each step ran to FILE, for ui.perfetto.dev and chrome://tracing.",
+            "help": "Write the times of all steps to FILE, for ui.perfetto.dev and chrome://tracing.",
         },
     ),
-    (("--json", "as_json"), {"is_flag": True, "default": None, "help": "One JSON document on standard output."}),
-    (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Only errors."}),
+    (("--json", "as_json"), {"is_flag": True, "default": None, "help": "Print one JSON document on standard output."}),
+    (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Print errors only."}),
 )
 
 
 def common(command: Command) -> Command:
-    """Add the common flags to a command or group, and hand the merged ones to it as `flags`."""
+    """Add the common flags to a command or group. Their merged values are passed to it as `flags`."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -175,7 +180,7 @@ def common(command: Command) -> Command:
 
 
 def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
-    """What the flags ask for."""
+    """The request to the driver with these flags."""
     return Request(
         project=Path(flags.get("directory") or "."),
         files=tuple(flags.get("files", ())),
@@ -192,10 +197,10 @@ def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
 
 
 def depfile(flags: dict[str, Any]) -> Depfile | None:
-    """The depfile that is asked for. Raises UsageError for one that cannot be written."""
+    """The depfile of `--depfile`, or None. Raises UsageError if only `--depfile-target` is used."""
     targets = tuple(flags.get("depfile_targets", ()))
     if "depfile" not in flags:
         if targets:
-            raise UsageError("--depfile-target stands alone", hint="say --depfile FILE too")
+            raise UsageError("--depfile-target needs --depfile", hint="add --depfile FILE")
         return None
     return Depfile(Path(flags["depfile"]), targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from trtbuild.errors import UsageError
 Flags = dict[str, Any]
 
 _DEVICE = click.option(
-    "--device", metavar="DEVICE", help="cuda, cuda:1, …, or cpu: there PyTorch computes the reference program."
+    "--device", metavar="DEVICE", help="cuda, cuda:1, …, or cpu. On cpu, PyTorch runs the reference program."
 )
-_PROFILE = click.option("--profile", metavar="NAME", help="Take shapes from this profile.")
+_PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of this profile.")
 
 
 @click.command(
@@ -39,15 +40,19 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Take shapes from this
 )
 @_PROFILE
 @click.option(
-    "--at", "which", type=click.Choice(["min", "opt", "max"]), default="opt", help="… at its min, opt (default) or max."
+    "--at",
+    "which",
+    type=click.Choice(["min", "opt", "max"]),
+    default="opt",
+    help="Use the min, opt (default) or max shapes.",
 )
 @_DEVICE
-@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="What random inputs follow from.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="The seed of random inputs.")
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    help="Write the outputs: .npz, .safetensors, or .npy for one.",
+    help="Write the outputs to FILE: .npz, .safetensors, or .npy for a single output.",
     shell_complete=completing.file,
 )
 @common
@@ -63,7 +68,7 @@ def run(
 ) -> int:
     """Run a package once.
 
-    It says what comes out: dtypes, shapes, and the values in short.
+    Shows the dtype, the shape and a summary of the values of each output.
     """
     from trtbuild.cli.screens import runs
     from trtbuild.driver.running.run import run as run_package
@@ -84,9 +89,9 @@ def run(
 )
 @click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
 @_PROFILE
-@click.option("--shape", "shapes", multiple=True, metavar="SHAPES", help="Also at NAME=2x64[,NAME=2].")
-@click.option("--eager", is_flag=True, help="Beside it: the original module. Its code is run, in another process.")
-@click.option("--torch-compile", "compiled", is_flag=True, help="Beside it: the original module by torch.compile.")
+@click.option("--shape", "shapes", multiple=True, metavar="SHAPES", help="Also measure this shape: NAME=2x64[,NAME=2].")
+@click.option("--eager", is_flag=True, help="Compare with the original module. Its code runs in another process.")
+@click.option("--torch-compile", "compiled", is_flag=True, help="Compare with torch.compile of the original module.")
 @_DEVICE
 @click.option(
     "--duration",
@@ -94,12 +99,17 @@ def run(
     type=click.FloatRange(min=0),
     default=1.0,
     metavar="S",
-    help="Seconds of timing per shape.",
+    help="Seconds of measurement per shape.",
 )
 @click.option(
-    "--warmup", "warmup_s", type=click.FloatRange(min=0), default=0.5, metavar="S", help="Seconds before that, untimed."
+    "--warmup",
+    "warmup_s",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    metavar="S",
+    help="Seconds of warm-up before that.",
 )
-@click.option("--plot", metavar="FILE", help="Draw it, as SVG.", shell_complete=completing.file)
+@click.option("--plot", metavar="FILE", help="Draw the latencies, as SVG.", shell_complete=completing.file)
 @common
 def bench(
     package: str,
@@ -113,9 +123,10 @@ def bench(
     plot: str | None,
     flags: Flags,
 ) -> int:
-    """Time a package by shape.
+    """Measure the latency of a package by shape.
 
-    Latencies of single calls, warmed up and waited for: at min, opt and max of each profile, and at shapes that are given.
+    Measures single calls after a warm-up, and waits for the result of each. The shapes are min, opt and max of each
+    profile, and those of --shape.
     """
     from trtbuild.cli.screens import latency_plot, runs
     from trtbuild.driver.running import bench as driver
@@ -135,7 +146,7 @@ def bench(
         )
     if plot is not None:
         _write(Path(flags.get("directory") or ".") / plot, latency_plot.drawn(document))
-    show.document(flags, {**document, "plot": plot}, runs.benched)
+    show.document(flags, replace(document, plot=plot), runs.benched)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Help texts: commands by what one wants to do, in the order in which one does it; written as any result is."""
+"""Help texts: the commands in sections, in the usual order of their use. Help is written like any other result."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-class _Helped(click.Command):
-    """A command whose help goes to standard output by `terminal.answer`."""
+class _Command(click.Command):
+    """A command that writes its help with `terminal.answer`."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)
@@ -26,23 +26,23 @@ class _Helped(click.Command):
         return option
 
 
-def _show_help(context: click.Context, _: click.Parameter, asked: Any) -> None:
-    if asked and not context.resilient_parsing:
+def _show_help(context: click.Context, _: click.Parameter, wanted: Any) -> None:
+    if wanted and not context.resilient_parsing:
         terminal.answer(f"{context.get_help()}\n")
         context.exit()
 
 
-class Sections(_Helped, click.Group):
-    """A group whose commands are listed in `SECTIONS`, if it is the outermost; what is in none of them is listed last."""
+class Sections(_Command, click.Group):
+    """A group of commands. The outermost group lists them in `SECTIONS`, and the commands of no section at the end."""
 
-    command_class = _Helped
-    group_class = type  # of this kind too
+    command_class = _Command
+    group_class = type  # subgroups are `Sections`, too
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = {name: command for name, command in self.commands.items() if not command.hidden}
         width = max(len(name) for name in left)
         limit = formatter.width - width - 6
-        sections = SECTIONS if ctx.parent is None else {}  # `cache verify` is not `verify`
+        sections = SECTIONS if ctx.parent is None else {}  # `cache verify` is in no section, although `verify` is
         rest = "Other" if sections else "Commands"
         for title, names in {**sections, rest: tuple(left)}.items():
             shown = [(name, left.pop(name)) for name in names if name in left]
@@ -54,5 +54,5 @@ class Sections(_Helped, click.Group):
 
 
 def examples(*lines: str) -> str:
-    """An epilog of lines that can be typed."""
+    """The epilog of a help text, with these command lines as examples."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

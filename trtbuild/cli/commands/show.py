@@ -1,7 +1,6 @@
-"""How a command answers: its result on standard output, what went wrong and what goes on on standard error.
+"""The output of a command: its result on standard output, errors and progress on standard error.
 
-What each document looks like to a person stands beside it: `builds`, `plans`, `graphs`, `packages`, `differences`,
-`diagnoses`, `projects`, `caches`.
+The text of each kind of document is in `trtbuild.cli.screens`.
 """
 
 from __future__ import annotations
@@ -12,42 +11,44 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from trtbuild.cli.terminal import terminal
+from trtbuild.core.values.codec import encode
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError, UsageError
 
 if TYPE_CHECKING:
+    from trtbuild.driver.answers.documents import Build, Failure
     from trtbuild.driver.building.events import Watcher
 
-Document = dict[str, Any]
+Document = TypeVar("Document")
 Flags = dict[str, Any]
 
 
 def document(flags: Flags, found: Document, for_people: Callable[[Document], list[str]]) -> None:
-    """A command's result on standard output."""
+    """Write a command's result to standard output."""
     terminal.answer(text(flags, found, for_people))
 
 
 def text(flags: Flags, found: Document, for_people: Callable[[Document], list[str]]) -> str:
-    """A command's result as it is written to this standard output: JSON when asked for, else lines."""
+    """A command's result as it is written to standard output: JSON with `--json`, and lines otherwise."""
     if flags.get("as_json"):
-        return json.dumps(found) + "\n"
+        return json.dumps(encode(found)) + "\n"
     if flags.get("quiet"):
         return ""
     return terminal.rendered("".join(f"{line}\n" for line in for_people(found)), sys.stdout)
 
 
 def problems(lines: Sequence[str]) -> None:
-    """What went wrong, on standard error: said with `--quiet` and with `--json` too."""
+    """Write errors to standard error, also with `--quiet` and with `--json`."""
     for line in lines:
         terminal.say(line)
 
 
-def summary(document: Document) -> None:
-    """A build's part in the job summary of GitHub Actions, where this is one of its steps."""
+def summary(document: Build | Failure) -> None:
+    """Add a build to the job summary, if this process runs in a step of GitHub Actions."""
     if os.environ.get("GITHUB_STEP_SUMMARY"):
         from trtbuild.cli.screens import job_summary
 
@@ -55,7 +56,7 @@ def summary(document: Document) -> None:
 
 
 def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
-    """An error that ended a command."""
+    """Write the error that ended a command."""
     if as_json or command == "build":
         from trtbuild.driver.answers import report
 
@@ -63,8 +64,8 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
         if command == "build":
             summary(found)
         if as_json:
-            with contextlib.suppress(TrtbuildError):  # which is perhaps what the error is about
-                terminal.answer(json.dumps(found) + "\n")
+            with contextlib.suppress(TrtbuildError):  # the error may be about standard output
+                terminal.answer(json.dumps(encode(found)) + "\n")
     for text in problem.warnings if isinstance(problem, FrozenError) else ():
         _warn(text)
     for one in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
@@ -72,28 +73,28 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
 
 
 def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -> None:
-    """A command line that click refused."""
+    """Write the error of a command line that click rejected."""
     if isinstance(problem, click.exceptions.NoArgsIsHelpError) and not as_json:
         terminal.say(problem.format_message())
         return
-    said, _, meant = problem.format_message().partition(" Did you mean ")
-    said = said.replace("is not a valid integer range", "is no whole number").rstrip(".")
-    said = said.replace("is not a valid float range", "is no number")
-    said = re.sub(r"is not in the range x>=(\d+)", r"is not \1 or more", said)
+    message, _, suggested = problem.format_message().partition(" Did you mean ")
+    message = message.replace("is not a valid integer range", "is not a whole number").rstrip(".")
+    message = message.replace("is not a valid float range", "is not a number")
+    message = re.sub(r"is not in the range x>=(\d+)", r"is not \1 or more", message)
     context = getattr(problem, "ctx", None)
     more = f"{context.command_path if context else 'trtbuild'} --help"
-    hint = f"did you mean {meant.removesuffix('?')}? {more} says more" if meant else f"{more} says more"
-    error(UsageError(said[:1].lower() + said[1:], hint=hint), as_json=as_json, command=command)
+    hint = f"did you mean {suggested.removesuffix('?')}? {more} says more" if suggested else f"{more} says more"
+    error(UsageError(message[:1].lower() + message[1:], hint=hint), as_json=as_json, command=command)
 
 
 def interrupted(*, unsent: int = 0) -> None:
-    """Ctrl-C or SIGTERM. `unsent` records were on their way to a remote."""
+    """Write the message after Ctrl-C or SIGTERM. `unsent` is the number of records that were not sent to a remote."""
     sends = "; some of it was not sent to the remotes: trtbuild cache push sends it" if unsent else ""
     terminal.say(f"interrupted: what was finished is in the cache{sends}")
 
 
 def watching(flags: Flags) -> Watcher:
-    """Who watches a build: the progress that this terminal can show, and the timeline of `--trace`."""
+    """The watcher of a build: progress in the form that this terminal supports, and the timeline of `--trace`."""
     from trtbuild.driver.building.events import Watchers
 
     watchers: list[Watcher] = []

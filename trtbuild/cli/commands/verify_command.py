@@ -17,8 +17,8 @@ from trtbuild.errors import UsageError
     epilog=examples(
         "trtbuild build && trtbuild verify",
         "trtbuild verify vit --points 20 --seed 7",
-        "trtbuild verify dist/vit              # on the machine with the GPU, where only the package is",
-        "trtbuild verify vit --replay .trtbuild/verify/vit.safetensors    # the worst inputs once more",
+        "trtbuild verify dist/vit              # on a machine with a GPU, without the project",
+        "trtbuild verify vit --replay .trtbuild/verify/vit.safetensors    # the worst inputs again",
     )
 )
 @click.argument("models", metavar="[MODEL|PACKAGE]...", nargs=-1, shell_complete=completing.packages)
@@ -31,19 +31,24 @@ from trtbuild.errors import UsageError
     help="Random points per profile, besides min, opt and max.",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", default=SEED, show_default=True, help="What is random."
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=SEED,
+    show_default=True,
+    help="The seed of all random values.",
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
     metavar="X",
-    help="The largest error, in place of the one by precision.",
+    help="The largest allowed error. The default depends on the precision.",
 )
 @click.option(
     "--replay",
     metavar="FILE",
     shell_complete=completing.file,
-    help="Compare with these inputs alone (safetensors, by name).",
+    help="Compare with the inputs in FILE only (safetensors, by name).",
 )
 @common
 def verify(
@@ -54,12 +59,12 @@ def verify(
     replay: str | None,
     flags: dict[str, Any],
 ) -> int:
-    """Compare what was built with PyTorch.
+    """Compare the built models with PyTorch.
 
-    Every converted partition is run by onnxruntime on the CPU, and every engine on a GPU that it fits, at min, opt,
-    max and random shapes of each profile. What was found right goes into the package's provenance, and is not compared
-    again. Of a PACKAGE (a directory) the engines are compared with its own reference program: on a GPU, and without
-    a project.
+    onnxruntime runs every converted partition on the CPU, and a GPU runs every engine that is built for it. The shapes
+    are min, opt, max and random shapes of each profile. Correct results are written to the package's provenance and are
+    not compared again. The engines of a PACKAGE (a directory) are compared with its reference program. This needs a GPU,
+    but not the project.
     """
     from trtbuild.cli.screens import verifications
     from trtbuild.driver.packages.lookup import directory_of
@@ -68,15 +73,15 @@ def verify(
     from trtbuild.driver.verification.document import Options
 
     options = Options(points, seed, tolerance, replay)
-    asked = request(flags, models)
-    packages = [path for path in (directory_of(asked.project, name) for name in models) if path is not None]
+    requested = request(flags, models)
+    packages = [path for path in (directory_of(requested.project, name) for name in models) if path is not None]
     if packages and len(packages) < len(models):
-        raise UsageError("some of these are packages and some are not", hint="verify the one, then the other")
+        raise UsageError("packages and models cannot be verified together", hint="verify one kind after the other")
     with show.watching(flags) as watcher:
         if packages:
-            document = of_packages.verify_packages(packages, asked.targets, options, watcher)
+            document = of_packages.verify_packages(packages, requested.targets, options, watcher)
         else:
-            document = of_models.verify(asked, options, watcher)
+            document = of_models.verify(requested, options, watcher)
     show.document(flags, document, verifications.verified)
     show.problems(verifications.failures(document))
     return 0 if document["ok"] else 1

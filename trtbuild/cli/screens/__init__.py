@@ -1,4 +1,1 @@
-"""Results for a person: one file for each kind of document.
-
-In: documents of the driver. Out: text, Markdown or SVG. Uses `terminal`.
-"""
+"""The documents of the driver as text, Markdown or SVG: one file for each kind of document. Uses `terminal`."""

@@ -1,4 +1,4 @@
-"""What differs, for a person: one line for each difference, by area."""
+"""The result of ``trtbuild diff`` as text: one line for each difference, by area."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import count
-
-Document = dict[str, Any]
+from trtbuild.driver.answers.differences import Diff, Difference, EngineDifference, PartitionDifference, Side
 
 _MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed": terminal.yellow("~")}
 _FROM = {
@@ -19,43 +18,41 @@ _FROM = {
 }
 
 
-def differing(found: Document) -> list[str]:
-    """Both sides, what differs, and how much that is."""
-    lines = [_side("a", found["a"]), _side("b", found["b"])]
-    for area, entries in groupby(found["differences"], key=lambda entry: entry["area"]):
+def differing(found: Diff) -> list[str]:
+    """Both sides, their differences, and the number of differences."""
+    lines = [_side("a", found.a), _side("b", found.b)]
+    for area, entries in groupby(found.differences, key=lambda entry: entry.area):
         lines.append(f"{terminal.bold(area)}:")
         for entry in entries:
             lines += _entry(entry)
-    differences = found["differences"]
+    differences = found.differences
     lines.append(count(len(differences), "difference") if differences else "no differences")
     return lines
 
 
-def _side(letter: str, side: Document) -> str:
-    known = _FROM[side["known_from"]]
-    if side["known_from"] == "recipes" and not side["engine_recipes"]:
+def _side(letter: str, side: Side) -> str:
+    known = _FROM[side.known_from]
+    if side.known_from == "recipes" and not side.engine_recipes:
         known = "by the keys of its engines; their records are not in this cache"
-    return f"{letter}: {side['kind']} {terminal.bold(side['name'])}, {known}"
+    return f"{letter}: {side.kind} {terminal.bold(side.name)}, {known}"
 
 
-def _entry(entry: Document) -> list[str]:
-    targets = f"  ({', '.join(entry['targets'])})" if entry.get("targets") else ""
-    head = f"  {_MARKS[entry['change']]} {entry['name']}"
-    if entry["area"] == "unknown":
-        return [f"{head} has to run: {entry['was'] or entry['now']}"]
-    if entry["change"] != "changed":
-        side = entry["now"] if entry["change"] == "added" else entry["was"]
-        return [f"{head}: {_named(side)}{targets}"]
-    if not entry.get("parts"):
-        return [f"{head}: {_short(entry['was'])} → {_short(entry['now'])}{targets}"]
+def _entry(entry: Difference) -> list[str]:
+    targets = f"  ({', '.join(entry.targets)})" if isinstance(entry, PartitionDifference) else ""
+    head = f"  {_MARKS[entry.change]} {entry.name}"
+    if entry.area == "unknown":
+        return [f"{head} has to run: {entry.was or entry.now}"]
+    if entry.change != "changed":
+        return [f"{head}: {_named(entry.now if entry.change == 'added' else entry.was)}{targets}"]
+    parts = (entry.parts if isinstance(entry, EngineDifference) else None) or ()
     return [
-        f"{head}: {_short(entry['was'])} → {_short(entry['now'])}{targets}",
-        *(f"      {part['part']}: {_short(part['was'])} → {_short(part['now'])}" for part in entry["parts"]),
+        f"{head}: {_short(entry.was)} → {_short(entry.now)}{targets}",
+        *(f"      {part.part}: {_short(part.was)} → {_short(part.now)}" for part in parts),
     ]
 
 
 def _named(value: Any) -> str:
-    """What only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as ``tensorrt  d023e05b4668``."""
+    """A value that only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as ``tensorrt  d023``."""
     if isinstance(value, dict) and value.keys() >= {"dtype", "shape", "sha256"}:
         return f"{value['dtype']} {json.dumps(list(value['shape']))}  {_short(value['sha256'])}"
     if isinstance(value, dict) and value.keys() == {"kind", "graph"}:

@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned, few
+from trtbuild.driver.answers.documents import Graph
 
-Document = dict[str, Any]
 
-
-def graph_as(form: str) -> Callable[[Document], list[str]]:
-    """The writer for a form of graph."""
+def graph_as(form: str) -> Callable[[Graph], list[str]]:
+    """The function that writes a graph as ``dot``, ``mermaid`` or ``text``."""
     return {"dot": _dot, "mermaid": _mermaid}.get(form, _text)
 
 
-def _text(found: Document) -> list[str]:
+def _text(found: Graph) -> list[str]:
     before: dict[str, list[str]] = defaultdict(list)
-    for source, target in found["edges"]:
+    for source, target in found.edges:
         before[target].append(source)
     steps: dict[str, list[str]] = defaultdict(list)
-    for node in found["nodes"]:
-        steps[node["model"]].append(node["id"])
+    for node in found.nodes:
+        steps[node.model].append(node.id)
     lines: list[str] = []
     for model, names in steps.items():
         lines.append(terminal.bold(model))
@@ -36,14 +34,14 @@ def _text(found: Document) -> list[str]:
     return lines
 
 
-def _dot(found: Document) -> list[str]:
-    nodes = [f"  {json.dumps(node['id'])} [shape=box];" for node in found["nodes"]]
-    edges = [f"  {json.dumps(source)} -> {json.dumps(target)};" for source, target in found["edges"]]
+def _dot(found: Graph) -> list[str]:
+    nodes = [f"  {json.dumps(node.id)} [shape=box];" for node in found.nodes]
+    edges = [f"  {json.dumps(source)} -> {json.dumps(target)};" for source, target in found.edges]
     return ["digraph trtbuild {", "  rankdir=LR;", *nodes, *edges, "}"]
 
 
-def _mermaid(found: Document) -> list[str]:
-    names = {node["id"]: f"n{number}" for number, node in enumerate(found["nodes"])}
-    nodes = [f'  {names[node["id"]]}["{node["id"]}"]' for node in found["nodes"]]
-    edges = [f"  {names[source]} --> {names[target]}" for source, target in found["edges"] if source in names]
+def _mermaid(found: Graph) -> list[str]:
+    names = {node.id: f"n{number}" for number, node in enumerate(found.nodes)}
+    nodes = [f'  {names[node.id]}["{node.id}"]' for node in found.nodes]
+    edges = [f"  {names[source]} --> {names[target]}" for source, target in found.edges if source in names]
     return ["flowchart LR", *nodes, *edges]

@@ -1,12 +1,12 @@
-"""The job summary of GitHub Actions: what a build came to, as Markdown in the file that ``$GITHUB_STEP_SUMMARY`` names.
+"""The job summary of GitHub Actions: the result of a build as Markdown, written to the file ``$GITHUB_STEP_SUMMARY``.
 
 Rules
-1. It never fails or delays a build: a file that cannot be written is left alone.
-2. It is appended in one write, because other commands of the step write there too.
-3. GitHub drops a summary of more than 1 MiB for the whole step. So texts are cut, long tables end with how much is left
-   out, and where other commands have left no room there is only the first line, or nothing.
-4. Names and messages come from manifests, models and servers. Whatever Markdown or HTML could read in them is written as
-   an entity, so that they stay text.
+1. The summary never fails or delays a build: if the file cannot be written, there is no summary.
+2. The summary is appended in one write, because other commands of the step write to the file, too.
+3. GitHub drops a summary of more than 1 MiB for the whole step. So texts are cut, and long tables end with the number of
+   the other rows. If the file has not enough space left, only the first line is written, or nothing.
+4. Names and messages come from manifests, models and servers. Characters with a meaning in Markdown or HTML are written as
+   entities, so that they are shown as text.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from trtbuild.cli.terminal.quantities import count, duration, size
+from trtbuild.driver.answers.documents import Build, Failure, StepEntry
+from trtbuild.store.layers.accounts import Account
 
-Document = dict[str, Any]
-
-#: GitHub's limit, with some room for what others append at the same time.
+#: GitHub's limit, less some space for other commands that append at the same time.
 LARGEST_BYTES = (1 << 20) - (16 << 10)
 
 MOST_MODELS = 200
@@ -37,7 +36,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
-def write(environ: Mapping[str, str], document: Document) -> bool:
+def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
     """Append the summary of a build's document, if there is a file for it. Returns whether something was written."""
     path = environ.get("GITHUB_STEP_SUMMARY")
     if not path:
@@ -60,33 +59,33 @@ def write(environ: Mapping[str, str], document: Document) -> bool:
         return False
 
 
-def job_summary(document: Document) -> str:
-    """A build's document as Markdown: per model what was found and what ran, what remotes did, failures, warnings."""
+def job_summary(document: Build | Failure) -> str:
+    """A build's document as Markdown: the hits and runs of each model, the use of remotes, failures, and warnings."""
     parts = [
         [f"### {_headline(document)}"],
-        _models(document["steps"]),
-        _remotes(document.get("remotes", ())),
+        _models(document.steps),
+        _remotes(document.remotes if isinstance(document, Build) else ()),
         _failures(document),
-        _warnings(document["warnings"]),
+        _warnings(document.warnings),
     ]
     return "".join("\n" + "".join(f"{line}\n" for line in lines) for lines in parts if lines)
 
 
-def _headline(document: Document) -> str:
-    verdicts = Counter(step["verdict"] for step in document["steps"])
-    told = ", ".join(f"{verdicts[word]:,} {word}" for word in _VERDICTS if verdicts[word])
-    outcome = "done" if document["ok"] else "failed"
-    if not told:
+def _headline(document: Build | Failure) -> str:
+    verdicts = Counter[str](step.verdict for step in document.steps)
+    counts = ", ".join(f"{verdicts[word]:,} {word}" for word in _VERDICTS if verdicts[word])
+    outcome = "done" if document.ok else "failed"
+    if not counts:
         return f"trtbuild build {outcome}: nothing ran"
-    saved_s = _saved_s(document["steps"])
+    saved_s = _saved_s(document.steps)
     saved = f", {duration(saved_s)} saved" if saved_s >= 0.05 else ""
-    return f"trtbuild build {outcome}: {told} in {duration(document['duration_s'])}{saved}"
+    return f"trtbuild build {outcome}: {counts} in {duration(document.duration_s)}{saved}"
 
 
-def _models(steps: Sequence[Document]) -> list[str]:
-    by_model: dict[str, list[Document]] = {}
+def _models(steps: Sequence[StepEntry]) -> list[str]:
+    by_model: dict[str, list[StepEntry]] = {}
     for step in steps:
-        by_model.setdefault(step["model"], []).append(step)
+        by_model.setdefault(step.model, []).append(step)
     if not by_model:
         return []
     header = ("model", "hits", "runs", "failed", "skipped", "hits from", "time saved")
@@ -98,31 +97,31 @@ def _models(steps: Sequence[Document]) -> list[str]:
     return _table(header, rows, right=(1, 2, 3, 4, 6))
 
 
-def _model_row(name: str, steps: Sequence[Document]) -> tuple[str, ...]:
-    verdicts = Counter(step["verdict"] for step in steps)
-    sources = Counter(str(step["source"]) for step in steps if step["verdict"] == "hit")
+def _model_row(name: str, steps: Sequence[StepEntry]) -> tuple[str, ...]:
+    verdicts = Counter[str](step.verdict for step in steps)
+    sources = Counter(str(step.source) for step in steps if step.verdict == "hit")
     where = ", ".join(f"{plain(source)} {number:,}" for source, number in sources.most_common())
     return (name, *(f"{verdicts[word]:,}" for word in _VERDICTS), where, duration(_saved_s(steps)))
 
 
-def _saved_s(steps: Iterable[Document]) -> float:
-    """What the steps that were found took where they ran: each key once, and none that ran in this build."""
-    found = {step["key"]: float(step.get("saved_s", 0.0)) for step in steps if step["verdict"] == "hit"}
+def _saved_s(steps: Iterable[StepEntry]) -> float:
+    """The sum of the original durations of all hits, in s. A key counts once, and not if it ran in this build."""
+    found = {step.key: step.saved_s for step in steps if step.verdict == "hit"}
     for step in steps:
-        if step["verdict"] == "run":
-            found.pop(step["key"], None)
+        if step.verdict == "run":
+            found.pop(step.key, None)
     return sum(found.values())
 
 
-def _remotes(reports: Iterable[Document]) -> list[str]:
+def _remotes(reports: Iterable[Account]) -> list[str]:
     rows = [
         (
-            code(report["name"]),
-            f"{report.get('hits', 0):,}",
-            size(report.get("bytes_down", 0)),
-            f"{report.get('records_sent', 0):,}",
-            size(report.get("bytes_up", 0)),
-            plain(report.get("given_up") or _lacking(report)),
+            code(report.name),
+            f"{report.hits:,}",
+            size(report.bytes_down),
+            f"{report.records_sent:,}",
+            size(report.bytes_up),
+            plain(report.given_up or _problems(report)),
         )
         for report in reports
     ]
@@ -130,22 +129,22 @@ def _remotes(reports: Iterable[Document]) -> list[str]:
     return _table(header, rows, right=(1, 2, 3, 4)) if rows else []
 
 
-def _lacking(report: Document) -> str:
-    told = ("untrusted", "untrusted"), ("blobs_gone", "gone"), ("records_not_sent", "not sent")
-    return ", ".join(f"{report[field]:,} {words}" for field, words in told if report.get(field))
+def _problems(report: Account) -> str:
+    counts = (report.untrusted, "untrusted"), (report.blobs_gone, "gone"), (report.records_not_sent, "not sent")
+    return ", ".join(f"{number:,} {words}" for number, words in counts if number)
 
 
-def _failures(document: Document) -> list[str]:
-    reasons = {step["id"]: step["reason"]["text"] for step in document["steps"] if step["verdict"] == "failed"}
-    errors = document["errors"]
+def _failures(document: Build | Failure) -> list[str]:
+    reasons = {step.id: step.reason.text for step in document.steps if step.verdict == "failed"}
+    errors = document.errors
     if not errors:
         return []
     rows = []
     for error in errors[:MOST_FAILURES]:
-        step = error.get("step") or ""
-        place = ":".join(str(error[part]) for part in ("file", "line") if error.get(part) is not None)
-        text = f"{place}: {error['text']}" if place else error["text"]
-        hint = f"\n→ {error['hint']}" if error.get("hint") else ""
+        step = error.step or ""
+        place = ":".join(str(part) for part in (error.file, error.line) if part is not None)
+        text = f"{place}: {error.text}" if place else error.text
+        hint = f"\n→ {error.hint}" if error.hint else ""
         rows.append((code(step) if step else "", plain(reasons.get(step, "")), lined(f"{text}{hint}")))
     if len(errors) > MOST_FAILURES:
         rows.append((f"… and {count(len(errors) - MOST_FAILURES, 'more error')}", "", ""))
@@ -164,7 +163,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence
 
 
 def plain(text: str) -> str:
-    """Text that stays text in a cell of a table (rule 4), on one line and not too long."""
+    """Text for a cell of a table: escaped (rule 4), on one line, and cut to `LONGEST_TEXT`."""
     line = _CONTROL.sub(" ", _ESCAPES.sub("", str(text))).strip()
     if len(line) > LONGEST_TEXT:
         line = f"{line[: LONGEST_TEXT - 1]}…"
@@ -172,12 +171,12 @@ def plain(text: str) -> str:
 
 
 def lined(text: str) -> str:
-    """As `plain`, for a message of several lines: each is one in the cell, too."""
+    """As `plain`, for a message of several lines, which are also lines of the cell."""
     lines = text.splitlines()
     shown = [plain(line) for line in (lines if len(lines) <= MOST_LINES + 2 else [*lines[:MOST_LINES], "…", lines[-1]])]
     return "<br>".join(line for line in shown if line)
 
 
 def code(name: str) -> str:
-    """A name, in the font of code. No backticks: entities mean nothing between them."""
+    """A name in the font of code. Backticks are not used, because entities have no effect between them."""
     return f"<code>{plain(name)}</code>"

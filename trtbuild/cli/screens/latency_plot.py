@@ -1,7 +1,7 @@
-"""Latencies as a picture: a bar for each shape and runner, as one SVG file that refers to nothing outside of it.
+"""Latencies as a picture: a bar for each shape and runner, in one SVG file without references to other files.
 
-A bar is the median, the line behind it goes on to p99, with a mark at p90. The axis begins at 0 and holds every p90; a p99
-far behind that, which one slow call makes, ends in an arrow.
+A bar ends at the median. A line continues to p99 and has a mark at p90. The axis begins at 0 and includes every p90. A much
+larger p99, which one slow call can cause, is shown as an arrow at the end of the axis.
 """
 
 from __future__ import annotations
@@ -9,26 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from html import escape
-from typing import Any
 
 from trtbuild.cli.screens.runs import label, milliseconds
-
-Document = dict[str, Any]
+from trtbuild.driver.running.documents import Bench, BenchRun
 
 _COLOURS = {"trtbuild": "#2f7d4f", "eager": "#8a8f98", "torch.compile": "#c7772e"}
 _OTHER = "#5b6abf"
 _WIDTH, _LEFT, _RIGHT = 860, 250, 90
 _BAR, _GAP, _TOP = 16, 14, 64
-#: Letters of a shape's name that have room.
+#: The largest number of letters of a shape's name.
 _LONGEST = 36
 
 
-def drawn(found: Document) -> str:
+def drawn(found: Bench) -> str:
     """The picture of a ``trtbuild.bench/1`` document."""
-    runs = found["runs"]
-    points = [[run for run in runs if run["point"] == number] for number in range(len(found["points"]))]
-    held = max([1e-6, *(run["latency_ms"]["p90"] for run in runs)])
-    longest = min(2 * held, max([1e-6, *(run["latency_ms"]["p99"] for run in runs)]))
+    runs = found.runs
+    points = [[run for run in runs if run.point == number] for number in range(len(found.points))]
+    held = max([1e-6, *(run.latency_ms.p90 for run in runs)])
+    longest = min(2 * held, max([1e-6, *(run.latency_ms.p99 for run in runs)]))
     ticks = _ticks(longest)
     scale = (_WIDTH - _LEFT - _RIGHT) / ticks[-1]
     height = _TOP + sum(len(own) * _BAR + _GAP for own in points) + 34
@@ -38,11 +36,11 @@ def drawn(found: Document) -> str:
         f"<title>{escape(_title(found))}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="16" y="24" font-size="15" font-weight="600" fill="#1b1f24">{escape(_title(found))}</text>',
-        *_legend(list(dict.fromkeys(run["runner"] for run in runs))),
+        *_legend(list(dict.fromkeys(run.runner for run in runs))),
         *_axis(ticks, scale, height),
     ]
     y = _TOP
-    for point, own in zip(found["points"], points, strict=True):
+    for point, own in zip(found.points, points, strict=True):
         middle = y + len(own) * _BAR / 2 + 4
         lines.append(
             f'<text x="{_LEFT - 10}" y="{middle:.1f}" text-anchor="end" fill="#1b1f24">{escape(label(point))}</text>'
@@ -54,11 +52,9 @@ def drawn(found: Document) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _title(found: Document) -> str:
-    where = (
-        "the reference program on the CPU, no engine" if found["reference"] else f"{found['device']}, {found['target']}"
-    )
-    return f"{found['model']}: latency of a call in ms ({where})"
+def _title(found: Bench) -> str:
+    where = "the reference program on the CPU, no engine" if found.reference else f"{found.device}, {found.target}"
+    return f"{found.model}: latency of a call in ms ({where})"
 
 
 def _legend(runners: list[str]) -> Iterator[str]:
@@ -77,9 +73,9 @@ def _axis(ticks: list[float], scale: float, height: int) -> Iterator[str]:
         yield f'<text x="{x:.1f}" y="{height - 12}" text-anchor="middle" fill="#6b7280">{tick:g}</text>'
 
 
-def _bar(run: Document, y: float, scale: float) -> Iterator[str]:
-    latency, colour = run["latency_ms"], _colour(run["runner"])
-    median, p90, p99 = (_LEFT + latency[name] * scale for name in ("p50", "p90", "p99"))
+def _bar(run: BenchRun, y: float, scale: float) -> Iterator[str]:
+    latency, colour = run.latency_ms, _colour(run.runner)
+    median, p90, p99 = (_LEFT + getattr(latency, name) * scale for name in ("p50", "p90", "p99"))
     middle, end = y + (_BAR - 3) / 2, float(_WIDTH - _RIGHT)
     yield f'<rect x="{_LEFT}" y="{y:.1f}" width="{median - _LEFT:.1f}" height="{_BAR - 3}" fill="{colour}"/>'
     yield _line(median, middle, min(p99, end), middle, colour)
@@ -87,7 +83,7 @@ def _bar(run: Document, y: float, scale: float) -> Iterator[str]:
     if p99 > end:
         yield _line(end - 5, middle - 4, end, middle, colour)
         yield _line(end - 5, middle + 4, end, middle, colour)
-    text = milliseconds(latency["p50"])
+    text = milliseconds(latency.p50)
     yield f'<text x="{min(p99, end) + 6:.1f}" y="{middle + 4:.1f}" font-size="11" fill="#1b1f24">{text}</text>'
 
 
@@ -100,7 +96,7 @@ def _colour(runner: str) -> str:
 
 
 def _ticks(longest: float) -> list[float]:
-    """From 0 on in steps of 1, 2 or 5 times a power of ten, four to ten of them, the last not below `longest`."""
+    """Four to ten ticks from 0, in steps of 1, 2 or 5 times a power of ten. The last tick is at least `longest`."""
     power = 10.0 ** math.floor(math.log10(longest / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if longest / (power * factor) <= 9)
     return [round(number * step, 12) for number in range(math.ceil(longest / step) + 1)]

@@ -1,4 +1,4 @@
-"""A package, for a person: what goes in and out, in which ranges, and what each target's engines are."""
+"""A package as text: inputs and outputs, ranges of shapes, and the engines of each target."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned, count, size
-from trtbuild.core.values.expressions import spelled
+from trtbuild.core.model.graph_kinds import NETWORK, ONNX
+from trtbuild.core.values.expressions import expression_text
 
 Document = dict[str, Any]
 
-
-#: Operators that are named of a module's layers.
+#: The largest number of operators that are named for the layers of a module.
 MOST_OPERATORS = 6
 
 
 def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Document], list[str]]:
-    """The index of a package, and with these the layers of its engines and their trtexec commands."""
+    """The function that shows the index of a package and, if required, the layers and trtexec commands of its engines."""
 
     def lines(found: Document) -> list[str]:
-        told = _index(found)
+        result = _index(found)
         if layers:
-            told += _each(found["engines"], _layers)
+            result += _each(found["engines"], _layers)
         if trtexec:
-            told += _each(found["engines"], _trtexec)
-        return told
+            result += _each(found["engines"], _trtexec)
+        return result
 
     return lines
 
@@ -94,14 +94,14 @@ def _reasons(reasons: Document) -> str:
 
 def _shape(shape: Sequence[Any], dims: Sequence[Document]) -> str:
     names, units = [dim["name"] for dim in dims], [dim["multiple_of"] for dim in dims]
-    return f"[{', '.join(spelled(size, names, units) for size in shape)}]"
+    return f"[{', '.join(expression_text(size, names, units) for size in shape)}]"
 
 
-# -- beyond the index
+# -- other parts of a package
 
 
 def _memory(found: Document | None, profiles: Sequence[str]) -> Iterator[str]:
-    """Device memory of one context: a row for each engine, a column for each profile."""
+    """The device memory of one execution context: a row for each engine, a column for each profile."""
     if found is None:
         return
     if found["because"] is not None:
@@ -113,10 +113,10 @@ def _memory(found: Document | None, profiles: Sequence[str]) -> Iterator[str]:
     yield from aligned(rows, right=range(1, len(profiles) + 1))
 
 
-#: What there is to be done, or said, where nothing is verified; by what the model came as.
+#: The advice for a package that is not verified, by the kind of the model's source.
 _NOT_VERIFIED: Mapping[str | None, str] = {
-    "onnx": "trtbuild verify, on a GPU that it is for: of an ONNX model engines alone are compared",
-    "network": "it came as a TensorRT network, and there is nothing to compare that with",
+    ONNX.name: "trtbuild verify, on a GPU of a target: for an ONNX model, only engines are compared",
+    NETWORK.name: "its source is a TensorRT network, for which there is no other implementation to compare with",
 }
 
 
@@ -136,39 +136,39 @@ def _verified(entry: Document) -> str:
     results = [*entry.get("partitions", ()), *([entry["whole"]] if entry.get("whole") else [])]
     errors = [result["error"] for result in results if result.get("error") is not None]
     word = terminal.green("verified") if entry.get("status") == "right" else terminal.yellow("verified")
-    told = f"{word} by {entry.get('by', 'an unknown program')}: {entry.get('status', 'unknown')}"
+    text = f"{word} by {entry.get('by', 'an unknown program')}: {entry.get('status', 'unknown')}"
     targets = ",".join(entry.get("targets", ()))
-    told += f" @{targets}" if targets else ""
+    text += f" @{targets}" if targets else ""
     if errors:
-        told += (
+        text += (
             f", worst error {max(errors):.1e} within {entry['tolerance']:.0e} at {count(len(entry['points']), 'point')}"
         )
-    return f"{told}, {entry['finished']}" if entry.get("finished") else told
+    return f"{text}, {entry['finished']}" if entry.get("finished") else text
 
 
 def _each(engines: Sequence[Document], make: Callable[[Document], list[str]]) -> Iterator[str]:
-    """For each engine a heading and lines; engines that differ in their target alone have them once."""
-    told: dict[tuple[str, ...], list[str]] = {}
+    """For each engine a heading and lines. Engines that differ only in their target have a common heading."""
+    targets_by_text: dict[tuple[str, ...], list[str]] = {}
     for engine in engines:
-        told.setdefault((engine["partition"], *make(engine)), []).append(engine["target"])
-    for (partition, *lines), targets in told.items():
+        targets_by_text.setdefault((engine["partition"], *make(engine)), []).append(engine["target"])
+    for (partition, *lines), targets in targets_by_text.items():
         yield f"engine {terminal.bold(partition)} @{','.join(targets)}"
         yield from (f"  {line}" for line in lines)
 
 
 def _layers(engine: Document) -> list[str]:
-    """One row for each stretch of layers that come from one module."""
+    """One row for each sequence of layers that come from the same module."""
     if not engine["layers"]:
-        return ["its layers are not known"]
+        return ["the layers are not known"]
     rows = []
     for module, of_module in groupby(engine["layers"], key=lambda layer: layer["module"]):
         layers = list(of_module)
         operators = list(dict.fromkeys(layer["operator"] for layer in layers if layer["operator"]))
         first, last = layers[0]["name"], layers[-1]["name"]
         names = first if first == last else f"{first} … {last}"
-        told = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
+        named = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
         more = f" and {len(operators) - MOST_OPERATORS} more" if len(operators) > MOST_OPERATORS else ""
-        rows.append((_module(module), count(len(layers), "layer"), names, told + more))
+        rows.append((_module(module), count(len(layers), "layer"), names, named + more))
     return aligned(rows)
 
 
@@ -187,7 +187,7 @@ def _operator(name: str) -> str:
 def _trtexec(engine: Document) -> list[str]:
     found: Mapping[str, Any] | None = engine["trtexec"]
     if found is None:
-        return ["what it was compiled from is not in this cache"]
+        return ["the source of this engine is not in this cache"]
     lines = [found["tool"], *(f"  {shlex.quote(argument)}" for argument in found["arguments"])]
     lines = [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
     return [*lines, *(terminal.dim(f"# {text}") for text in found["differs"])]

@@ -1,45 +1,44 @@
-"""Plans, reasons and the state of models, for a person.
+"""Plans, reasons and the state of models as text.
 
-A plan of a thousand engines stays readable: steps of one model that would run for one reason are one row, and models
-that have the same rows are one group. Step ids are spelled so that `MODEL/` before a row's first words is what
-`trtbuild why` takes.
+A plan of a thousand engines stays readable: steps of a model that would run for the same reason are one row, and models
+with the same rows are one group. `MODEL/` with the first words of a row is an argument of `trtbuild why`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned, count, duration, few
-from trtbuild.cli.terminal.reasons import brief_of, shortened
+from trtbuild.cli.terminal.reasons import brief, shortened
+from trtbuild.core.planning.graph import Reason
+from trtbuild.core.recipes.recipe import Change
+from trtbuild.driver.answers.documents import ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
 
-Document = dict[str, Any]
-
-#: Rows of one model that are shown; of more than that the rest is counted.
+#: The largest number of rows of a model. The number of the others is shown.
 MOST_ROWS = 40
 
-#: Columns for the steps of a row: reasons line up behind them, but for longer ones.
+#: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.
 MOST_STEPS = 36
 
-#: Columns for the names of changed parts.
+#: The largest number of columns for the names of changed parts.
 MOST_PARTS = 48
 
 Row = tuple[str, str, str]
 
 
-def planned(found: Document) -> list[str]:
-    """A plan: what would run, and why; hits are counted."""
-    by_model: dict[str, list[Document]] = defaultdict(list)
-    for step in found["steps"]:
-        if step["verdict"] != "hit":
-            by_model[step["model"]].append(step)
-    alike: dict[tuple[Row, ...], list[str]] = defaultdict(list)
+def planned(found: Plan) -> list[str]:
+    """A plan: the steps that would run and their reasons, and the number of hits."""
+    by_model: dict[str, list[StepEntry]] = defaultdict(list)
+    for step in found.steps:
+        if step.verdict != "hit":
+            by_model[step.model].append(step)
+    models_by_rows: dict[tuple[Row, ...], list[str]] = defaultdict(list)
     for model, steps in by_model.items():
-        alike[tuple(_rows(model, steps))].append(model)
+        models_by_rows[tuple(_rows(model, steps))].append(model)
     lines: list[str] = []
-    for rows, models in alike.items():
+    for rows, models in models_by_rows.items():
         lines.append(terminal.bold(few(models)))
         shown = rows if len(rows) <= MOST_ROWS + 1 else rows[:MOST_ROWS]
         width = min(max((len(steps) for _, steps, why in shown if why), default=0), MOST_STEPS)
@@ -49,45 +48,42 @@ def planned(found: Document) -> list[str]:
         ]
         if len(shown) < len(rows):
             lines.append(terminal.dim(f"  … and {len(rows) - len(shown):,} more rows"))
-    lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in found["errors"]]
+    lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in found.errors]
     todo = "" if lines else "nothing to run, "
-    return [*lines, *warned(found), f"plan: {todo}{_counts(found['steps'])}"]
+    return [*lines, *warned(found.warnings), f"plan: {todo}{_counts(found.steps)}"]
 
 
-def warned(found: Document) -> list[str]:
-    """Such as that a remote could not be asked, which may be why something would run."""
-    return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(found.get("warnings", ()))]
+def warned(warnings: Iterable[str]) -> list[str]:
+    """The warnings, for example about a remote that was not available, which may be the reason why a step would run."""
+    return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
-def _error(entry: Document) -> str:
-    place = ":".join(str(entry[part]) for part in ("file", "line", "column") if entry.get(part) is not None)
-    hint = f"\n  → {entry['hint']}" if entry.get("hint") else ""
-    return f"{f'{place}: ' if place else ''}{entry['text']}{hint}"
+def _error(entry: ErrorEntry) -> str:
+    hint = f"\n  → {entry.hint}" if entry.hint else ""
+    return f"{f'{entry.place}: ' if entry.place else ''}{entry.text}{hint}"
 
 
-def _counts(steps: Iterable[Document]) -> str:
-    verdicts = Counter(step["verdict"] for step in steps)
+def _counts(steps: Iterable[StepEntry]) -> str:
+    verdicts = Counter[str](step.verdict for step in steps)
     words = {"run": "run", "unknown": "unknown until those have run", "hit": "hit"}
-    told = ", ".join(f"{verdicts[word]:,} {text}" for word, text in words.items() if verdicts[word])
-    return told or "no steps"
+    counts = ", ".join(f"{verdicts[word]:,} {text}" for word, text in words.items() if verdicts[word])
+    return counts or "no steps"
 
 
 def _verdict(verdict: str) -> str:
     return terminal.yellow(f"{verdict:7}") if verdict == "run" else terminal.dim(f"{verdict:7}")
 
 
-def _rows(model: str, steps: Sequence[Document]) -> list[Row]:
-    """Steps of one model: first those with one name for several targets together, then those with one reason."""
+def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
+    """The rows of a model. Steps with the same name for several targets share a row, as do steps with the same reason."""
     targets: dict[tuple[str, str, str, str], list[str]] = {}
     for step in steps:
-        name = step["id"].removeprefix(f"{model}/")
-        target = step["target"] or ""
+        name = step.id.removeprefix(f"{model}/")
+        target = step.target or ""
         if target and name.endswith(f"@{target}"):
             name = name[: -len(target) - 1]
-        why = _reason(
-            step["reason"] if step["verdict"] == "run" else {**step["reason"], "code": "", "changed": []}, model
-        )
-        targets.setdefault((step["verdict"], step["stage"], name, why), []).append(target)
+        why = _reason(step.reason, model) if step.verdict == "run" else step.reason.text.replace(f"{model}/", "")
+        targets.setdefault((step.verdict, step.stage, name, why), []).append(target)
     names: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
     for (verdict, stage, name, why), places in targets.items():
         names.setdefault((verdict, stage, why, tuple(places)), []).append(name)
@@ -99,7 +95,7 @@ def _rows(model: str, steps: Sequence[Document]) -> list[Row]:
             waiting.append(text)
         else:
             rows.append((verdict, text, why))
-    if waiting:  # for the row above
+    if waiting:  # for the steps of the rows above
         rows.append(("unknown", ", ".join(waiting), ""))
     return rows
 
@@ -111,60 +107,58 @@ def _steps(stage: str, names: Sequence[str], targets: Sequence[str]) -> str:
     return f"{what} @{','.join(targets)}" if len(targets) <= 3 else f"{what} × {len(targets)} targets"
 
 
-def _reason(reason: Document, model: str) -> str:
-    return brief_of(reason).replace(f"{model}/", "")
+def _reason(reason: Reason, model: str) -> str:
+    return brief(reason).replace(f"{model}/", "")
 
 
-def why(found: Document) -> list[str]:
-    """Reasons, with every part that changed."""
+def why(found: Why) -> list[str]:
+    """The reason for each step, with every changed part."""
     lines: list[str] = []
-    steps = found["steps"]
-    width = min(max((len(step["id"]) for step in steps), default=0), MOST_STEPS)
-    for step in steps:
-        last, reason = step["last_run"], step["reason"]
-        name = f"{step['id']:{width}}".replace(step["id"], terminal.bold(step["id"]), 1)
-        if step["verdict"] == "hit":
-            lines.append(f"{name}  {terminal.green('hit')}: {reason['text']}")
+    width = min(max((len(step.id) for step in found.steps), default=0), MOST_STEPS)
+    for step in found.steps:
+        last, reason = step.last_run, step.reason
+        name = f"{step.id:{width}}".replace(step.id, terminal.bold(step.id), 1)
+        if step.verdict == "hit":
+            lines.append(f"{name}  {terminal.green('hit')}: {reason.text}")
             if last:
-                lines.append(f"    last ran in {duration(last['duration_s'])}: {_since(last['reason'])}")
-                lines += _changes(last["reason"]["changed"])
+                lines.append(f"    last ran in {duration(last.duration_s)}: {_since(last.reason)}")
+                lines += _changes(last.reason.changed)
         else:
-            lines.append(f"{name}  {terminal.yellow(step['verdict'])}: {_since(reason)}")
-            lines += _changes(reason["changed"])
-    return [*lines, *warned(found)]
+            lines.append(f"{name}  {terminal.yellow(step.verdict)}: {_since(reason)}")
+            lines += _changes(reason.changed)
+    return [*lines, *warned(found.warnings)]
 
 
-def _since(reason: Document) -> str:
-    """The reason, without the names of what changed where they follow."""
-    changed = len(reason["changed"])
-    return f"{count(changed, 'part')} changed" if changed else str(reason["text"])
+def _since(reason: Reason) -> str:
+    """The reason, or the number of changed parts if a list of them follows."""
+    changed = len(reason.changed)
+    return f"{count(changed, 'part')} changed" if changed else reason.text
 
 
-def _changes(changed: Sequence[Document]) -> list[str]:
-    parts = [shortened(change.get("name") or change["part"]) for change in changed]
+def _changes(changed: Sequence[Change]) -> list[str]:
+    parts = [shortened(change.name or change.part) for change in changed]
     width = min(max(map(len, parts), default=0), MOST_PARTS)
     return [
-        f"    {part:{width}}  {shortened(change['was'])} → {shortened(change['now'])}"
+        f"    {part:{width}}  {shortened(change.was)} → {shortened(change.now)}"
         for part, change in zip(parts, changed, strict=True)
     ]
 
 
-def status(found: Document) -> list[str]:
-    """One line for each model, and how many are up to date. Of many models only those that are not."""
-    models = found["models"]
-    current = sum(entry["up_to_date"] for entry in models)
-    shown = [entry for entry in models if len(models) <= MOST_ROWS or not entry["up_to_date"]]
-    rows = [(terminal.bold(entry["model"]), _state(entry)) for entry in shown]
+def status(found: Status) -> list[str]:
+    """One line for each model, and the number that is up to date. With many models, only those out of date are listed."""
+    models = found.models
+    current = sum(entry.up_to_date for entry in models)
+    shown = [entry for entry in models if len(models) <= MOST_ROWS or not entry.up_to_date]
+    rows = [(terminal.bold(entry.model), _state(entry)) for entry in shown]
     whole = f"{current:,} of {count(len(models), 'model')} up to date"
-    return [*aligned(rows), *warned(found), *([whole] if len(models) > 1 else [])]
+    return [*aligned(rows), *warned(found.warnings), *([whole] if len(models) > 1 else [])]
 
 
-def _state(entry: Document) -> str:
-    if entry["up_to_date"]:
+def _state(entry: ModelStatus) -> str:
+    if entry.up_to_date:
         return terminal.green("up to date")
-    if entry["next"] is None:
-        return f"{terminal.yellow('built')}; its outputs are not in place: trtbuild build {entry['model']}"
-    steps = entry["steps"]
-    name = entry["next"]["id"].removeprefix(f"{entry['model']}/")
-    to_run = terminal.yellow(f"{'at least ' if steps['unknown'] else ''}{steps['run']} to run")
-    return f"{to_run}, first {name}: {_reason(entry['next']['reason'], entry['model'])}"
+    if entry.next is None:
+        return f"{terminal.yellow('built')}; its outputs are not in place: trtbuild build {entry.model}"
+    name = entry.next.id.removeprefix(f"{entry.model}/")
+    to_run = terminal.yellow(f"{'at least ' if entry.steps['unknown'] else ''}{entry.steps['run']} to run")
+    return f"{to_run}, first {name}: {_reason(entry.next.reason, entry.model)}"

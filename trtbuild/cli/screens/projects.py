@@ -1,20 +1,17 @@
-"""A new project, for a person: what was written, what is missing, what to do next."""
+"""A new project as text: the written files, warnings, and the next commands."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned
+from trtbuild.driver.answers.documents import NewProject
 
-Document = dict[str, Any]
 
-
-def begun(found: Document) -> list[str]:
-    """What `init` has done."""
+def begun(found: NewProject) -> list[str]:
+    """The result of ``trtbuild init``."""
     return [
-        *aligned([(entry["action"], entry["path"], entry["text"]) for entry in found["files"]]),
-        *(f"{terminal.yellow('warning')}: {text}" for text in found["warnings"]),
+        *aligned([(entry.action, entry.path, entry.text) for entry in found.files]),
+        *(f"{terminal.yellow('warning')}: {text}" for text in found.warnings),
         "next:",
-        *(f"  {command}" for command in found["next"]),
+        *(f"  {command}" for command in found.next),
     ]

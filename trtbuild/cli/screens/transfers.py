@@ -1,87 +1,92 @@
-"""What was moved between caches, for a person; and how far it is while it is moved."""
+"""The results of transfers between caches as text, and their progress."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned, count, few, size
-from trtbuild.driver.cache.transfer import Told
+from trtbuild.driver.cache.documents import CacheExport, CacheImport, CachePull, CachePush, MissingRecord
+from trtbuild.driver.cache.transfer import Progress
 
-Document = dict[str, Any]
-
-#: Of what could not be moved, this many are shown.
+#: The largest number of failed or missing records that are shown.
 MOST_SHOWN = 20
 
-# Seconds between two lines on a terminal, where the last one is written over, and in a log.
+# Seconds between two updates: on a terminal, where a line is overwritten, and in a log.
 _LIVE_S = 0.1
 _LOG_S = 10.0
 
 
-def pushed(found: Document) -> list[str]:
-    """What each remote got, and what it did not."""
+def pushed(found: CachePush) -> list[str]:
+    """The records that were sent to each remote, and those that were not sent."""
     rows = []
-    for remote in found["remotes"]:
-        there = f"{count(remote['records_there'], 'record')}, {size(remote['bytes_there'])} there already"
-        told = terminal.dim(there) if remote["records_there"] else ""
-        rows.append(("pushed", terminal.bold(remote["name"]), _moved(remote, "_sent"), told))
+    for remote in found.remotes:
+        there = f"{count(remote.records_there, 'record')}, {size(remote.bytes_there)} there already"
+        already_there = terminal.dim(there) if remote.records_there else ""
+        rows.append(
+            ("pushed", terminal.bold(remote.name), _moved(remote.records_sent, remote.bytes_sent), already_there)
+        )
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for each in found["not_sent"]:
-        by_reason.setdefault((each["remote"], each["reason"]), []).append(each["step"])
+    for each in found.not_sent:
+        by_reason.setdefault((each.remote, each.reason), []).append(each.step)
     failed = [
         (f"  {terminal.red('not sent')}", f"{few(sorted(steps))} to {remote}", reason)
         for (remote, reason), steps in by_reason.items()
     ]
-    missing = _missing(found, "not built", "trtbuild build, then push again")
-    said = {f"{remote}: {reason}" for remote, reason in by_reason}
-    warnings = [text for text in found["warnings"] if text.partition(" (")[0] not in said and text not in said]
-    hint = ["→ trtbuild doctor looks at the remotes; then push again: what is there already is not sent again"]
-    return [*aligned(rows), *_shown(failed), *(hint if failed else []), *missing, *_warned({"warnings": warnings})]
+    missing = _missing(found.missing, "not built", "trtbuild build, then push again")
+    shown = {f"{remote}: {reason}" for remote, reason in by_reason}
+    warnings = [text for text in found.warnings if text.partition(" (")[0] not in shown and text not in shown]
+    hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
+    return [*aligned(rows), *_shown(failed), *(hint if failed else []), *missing, *_warned(warnings)]
 
 
-def pulled(found: Document) -> list[str]:
-    """What came from where, and what no remote has."""
-    rows = [("pulled", terminal.bold(remote["name"]), _moved(remote)) for remote in found["remotes"]]
-    rows.append(("here already", "", count(found["present"], "record")))
-    return [*aligned(rows), *_missing(found, "not there", "trtbuild build makes it here"), *_warned(found)]
+def pulled(found: CachePull) -> list[str]:
+    """The records that each remote sent, and those that no remote has."""
+    rows = [("pulled", terminal.bold(remote.name), _moved(remote.records, remote.bytes)) for remote in found.remotes]
+    rows.append(("here already", "", count(found.present, "record")))
+    return [
+        *aligned(rows),
+        *_missing(found.missing, "not there", "trtbuild build makes it here"),
+        *_warned(found.warnings),
+    ]
 
 
-def exported(found: Document) -> list[str]:
+def exported(found: CacheExport) -> list[str]:
     """The file that was written."""
-    rows = [("exported", terminal.bold(found["file"]), f"{count(found['records'], 'record')}, {size(found['bytes'])}")]
-    left_out = [
-        (f"  {terminal.yellow('left out')}", f"record {each['key']}", each["reason"]) for each in found["left_out"]
-    ]
-    return [*aligned(rows), *_shown(left_out), f"→ over there: trtbuild cache import {found['file']}"]
+    rows = [("exported", terminal.bold(found.file), f"{count(found.records, 'record')}, {size(found.bytes)}")]
+    left_out = [(f"  {terminal.yellow('left out')}", f"record {each.key}", each.reason) for each in found.left_out]
+    return [*aligned(rows), *_shown(left_out), f"→ on the other machine: trtbuild cache import {found.file}"]
 
 
-def imported(found: Document) -> list[str]:
-    """What came out of a bundle, and what did not count."""
-    rows = [("imported", terminal.bold(found["file"]), f"{count(found['records'], 'record')}, {size(found['bytes'])}")]
-    if found["present"]:
-        rows.append(("here already", "", count(found["present"], "record")))
-    refused = [
-        (f"  {terminal.red('not trusted')}", f"record {each['key']}", each["reason"]) for each in found["untrusted"]
-    ]
-    hint = ["→ trust whoever signed it, or ask for a bundle that is signed by whom you trust"] if refused else []
-    return [*aligned(rows), *_shown(refused), *hint]
+def imported(found: CacheImport) -> list[str]:
+    """The imported records of a bundle, and those that are not trusted."""
+    rows = [("imported", terminal.bold(found.file), f"{count(found.records, 'record')}, {size(found.bytes)}")]
+    if found.present:
+        rows.append(("here already", "", count(found.present, "record")))
+    untrusted = [(f"  {terminal.red('not trusted')}", f"record {each.key}", each.reason) for each in found.untrusted]
+    hint = (
+        ["→ add the signer's key to the trusted keys, or ask for a bundle with a trusted signature"]
+        if untrusted
+        else []
+    )
+    return [*aligned(rows), *_shown(untrusted), *hint]
 
 
-def _moved(remote: Document, suffix: str = "") -> str:
-    return f"{count(remote[f'records{suffix}'], 'record')}, {size(remote[f'bytes{suffix}'])}"
+def _moved(records: int, size_bytes: int) -> str:
+    return f"{count(records, 'record')}, {size(size_bytes)}"
 
 
-def _missing(found: Document, what: str, hint: str) -> list[str]:
-    rows = [(f"  {terminal.red(what)}", each["step"], each["reason"]) for each in found["missing"]]
+def _missing(missing: Sequence[MissingRecord], what: str, hint: str) -> list[str]:
+    rows = [(f"  {terminal.red(what)}", each.step, each.reason) for each in missing]
     return [*_shown(rows), f"→ {hint}"] if rows else []
 
 
-def _warned(found: Document) -> list[str]:
-    return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(found["warnings"])]
+def _warned(warnings: Sequence[str]) -> list[str]:
+    return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
 def _shown(rows: list[tuple[str, str, str]]) -> list[str]:
@@ -90,21 +95,21 @@ def _shown(rows: list[tuple[str, str, str]]) -> list[str]:
 
 
 @contextlib.contextmanager
-def progress(flags: dict[str, Any]) -> Iterator[Told]:
-    """Shows on standard error how far a transfer is: a line that is written over, or now and then one in a log."""
+def progress(flags: dict[str, Any]) -> Iterator[Progress]:
+    """Show the progress of a transfer on standard error: one line that is overwritten, or a line every 10 s in a log."""
     live = terminal.can_be_live(sys.stderr)
     every = _LIVE_S if live else _LOG_S
     last, width = time.monotonic(), 0
 
-    def told(what: str, done: int, total: int, unit: str) -> None:
+    def report(what: str, done: int, total: int, unit: str) -> None:
         nonlocal last, width
         now = time.monotonic()
         if flags.get("quiet") or now - last < every:
             return
         last = now
         share = f"{100 * done // total}%" if total else ""
-        far = f"{size(done)} of {size(total)}" if unit == "bytes" else f"{done:,} of {count(total, 'record')}"
-        line = f"{what}  {far}  {share}"
+        amount = f"{size(done)} of {size(total)}" if unit == "bytes" else f"{done:,} of {count(total, 'record')}"
+        line = f"{what}  {amount}  {share}"
         with contextlib.suppress(OSError):
             if live:
                 sys.stderr.write(f"\r{line:{width}}")
@@ -114,8 +119,8 @@ def progress(flags: dict[str, Any]) -> Iterator[Told]:
                 terminal.say(line)
 
     try:
-        yield told
+        yield report
     finally:
-        if width:  # nothing of it is left when the result is shown
+        if width:  # the line is removed before the result is shown
             with contextlib.suppress(OSError):
                 sys.stderr.write("\r" + " " * width + "\r")

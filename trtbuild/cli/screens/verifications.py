@@ -1,4 +1,4 @@
-"""What a verification has found, for a person: the worst error of each model, and where what is wrong is wrong."""
+"""The result of a verification as text: the worst error of each model, and the places of wrong results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned, count, duration, few
-from trtbuild.core.model.verification import advice, allowed, how_wrong, worst
+from trtbuild.core.model.verification import advice, error_text, tolerance_of, worst
 
 Document = dict[str, Any]
 
@@ -15,16 +15,16 @@ _BY = {"onnxruntime": "by onnxruntime on the CPU"}
 
 
 def verified(found: Document) -> list[str]:
-    """One line for each model and runner; below it what is wrong, or was not compared."""
-    told = [each for model in found["models"] for each in _model(model)]
+    """One line for each model and runner; below it the results that are wrong or were not compared."""
+    rows = [each for model in found["models"] for each in _model(model)]
     lines = []
-    for line, (_, notes) in zip(aligned(row for row, _ in told), told, strict=True):
+    for line, (_, notes) in zip(aligned(row for row, _ in rows), rows, strict=True):
         lines += [line, *notes]
     return [*lines, _summary(found)]
 
 
 def overview(found: Document) -> list[str]:
-    """Those lines alone, as a part of a build's answer."""
+    """The line of each model and runner, without details, as a part of a build's result."""
     rows = [row for model in found["models"] for row, _ in _model(model)]
     return aligned([("verified", *row) for row in rows])
 
@@ -38,8 +38,8 @@ def _model(model: Document) -> Iterator[tuple[tuple[str, ...], list[str]]]:
         yield (name, terminal.red("not built")), [f"    missing: {steps[0]}{more}", hint]
     elif not model["cuts"]:
         failed = model["status"] == "failed"
-        said = terminal.red("failed") if failed else terminal.yellow("nothing was compared")
-        yield (name, said), _not_run(model)
+        word = terminal.red("failed") if failed else terminal.yellow("nothing was compared")
+        yield (name, word), _not_run(model)
     for number, cut in enumerate(model["cuts"], start=1):
         row, notes = _cut(name, cut)
         yield row, [*notes, *(_not_run(model) if number == len(model["cuts"]) else [])]
@@ -78,7 +78,7 @@ def _by(cut: Document) -> str:
 
 
 def _entries(cut: Document) -> list[Document]:
-    names = ("whole", "lowered") if cut["lowered"]["points"] else ("whole",)  # a package has no traced program
+    names = ("whole", "lowered") if cut["lowered"]["points"] else ("whole",)  # a package has no lowered program
     named = [{"partition": "", "name": name, **cut[name]} for name in names]
     return [*cut["partitions"], *(named if not any(e["status"] == "wrong" for e in cut["partitions"]) else [])]
 
@@ -90,7 +90,7 @@ def _note(entry: Document, cut: Document) -> list[str]:
         return [f"    {terminal.yellow('not compared')}: {what}: {entry['text']}"]
     if entry["status"] != "wrong":
         return []
-    lines = [f"    {what} {how_wrong(entry, allowed(entry, cut))}"]
+    lines = [f"    {what} {error_text(entry, tolerance_of(entry, cut))}"]
     return [*lines, *(f"    {line}" for line in advice(entry))]
 
 
@@ -101,18 +101,18 @@ _WHOLE = {
 
 
 def _summary(found: Document) -> str:
-    alone = len(found["errors"]) - sum(
+    other_errors = len(found["errors"]) - sum(
         model["status"] == "failed" for model in found["models"]
-    )  # errors of no model above
-    wrong = sum(not model["ok"] for model in found["models"]) + alone
-    total = count(len(found["models"]) + alone, "model")
+    )  # errors that belong to none of these models
+    wrong = sum(not model["ok"] for model in found["models"]) + other_errors
+    total = count(len(found["models"]) + other_errors, "model")
     if wrong:
         return f"{terminal.red('failed')}: {wrong:,} of {total} in {duration(found['duration_s'])}"
     return f"{terminal.green('ok')}: {total} in {duration(found['duration_s'])} (--seed {found['seed']})"
 
 
 def failures(found: Document) -> list[str]:
-    """Errors that kept a model from being compared."""
+    """The errors because of which a model was not compared."""
     lines = []
     for error in found["errors"]:
         about = f"{error['package']}: " if error.get("package") else ""

@@ -1,4 +1,4 @@
-"""Writing to the terminal at hand: colour, progress, a live area, numbers and reasons in words.
+"""Output on the terminal: colour, progress, a live area, and the format of numbers and reasons.
 
-Uses no other room.
+Uses no other package of `trtbuild.cli`.
 """

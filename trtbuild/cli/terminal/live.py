@@ -1,12 +1,12 @@
-"""Progress on a terminal: finished steps scroll by, and below them an area shows what runs now.
+"""Progress on a terminal: lines of finished steps, and below them an area with the running steps.
 
 Rules
-1. Rich is imported when the first step starts, or when planning takes `PATIENCE_S`, never before: a build with nothing to
-   do does not pay for it.
-2. A line that stays (a finished step) is never cut but for its reason; a line of the area is exactly one row.
-3. The area leaves at least half of the screen to what has scrolled by.
-4. Whatever ends the build, `close` takes the area away. The cursor is never hidden (Rich would): after a kill -9 the
-   terminal works as before.
+1. Rich is imported when the first step starts, or when planning takes longer than `PATIENCE_S`. A build with nothing to do
+   does not import it.
+2. In the line of a finished step, only the reason may be cut. A line of the area is exactly one row.
+3. The area uses at most half of the screen, so that finished steps stay visible.
+4. `close` removes the area at the end of every build, also after an error. The cursor is never hidden, which Rich would do:
+   after a kill -9 the terminal works as before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.progress import Progress, cropped, headline, on_its_way
+from trtbuild.cli.terminal.progress import Progress, cropped, headline, with_conversions
 from trtbuild.cli.terminal.quantities import duration
 from trtbuild.cli.terminal.reasons import brief
 from trtbuild.core.planning.graph import Step
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from trtbuild.driver.project.outcome import Ran
 
-#: How often the area is drawn anew, per second.
+#: How many times per second the area is redrawn.
 REFRESH = 8
 
-#: Work that is no step (planning, writing outputs) is shown when it takes longer than this, in s.
+#: Work other than steps (planning, writing outputs) is shown when it takes longer than this, in s.
 PATIENCE_S = 1.0
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -45,18 +45,18 @@ ASCII_SPINNER = "|/-\\"
 
 
 class LiveProgress(Progress):
-    """Lines that stay, and an area that does not."""
+    """Progress as lines of finished steps and an area with the running ones."""
 
     def __init__(self) -> None:
         super().__init__()
         self._begun = time.monotonic()
-        #: Step id → when it started, and how long it took last time, in s.
+        #: Step id → its start time and its duration in the last build, in s.
         self._running: dict[str, tuple[float, float | None]] = {}
-        #: What the area shows: Rich's thread reads it without our lock, which a thread that waits for Rich's may hold.
+        #: The rows of the area. Rich's thread reads them without our lock: a thread with our lock may wait for Rich's.
         self._shown: tuple[tuple[str, tuple[float, float | None]], ...] = ()
         self._last_duration_s: LastDuration = lambda _: None
         self._phases: dict[str, float] = {}
-        self._impatient: threading.Timer | None = None
+        self._timer: threading.Timer | None = None
         self._live: Live | None = None
         self._spinner = SPINNER if terminal.is_unicode(sys.stderr) else ASCII_SPINNER
 
@@ -75,7 +75,7 @@ class LiveProgress(Progress):
             self._ended(step)
             self.tally.finished(step, ran)
             if ran.source == "built":
-                about = ", ".join(filter(None, (brief(step.reason), on_its_way(ran))))
+                about = ", ".join(filter(None, (brief(step.reason), with_conversions(ran))))
                 self._scroll(terminal.green("done"), step.id, about)
             else:
                 self._scroll(terminal.cyan("got "), step.id, "another build has made it")
@@ -99,20 +99,20 @@ class LiveProgress(Progress):
     def phase_started(self, name: str) -> None:
         with self._lock:
             self._phases = {**self._phases, name: time.monotonic()}
-            if self._live is None and self._impatient is None:
-                self._impatient = threading.Timer(PATIENCE_S, self._begin_late)
-                self._impatient.daemon = True
-                self._impatient.start()
+            if self._live is None and self._timer is None:
+                self._timer = threading.Timer(PATIENCE_S, self._begin_late)
+                self._timer.daemon = True
+                self._timer.start()
 
     def phase_finished(self, name: str) -> None:
         with self._lock:
             self._phases = {other: since for other, since in self._phases.items() if other != name}
             if not self._phases:
-                self._be_patient()
+                self._stop_timer()
 
     def close(self) -> None:
         with self._lock:
-            self._be_patient()
+            self._stop_timer()
             live, self._live = self._live, None
             self._shown, self._phases = (), {}
         if live is not None:
@@ -126,13 +126,13 @@ class LiveProgress(Progress):
 
     def _begin_late(self) -> None:
         with self._lock:
-            if self._phases:  # else it has ended just now
+            if self._phases:  # the last phase may have ended just now
                 self._begin()
 
-    def _be_patient(self) -> None:
-        if self._impatient is not None:
-            self._impatient.cancel()
-            self._impatient = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _ended(self, step: Step) -> None:
         self._running.pop(step.id, None)
@@ -140,7 +140,7 @@ class LiveProgress(Progress):
 
     def _scroll(self, word: str, name: str, about: str = "") -> None:
         width = self._live.console.width if self._live is not None else 80
-        self._say(self._row(word, self._taken(name), name, about, width))
+        self._say(self._row(word, self._elapsed(name), name, about, width))
 
     def _say(self, text: str) -> None:
         if self._live is None:
@@ -162,7 +162,7 @@ class LiveProgress(Progress):
         )
 
     def _drawn(self) -> Text:
-        """The area. Called by Rich's thread too."""
+        """The area as Rich text. Rich's thread calls it, too."""
         live = self._live
         width, height = live.console.size if live is not None else (80, 24)
         return _rich("\n".join(self.area(width, height)))
@@ -194,7 +194,7 @@ class LiveProgress(Progress):
 
 
 def _middle(text: str, width: int) -> str:
-    """No wider than `width`: its middle is left out, because a step's two ends tell it apart."""
+    """Text of at most `width` columns. The middle of a long step id is left out, because its two ends identify it."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2

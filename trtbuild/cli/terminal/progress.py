@@ -1,7 +1,7 @@
-"""What is shown while a build runs: a line for each step that starts and one for each that is done, on standard error.
+"""The progress of a build on standard error: a line for each step that starts and for each that ends.
 
-`Progress` writes plain lines, for CI and pipes. `trtbuild.cli.terminal.live` does the same on a terminal, with an area
-below the lines that shows what runs now. Both count with `Tally`.
+`Progress` writes plain lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals: below the lines of finished
+steps, an area shows the running steps. Both count with `Tally`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from trtbuild.errors import TrtbuildError
 if TYPE_CHECKING:
     from trtbuild.driver.project.outcome import Ran
 
-#: Step ids take at least and at most this many columns: what is behind them lines up as far as that is worth its room.
+#: The smallest and the largest width of the column of step ids. The text after longer ids is not aligned.
 LEAST_ID, MOST_ID = 24, 48
 
-#: What a line is about is shown when at least this many columns are left for it.
+#: The description at the end of a line is shown if at least this many columns are left for it.
 LEAST_ABOUT = 12
 
 
 @dataclass
 class Tally:
-    """How much is done, and how much there is to do as far as it is known. Sums are kept, not made: rule 3 of watchers."""
+    """The numbers of finished and of remaining steps. Sums are updated, so that events are cheap (rule 3 of watchers)."""
 
     done: int = 0
     failed: int = 0
@@ -41,11 +41,11 @@ class Tally:
     left: int = 0
     id_width: int = LEAST_ID
     _by_model: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _uncut: set[str] = field(default_factory=set)
+    _unpartitioned: set[str] = field(default_factory=set)
     _ran: set[str] = field(default_factory=set)
 
     def planned(self, plan: ModelPlan) -> None:
-        """One model's plan is this now."""
+        """Replace the plan of a model by this one."""
         name, steps = plan.model.name, plan.steps.values()
         left = sum(step.verdict != "hit" for step in steps)
         hits = sum(step.verdict == "hit" and step.id not in self._ran for step in steps)
@@ -54,24 +54,24 @@ class Tally:
         self.left += left - left_before
         self.hits += hits - hits_before
         self.id_width = max(self.id_width, *(len(step.id) for step in steps if len(step.id) <= MOST_ID), 0)
-        cut = plan.steps.get(step_id(name, "partition"))
-        if cut is None or cut.verdict == "hit":
-            self._uncut.discard(name)
+        partition = plan.steps.get(step_id(name, "partition"))
+        if partition is None or partition.verdict == "hit":
+            self._unpartitioned.discard(name)
         else:
-            self._uncut.add(name)
+            self._unpartitioned.add(name)
 
     def finished(self, step: Step, ran: Ran) -> None:
-        """A step has run, or another build has run it. Conversions that it made on its way are steps too."""
+        """Count a step that this or another build has run, and the conversions that were part of it."""
         self.done += 1 + len(ran.conversions)
         self._ran.add(step.id)
 
     @property
     def growing(self) -> bool:
-        """Whether there will be more steps than are known: a model is not cut into partitions yet."""
-        return bool(self._uncut)
+        """Whether the number of steps can still grow, because a model has no partitions yet."""
+        return bool(self._unpartitioned)
 
     def line(self, elapsed_s: float) -> str:
-        """``3/7+ run · 28 hit · 1 failed · 14.2 s``. Failed steps are among those that are left."""
+        """A summary: ``3/7+ run · 28 hit · 1 failed · 14.2 s``. Failed steps count as remaining."""
         parts = []
         if self.done or self.left:
             parts.append(f"{self.done}/{self.done + self.left}{'+' if self.growing else ''} run")
@@ -83,7 +83,7 @@ class Tally:
 
 
 class Progress(Watcher):
-    """Plain lines."""
+    """Progress as plain lines."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -103,12 +103,12 @@ class Progress(Watcher):
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
-            self._say(self._row(word, self._taken(step.id), step.id, on_its_way(ran)))
+            self._say(self._row(word, self._elapsed(step.id), step.id, with_conversions(ran)))
 
     def failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self.tally.failed += 1
-            self._say(self._row(terminal.red("FAIL"), self._taken(step.id), step.id, headline(error)))
+            self._say(self._row(terminal.red("FAIL"), self._elapsed(step.id), step.id, headline(error)))
 
     def work_started(self, name: str) -> None:
         with self._lock:
@@ -118,17 +118,17 @@ class Progress(Watcher):
     def work_finished(self, name: str, *, well: bool) -> None:
         with self._lock:
             word = terminal.green("done") if well else terminal.red("FAIL")
-            self._say(self._row(word, self._taken(name), name))
+            self._say(self._row(word, self._elapsed(name), name))
 
     def _row(self, word: str, taken: str, name: str, about: str = "", width: int | None = None) -> str:
-        """One line for a step or other work. What it is about is cut, or left out, where it does not fit in `width`."""
+        """One line for a step or other work. If `about` does not fit in `width`, it is cut or left out."""
         row = f"{word} {taken:>8}  {name:{self.tally.id_width}}"
         if width is not None:
             left = width - len(click.unstyle(row)) - 2
             about = fitted(about, left) if left >= LEAST_ABOUT else ""
         return f"{row}  {terminal.dim(about)}" if about else row.rstrip()
 
-    def _taken(self, name: str) -> str:
+    def _elapsed(self, name: str) -> str:
         return duration(time.monotonic() - self._since.pop(name, time.monotonic()))
 
     def _say(self, text: str) -> None:
@@ -136,17 +136,17 @@ class Progress(Watcher):
             terminal.say(text)
 
 
-def on_its_way(ran: Ran) -> str:
-    """What a step did besides itself: the partition step converts what it cuts. Empty where that is nothing."""
+def with_conversions(ran: Ran) -> str:
+    """The number of conversions that a partition step made, as text; empty without conversions."""
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""
 
 
 def headline(error: TrtbuildError) -> str:
-    """The first line of what is wrong; all of it is said when the build ends."""
+    """The first line of an error. The whole error is shown at the end of the build."""
     return error.text.partition("\n")[0]
 
 
 def cropped(text: str, width: int) -> str:
-    """Text without colour, no wider than `width`: its end is left out."""
+    """Text without colour, cut at its end to at most `width` columns."""
     plain = click.unstyle(text)
     return plain if len(plain) <= width else f"{plain[: max(width - 1, 0)]}…"[:width]

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: durations, sizes, counts; and rows that line up."""
+"""Readable forms of durations, sizes and counts, and rows with aligned columns."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def count(number: int, word: str) -> str:
 
 def few(names: Sequence[str], most: int = 3) -> str:
     """The first of several names: ``a, b, c and 9 more``."""
-    if len(names) <= most + 1:  # "and 1 more" is no shorter than the name
+    if len(names) <= most + 1:  # "and 1 more" is not shorter than a name
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
 def aligned(rows: Iterable[Sequence[str]], right: Sequence[int] = (), gap: str = "  ") -> list[str]:
-    """Rows as lines, with columns that line up; those numbered in `right` to the right. Cells may have colour."""
+    """Rows as lines with aligned columns. The columns in `right` are aligned to the right. Cells may have colour."""
     cells = [list(row) for row in rows]
     widths: dict[int, int] = {}
     for row in cells:

@@ -1,13 +1,11 @@
-"""Why a step runs, in a few words: what changed, from what to what, as far as that means something to a person."""
+"""Short texts of the reason why a step runs: the changed part with its old and new value, if the values are readable."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from trtbuild.core.planning.graph import Reason
-from trtbuild.core.recipes.recipe import ABSENT
+from trtbuild.core.recipes.recipe import ABSENT, Change
 
 #: A value that is longer than this is not shown in a short reason.
 SHORT = 24
@@ -18,27 +16,20 @@ _WORDS = {"new": "new", "evicted": "no longer in the cache", "forced": "forced"}
 
 
 def brief(reason: Reason) -> str:
-    """One short line."""
-    return brief_of(reason.to_json())
+    """The reason in one short line."""
+    if reason.code in _WORDS:
+        return _WORDS[reason.code]
+    if reason.code != "changed" or not reason.changed:
+        return reason.text
+    more = f" (+{len(reason.changed) - 1})" if len(reason.changed) > 1 else ""
+    return _change(reason.changed[0]) + more
 
 
-def brief_of(reason: Mapping[str, Any]) -> str:
-    """As `brief`, for a reason as documents have it."""
-    code = str(reason["code"])
-    changed: Sequence[Mapping[str, str]] = reason["changed"]
-    if code in _WORDS:
-        return _WORDS[code]
-    if code != "changed" or not changed:
-        return str(reason["text"])
-    more = f" (+{len(changed) - 1})" if len(changed) > 1 else ""
-    return _change(changed[0]) + more
-
-
-def _change(change: Mapping[str, str]) -> str:
-    kind, _, name = change["part"].partition(":")
-    was, now = change["was"], change["now"]
+def _change(change: Change) -> str:
+    kind, _, name = change.part.partition(":")
+    was, now = change.was, change.now
     subject = {"file": name, "link": name, "listing": f"{name}/", "distribution": name, "environment": f"${name}"}.get(
-        kind, change.get("name") or change["part"]
+        kind, change.name or change.part
     )
     if was in (ABSENT, "absent"):
         return f"{subject} is new"
@@ -50,7 +41,7 @@ def _change(change: Mapping[str, str]) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """A short reason in at most `width` columns: first how many more parts changed is left out, then that they did."""
+    """A short reason in at most `width` columns. First the number of other parts is left out, then the word "changed"."""
     for left_out in (r"$", r" \(\+\d+\)$", r" changed$"):
         text = re.sub(left_out, "", text)
         if len(text) <= width:
@@ -59,7 +50,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def shortened(value: str, most: int = 70) -> str:
-    """A value in one line: digests by their first digits, long text by its two ends."""
+    """A value in one line: the first 12 digits of a digest, and the two ends of a long text."""
     if _DIGEST.fullmatch(value):
         return value[:12]
     text = _DIGEST.sub(lambda digest: digest[0][:12], value)

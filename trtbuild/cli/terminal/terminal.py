@@ -1,14 +1,14 @@
-"""What the terminal at hand can show, and writing to it: colour, a live area, characters beyond ASCII.
+"""The abilities of the terminal, and output to it: colour, a live area, characters outside ASCII.
 
 Rules
-1. Lines are made with colour, as if every stream could show it; `say` takes it out where it does not belong.
-2. Colour, first match wins: ``NO_COLOR`` (not empty) no; ``FORCE_COLOR`` or ``CLICOLOR_FORCE`` (not empty, not 0) yes;
-   ``CLICOLOR=0`` or ``TERM=dumb`` no; else whether the stream is a terminal. (no-color.org, force-color.org,
-   bixense.com/clicolors; Python 3.13 has the same order.)
-3. A live area needs a terminal that can move its cursor, and nobody who keeps a log: not under CI.
-4. A stream that is not Unicode gets the nearest ASCII, never an exception.
-5. Who reads standard output may have enough (``| head``): the command goes on and exits by its own result. Any other
-   failure to write there is an error. What standard error does not take is lost, and the exit status tells.
+1. All lines are made with colour. `rendered` removes it for streams that do not show colour.
+2. The first match decides about colour: no with ``NO_COLOR`` (not empty); yes with ``FORCE_COLOR`` or ``CLICOLOR_FORCE``
+   (not empty, not 0); no with ``CLICOLOR=0`` or ``TERM=dumb``; otherwise yes if the stream is a terminal. (no-color.org,
+   force-color.org, bixense.com/clicolors; Python 3.13 has the same order.)
+3. A live area needs a terminal that can move its cursor. Under CI there is no live area, because CI keeps a log.
+4. On a stream without Unicode, similar ASCII characters are written. Nothing raises an exception.
+5. The reader of standard output may close it early (``| head``): the command continues, and its result decides the exit
+   status. Any other failure to write to standard output is an error. Failures to write to standard error are ignored.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _ASCII = str.maketrans({"→": "->", "←": "<-", "…": "...", "·": "-", "×":
 
 
 def ensure_streams() -> bool:
-    """Give a process that was started without standard output or error (``>&-``) one that takes everything. Whether it had
-    a standard output."""
+    """Whether the process has a standard output. A missing standard output or error (``>&-``) becomes the null device."""
     had_output = sys.stdout is not None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -37,7 +36,7 @@ def ensure_streams() -> bool:
 
 
 def answer(text: str) -> None:
-    """Write a command's result to standard output (rule 5). Raises TrtbuildError when that cannot be."""
+    """Write a command's result to standard output (rule 5). Raises TrtbuildError when it cannot be written."""
     try:
         click.echo(text, nl=False, color=True)
         sys.stdout.flush()
@@ -47,14 +46,16 @@ def answer(text: str) -> None:
             return
         raise TrtbuildError(
             f"standard output cannot be written: {error.strerror or error}",
-            hint="what was built is in the cache: run this again",
+            hint="the results are in the cache: run the command again",
         ) from error
 
 
 def _drop_the_rest(stream: TextIO) -> None:
-    """What a stream has not taken goes nowhere. Else Python tries it again when the process ends, says so in its own
-    words, and exits with 120 (seen with 3.11.2)."""
-    with contextlib.suppress(OSError, ValueError):  # one without a descriptor
+    """Drop the buffered rest of a stream.
+
+    Otherwise Python tries to write it at the end of the process, prints a message, and exits with 120 (seen with 3.11.2).
+    """
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
@@ -69,7 +70,7 @@ def say(text: str) -> None:
 
 
 def rendered(text: str, stream: TextIO) -> str:
-    """Text as it is written to `stream` (rules 1 and 4)."""
+    """Text in the form for `stream` (rules 1 and 4)."""
     shown = text if shows_colour(stream) else click.unstyle(text)
     if is_unicode(stream):
         return shown
@@ -78,7 +79,7 @@ def rendered(text: str, stream: TextIO) -> str:
 
 
 def shows_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Rule 2."""
+    """Whether colour is written to a stream (rule 2)."""
     if environment.get("NO_COLOR"):
         return False
     if any(environment.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
@@ -89,14 +90,14 @@ def shows_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
 
 
 def can_be_live(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Rule 3."""
+    """Whether a stream can show a live area (rule 3)."""
     if environment.get("CI", "").lower() not in ("", "0", "false"):
         return False
     return stream.isatty() and environment.get("TERM", "") not in ("dumb", "")
 
 
 def is_unicode(stream: TextIO) -> bool:
-    """Whether every character can be written to it."""
+    """Whether every character can be written to a stream."""
     return (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "").startswith("utf")
 
 

@@ -1,4 +1,4 @@
-"""Engines as values: the job of an engine step, its weights, the layers of the result, what running one needs.
+"""Engines as values: the job of an engine step, its weights, the engine's layers, and the protocol for running an engine.
 
-Uses `values` and `model`.
+Imports `values` and `model`.
 """

@@ -1,4 +1,4 @@
-"""Weights by slot: which bytes each weight input of a traced program stands for."""
+"""Weights by slot: the values of each weight input of a traced program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.errors import SourceError
 
 @dataclass(frozen=True)
 class Slot:
-    """One weight input of a program: its name in the module; `persistent` says that ``state_dict`` holds it."""
+    """One weight input of a program. `name` is its name in the module; `persistent` is whether ``state_dict`` holds it."""
 
     name: str
     dtype: str
@@ -23,7 +23,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a trace tells about its program (its `interface` output)."""
+    """The weights, inputs and outputs of a traced program (the `interface` output of a trace).
+
+    `aliases` maps the names of tied weights to the name of their slot. `output_tree` is the structure of the model's
+    result.
+    """
 
     slots: tuple[Slot, ...]
     aliases: Mapping[str, str]
@@ -35,7 +39,7 @@ class Interface:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Interface:
-        """Raises ValueError, KeyError or TypeError when `data` is no such document."""
+        """Read an `interface` document. Raises ValueError, KeyError or TypeError for any other `data`."""
         document = json.loads(data)
         if not all(isinstance(entry, dict) for entry in [*document["inputs"], *document["outputs"]]):
             raise ValueError("inputs and outputs are objects")
@@ -54,7 +58,7 @@ class Interface:
 
 
 def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:
-    """The form of a weights table: name or slot number → dtype, shape, digest."""
+    """The JSON of a weights table: name or slot number → dtype, shape, digest."""
     return {
         name: {"dtype": weight.dtype, "shape": list(weight.shape), "sha256": weight.sha256}
         for name, weight in weights.items()
@@ -62,18 +66,18 @@ def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:
 
 
 def weights_from_json(data: Any) -> dict[str, Weight]:
-    """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError for anything else."""
+    """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError for any other `data`."""
     if not isinstance(data, Mapping):
         raise ValueError("a weights table is an object")
     return {name: Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for name, e in data.items()}
 
 
 def bind(interface: Interface, traced: Mapping[str, Weight], table: Mapping[str, Weight] | None) -> tuple[Weight, ...]:
-    """The weight of each slot: from the weights file where it has the name (or a name tied to it), else from the trace.
+    """The weight of each slot: from the weights file `table` if it has the name or a tied name, otherwise from the trace.
 
-    The trace has checked that the file's names, shapes and dtypes are the module's, so only values are left to differ.
-    Raises SourceError when names that the module ties together have different values in the file, and KeyError when
-    neither has a value.
+    The trace has already checked the names, shapes and dtypes in the file; only the values can differ from the module's.
+    Raises SourceError if names that the module ties together have different values in the file, and KeyError if neither
+    the file nor the trace has a value.
     """
     tied: dict[str, list[str]] = {slot.name: [slot.name] for slot in interface.slots}
     for alias, name in interface.aliases.items():
@@ -96,5 +100,5 @@ def bind(interface: Interface, traced: Mapping[str, Weight], table: Mapping[str,
 
 
 def names_of(table: Mapping[str, Weight] | None) -> Sequence[tuple[str, str, Sequence[int]]] | None:
-    """Names, dtypes and shapes: what a trace's key holds of a weights file."""
+    """The names, dtypes and shapes of a weights file: the part of it that is in a trace's key."""
     return None if table is None else [(name, w.dtype, w.shape) for name, w in sorted(table.items())]

@@ -1,26 +1,27 @@
-"""What an engine step is told: plain values and digests, so that any worker that reaches the store can do it."""
+"""The job of an engine step. It holds plain values and digests, so any worker that can read the store can run it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtbuild.core.model.spec import BuilderSettings, ShapeRange, Target
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import ShapeRange, Target
 
-#: What an engine worker finds in its environment on every machine. It is a part of every engine's key.
+#: Environment variables of an engine worker, the same on every machine. They are part of every engine's key.
 ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One weight: logical row-major bytes, named by their SHA-256, of a dtype and shape. Numpy/torch dtype names."""
+    """One weight. `dtype` is NumPy's or torch's name; `sha256` is the digest of the values as row-major bytes."""
 
     dtype: str
     shape: tuple[int, ...]
     sha256: str
 
 
-#: What a partition says of an input or output: dtype (torch's name), and sizes, None where they are dynamic.
+#: The type of an input or output of a partition: dtype (torch's name) and sizes, with None for a dynamic size.
 Declared = tuple[str, tuple[int | None, ...]]
 
 
@@ -28,10 +29,11 @@ Declared = tuple[str, tuple[int | None, ...]]
 class EngineJob:
     """Compile the ONNX model `onnx` (a blob's SHA-256) with its weights into one plan.
 
-    The ONNX model's inputs are ``i0…``, its outputs ``o0…``, its weights external initializers ``w0…``, filled with
-    `weights` in order. `profiles` hold, per optimization profile, a shape range for each input in order.
+    The ONNX model's inputs are named ``i0…`` and its outputs ``o0…``. Its weights are external initializers ``w0…``, which
+    get the values of `weights` in order. `profiles` has a shape range for each input of each optimization profile.
 
-    `inputs` and `outputs` are what the partition says of them; None where nobody says. The compiled network is held to it.
+    `inputs` and `outputs` are the types that the partition declares, or None if they are not known. The compiled network is
+    compared with them.
     """
 
     onnx: str

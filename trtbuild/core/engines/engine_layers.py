@@ -1,9 +1,11 @@
-"""The layers of an engine, and where in the user's module each comes from: a pure function of two files of a package.
+"""The layers of an engine, each with the place in the user's module that it comes from.
 
-``<partition>.layers.json`` has the layers of the network that was compiled, as TensorRT's parser made them; ``names.json``
-has the module path and operator of each ONNX node. The parser calls a layer like its node (``n6``), with a number behind it
-where a node becomes several (``n6_6``); what it adds for itself (broadcasts, constants, casts) has names of its own, and
-belongs to what reads it; at the end, where nothing does, to what it reads.
+Two files of a package have the data. ``<partition>.layers.json`` has the layers of the compiled network, as TensorRT's
+parser made them. ``names.json`` has the module path and operator of each ONNX node.
+
+The parser names a layer like its node (``n6``), with a number at the end if a node becomes several layers (``n6_6``).
+Layers that the parser adds (broadcasts, constants, casts) have other names. Such a layer gets the origin of a layer that
+reads its output, or, if no layer reads it, the origin of a layer whose output it reads.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _NUMBERED = re.compile(r"(.+)_\d+")
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `module` is the path in the user's module ("" is the module itself); None: nobody knows."""
+    """One layer. `module` is the path in the user's module ("" is the module itself), or None if it is not known."""
 
     name: str
     type: str
@@ -32,9 +34,9 @@ class Layer:
 
 
 def layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """The layers of an engine in their order. `names` is its part of ``names.json``.
+    """The layers of an engine in their order. `document` is its layers file, `names` its entry of ``names.json``.
 
-    Raises ValueError, KeyError or TypeError when `document` is no such document.
+    Raises ValueError, KeyError or TypeError if `document` is not a layers file.
     """
     if document["schema"] != SCHEMA:
         raise ValueError(f"not a {SCHEMA} document")
@@ -70,7 +72,7 @@ def _of_node(name: str, names: Mapping[str, Sequence[str]]) -> _Origin | None:
 def _of_others(
     entry: Mapping[str, Any], others: Mapping[str, Sequence[int]], origins: Sequence[_Origin | None], *, reading: bool
 ) -> _Origin | None:
-    """The origin of a layer that reads what `entry` makes, or else of one that makes what it reads."""
+    """The origin of a layer that reads an output of `entry` (`reading`), or of a layer that produces one of its inputs."""
     tensors = [output["name"] for output in entry["outputs"]] if reading else entry["inputs"]
     found = (origins[index] for tensor in tensors for index in others.get(tensor, ()))
     return next((origin for origin in found if origin is not None), None)

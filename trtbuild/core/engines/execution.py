@@ -1,16 +1,16 @@
-"""What running an engine needs of TensorRT, as protocols and plain values: a few calls, and nothing of any version.
+"""The calls of TensorRT that running an engine needs, as protocols and plain values that fit every version.
 
-`trtbuild.toolchain.running.execution` has them for real libraries. Whoever uses them keeps these rules, which are
-TensorRT's:
+`trtbuild.toolchain.running.execution` implements them for real libraries. Callers must follow these rules, which come from
+TensorRT:
 
 Rules
-1. One context is used by one thread at a time, and its work is enqueued on one stream. Engines may be shared by threads:
+1. Only one thread at a time uses a context, and all its work is enqueued on one stream. Threads may share an engine:
    creating a context is safe at any time (TensorRT developer guide, "Threading").
-2. All calls are made while the engine's device is the current one of the calling thread.
-3. Shapes are set before addresses are used: `Context.set_shape` for every input. Each is within the profile's range
-   (`Engine.profile_shapes`): TensorRT takes others, too, and only running them fails.
-4. What `use_memory` was given, and every address, stays valid until the stream has passed the work that was enqueued.
-5. `False` from a call is a refusal, and `Library.words` has TensorRT's reason. Nothing is ignored.
+2. The engine's device is the current device of the calling thread during every call.
+3. Call `Context.set_shape` for every input before any address is used. Each shape must be within the profile's range
+   (`Engine.profile_shapes`): TensorRT accepts other shapes when they are set, and fails only when it runs them.
+4. The memory of `use_memory` and every address must stay valid until the stream has finished the enqueued work.
+5. If a call returns False, TensorRT has refused it, and `Library.words` returns the reason. Check every result.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-#: How TensorRT-RTX makes kernels for a new shape: a general kernel first and a special one in the background, a special
-#: one at once, or general ones only (``DynamicShapesKernelSpecializationStrategy``). TensorRT has no such choice.
+#: How TensorRT-RTX makes kernels for a new shape (``DynamicShapesKernelSpecializationStrategy``). ``lazy``: a general
+#: kernel first, and a specialized one in the background. ``eager``: a specialized one at once. ``none``: general kernels
+#: only. TensorRT has no such option.
 Specialization = Literal["lazy", "eager", "none"]
 
 
@@ -32,51 +33,51 @@ class Binding:
     is_input: bool
     dtype: str
     shape: tuple[int, ...]
-    #: Whether TensorRT reads or writes it in host memory (``TensorLocation.HOST``), or needs the values of the input to
-    #: know shapes (``is_shape_inference_io``).
+    #: Whether TensorRT reads or writes the tensor in host memory (``TensorLocation.HOST``), or needs the input's values to
+    #: compute shapes (``is_shape_inference_io``).
     on_host: bool = False
 
 
 @dataclass(frozen=True)
 class ContextOptions:
-    """How a context runs. `library_graphs`: the library captures CUDA graphs itself, where it can."""
+    """How a context runs. `library_graphs` is whether the library itself captures CUDA graphs, if it can."""
 
     specialization: Specialization = "lazy"
     library_graphs: bool = False
 
 
 class OutputMemory(Protocol):
-    """Where outputs go whose size only running tells (``IOutputAllocator``)."""
+    """Allocates outputs whose size is known only when the engine runs (``IOutputAllocator``)."""
 
     def allocate(self, name: str, size_bytes: int, alignment: int) -> int:
-        """The address of at least `size_bytes` bytes for output `name`; never 0."""
+        """Return the address of at least `size_bytes` bytes for output `name`; never 0."""
         ...
 
     def settle(self, name: str, shape: tuple[int, ...]) -> None:
-        """The shape that output `name` has; called before the enqueueing call returns."""
+        """Take the final shape of output `name`. It is called before `Context.enqueue` returns."""
         ...
 
 
 class Context(Protocol):
-    """An ``IExecutionContext``. The four attributes are called for every run, so they are the library's own functions."""
+    """An ``IExecutionContext``. The attributes are called in every run, so they are the library's functions themselves."""
 
-    #: (input, shape) → whether it was taken.
+    #: (input, shape) → whether TensorRT accepted it.
     set_shape: Callable[[str, tuple[int, ...]], bool]
-    #: (input or output, address) → whether it was taken.
+    #: (input or output, address) → whether TensorRT accepted it.
     set_address: Callable[[str, int], bool]
     #: (stream) → whether the work was enqueued.
     enqueue: Callable[[int], bool]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of `name` under the input shapes; -1 where only running tells it, or none follows from them.
+        """The shape of tensor `name` for the input shapes. A size that is known only after the run is -1.
 
-        Raises EngineError where there is none."""
+        Raises EngineError if the engine has no tensor `name`."""
         ...
 
     def use_memory(self, address: int, size_bytes: int) -> None:
-        """The device memory for activations, aligned to 512 bytes, as large as `Engine.memory_bytes` says; never null.
+        """Set the device memory for activations: `Engine.memory_bytes` bytes, aligned to 512 bytes, never at address 0.
 
-        Raises EngineError where TensorRT does not take it."""
+        Raises EngineError if TensorRT refuses it."""
         ...
 
     def send_output(self, name: str, memory: OutputMemory) -> None:
@@ -84,16 +85,18 @@ class Context(Protocol):
         ...
 
     def time_layers(self, report: Callable[[str, float], None] | None) -> None:
-        """Report (layer, milliseconds) for each layer of each later run, which then waits for the GPU. None: no more."""
+        """Call `report(layer, milliseconds)` for each layer in each later run. Such a run waits for the GPU.
+
+        None ends the reports."""
         ...
 
 
 class Engine(Protocol):
-    """An ``ICudaEngine``, of one device."""
+    """An ``ICudaEngine`` on one device."""
 
     bindings: tuple[Binding, ...]
     profile_count: int
-    #: Where contexts that are made from now on find and leave kernels; may be that of another engine of the library.
+    #: The cache that later contexts read kernels from and add them to. Engines of one library may share a cache.
     kernels: KernelCache | None
 
     def profile_shapes(self, name: str, profile: int) -> tuple[tuple[int, ...], ...]:
@@ -101,17 +104,17 @@ class Engine(Protocol):
         ...
 
     def memory_bytes(self, profile: int) -> int:
-        """How much device memory the activations of a context need under `profile`, in bytes."""
+        """The device memory for the activations of a context with `profile`, in bytes."""
         ...
 
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> Context:
-        """A new context that has `profile` and no memory yet.
+        """A new context with `profile`, still without memory.
 
-        Raises EngineError, also where another context has the profile and the engine was not built to share it."""
+        Raises EngineError, also if another context uses the profile and the engine does not allow sharing it."""
         ...
 
     def create_kernel_cache(self) -> KernelCache | None:
-        """An empty cache, or None where the library compiles nothing at run time."""
+        """An empty cache, or None if the library does not compile kernels at run time."""
         ...
 
 
@@ -119,11 +122,12 @@ class KernelCache(Protocol):
     """Kernels that a library compiled for this GPU (``IRuntimeCache``)."""
 
     def load(self, data: bytes) -> bool:
-        """Take what an earlier process left. False: it is not for this GPU or version, or damaged; nothing changed."""
+        """Load the cache that an earlier process saved. False, with no change, if it is damaged or for another GPU or
+        version."""
         ...
 
     def save(self) -> bytes:
-        """Everything that is known by now."""
+        """All kernels that are in the cache now, as bytes for `load`."""
         ...
 
 
@@ -132,13 +136,13 @@ class Library(Protocol):
 
     name: str
     version: str
-    #: Whether it can capture CUDA graphs by itself (`ContextOptions.library_graphs`).
+    #: Whether the library itself can capture CUDA graphs (`ContextOptions.library_graphs`).
     captures_graphs: bool
 
     def load_engine(self, plan: bytes | memoryview) -> Engine:
-        """Deserialize `plan` on the current device, from these bytes and no copy of them. Raises EngineError."""
+        """Deserialize `plan` on the current device without copying it. Raises EngineError."""
         ...
 
     def words(self) -> str:
-        """What TensorRT said on this thread since the last call: its errors, one a line, or the empty string."""
+        """The errors that TensorRT logged on this thread since the last call, one on each line; may be empty."""
         ...

@@ -1,4 +1,4 @@
 """Models as manifests declare them, and the shapes, profiles and tolerances that follow.
 
-Uses `values`.
+Imports `values`.
 """

@@ -1,15 +1,16 @@
-"""From profiles to dimensions: which axes are dynamic, which share a symbol, and what each may be.
+"""Derives the dimensions of a model from its profiles: the dynamic axes, the symbols that they share, and their ranges.
 
 Rules
-1. A dim's range is the union of all profiles' ranges. An axis whose union is one number is static. A dynamic axis has
-   a min of at least 1.
-2. A named dim may stand at several axes; their min, opt and max must agree in every profile.
-3. A dynamic axis without a name gets one of its own: ``<input>_<axis>``, with ``_`` behind it where a dim is named so.
-4. ``multiple_of: k`` means sizes are k times a unit; every min, opt and max must be a multiple of k.
-5. The example of a dim is the first profile's opt. Where that is 0 or 1, it is the smallest legal size that is at
-   least 2, because torch.export specializes sizes 0 and 1. With ``multiple_of: k`` it is the unit that must be ≥ 2.
-6. Symbols are numbered in the order in which they first appear in the inputs' axes, so names do not matter to keys.
-7. All problems are found at once: what is wrong with one input or dim keeps no other from being looked at.
+1. A dim's range is the union of its ranges in all profiles. If the union is one number, the axis is static. A dynamic axis
+   has a min of at least 1.
+2. Several axes may have one named dim. Their min, opt and max must be equal in every profile.
+3. A dynamic axis without a named dim gets the name ``<input>_<axis>``. If a dim has that name, ``_`` is appended.
+4. ``multiple_of: k`` means that every size is a multiple of k, including each min, opt and max. The size divided by k is
+   the size in units.
+5. The example of a dim is the first profile's opt. If that is 0 or 1 (in units), the example is the smallest legal size of
+   at least 2 units, because torch.export specializes sizes 0 and 1.
+6. Symbols are numbered in the order of their first appearance in the inputs' axes, so that names do not change keys.
+7. All problems are reported at once: a problem of one input or dim does not stop the checks of the others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 
 @dataclass(frozen=True)
 class Symbol:
-    """One dynamic dimension. `min`, `max` and `example` are sizes (not units); each is a multiple of `multiple_of`."""
+    """One dynamic dimension. `min`, `max` and `example` are sizes, not units: each is a multiple of `multiple_of`."""
 
     name: str
     min: int
@@ -34,7 +35,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class SymbolAxis:
-    """An axis that is as long as symbol number `symbol` says."""
+    """An axis whose size is that of symbol number `symbol`."""
 
     symbol: int
 
@@ -44,25 +45,22 @@ Axis = int | SymbolAxis
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """The symbols of a model, and each input's shape in them (in the order of the model's inputs)."""
+    """The symbols of a model, and the shape of each input in terms of them, in the order of the model's inputs."""
 
     symbols: tuple[Symbol, ...]
     shapes: tuple[tuple[Axis, ...], ...]
 
     def sizes(self, values: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """Each input's shape where symbol i is `values[i]` long."""
+        """The shape of each input if symbol i has the size `values[i]`."""
         return tuple(
             tuple(axis if isinstance(axis, int) else values[axis.symbol] for axis in shape) for shape in self.shapes
         )
 
     @property
     def example(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes that the model is traced with."""
+        """The input shapes with which the model is traced."""
         return self.sizes([symbol.example for symbol in self.symbols])
 
-
-#: How far from its min a symbol without a max is looked at.
-_FAR = 64
 
 Which = Literal["min", "opt", "max"]
 _WHICH: tuple[Which, ...] = ("min", "opt", "max")
@@ -70,8 +68,11 @@ _WHICH: tuple[Which, ...] = ("min", "opt", "max")
 
 @dataclass(frozen=True)
 class ShapeProblem:
-    """Something wrong with the declared shapes: with a dim (and one of its places), or with an input in a profile
-    (and its list `which`, and its axis there), as far as it is about a single one."""
+    """A problem of the declared shapes.
+
+    It belongs either to a dim (`dim`, `place`), or to an input in a profile (`profile`, `input`, and, if it is about one
+    list or axis only, `which` and `axis`).
+    """
 
     text: str
     hint: str | None = None
@@ -84,7 +85,7 @@ class ShapeProblem:
 
     @property
     def path(self) -> str:
-        """Dotted inside the model: ``dims.<dim>`` or ``profiles.<profile>.<input>``, a key of `Model.places`."""
+        """Its dotted path inside the model, a key of `Model.places`: ``dims.<dim>`` or ``profiles.<profile>.<input>``."""
         return f"dims.{self.dim}" if self.dim is not None else f"profiles.{self.profile}.{self.input}"
 
 
@@ -98,27 +99,12 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
     return tuple(found[index] for index in range(len(plan.symbols)))
 
 
-def spread(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
-    """Numbers for symbols of these ranges (max is None where there is none): all at their min, all at their max, and two
-    points between, where no two symbols are equal if that can be."""
-    ends = [(low, low + _FAR if high is None else high) for low, high in ranges]
-    points = [tuple(low for low, _ in ends), tuple(high for _, high in ends)]
-    for shift in (0, 1):
-        numbers: list[int] = []
-        for position, (low, high) in enumerate(ends):
-            middle = low + (high - low) * (position + 1 + shift) // (len(ends) + 2)
-            free = (n for n in (*range(middle, high + 1), *range(low, middle)) if n not in numbers and n not in (0, 1))
-            numbers.append(next(free, middle))
-        points.append(tuple(numbers))
-    return list(dict.fromkeys(points))
-
-
 def derive(
     inputs: Sequence[Input], dims: Sequence[NamedDim], profiles: Sequence[Profile]
 ) -> tuple[ShapePlan | None, tuple[ShapeProblem, ...]]:
-    """The shape plan of a model, or None and everything that is wrong. Never both problems and a plan.
+    """Return the shape plan of a model and no problems, or None and all problems.
 
-    Every profile covers exactly `inputs`, in their order, and there is at least one profile.
+    There must be at least one profile. Every profile must have exactly the shapes of `inputs`, in their order.
     """
     ranks, problems = _ranks(profiles)
     wrong = {problem.input for problem in problems}
@@ -129,7 +115,7 @@ def derive(
 
 
 def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProblem]]:
-    """The rank of each input that has one, and what is wrong inside of single profiles."""
+    """The rank of each input whose rank is consistent, and the problems of ranks and ranges in the profiles."""
     problems: list[ShapeProblem] = []
     ranks: dict[str, tuple[int, str]] = {}
     rankless: set[str] = set()
@@ -137,7 +123,7 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
         for name, shape in profile.shapes:
             if not len(shape.min) == len(shape.opt) == len(shape.max):
                 counts = [len(getattr(shape, which)) for which in _WHICH]
-                # The list that differs from both others is the one to look at.
+                # The problem is reported at the list whose length differs from both others.
                 odd = next((w for w, count in zip(_WHICH, counts, strict=True) if counts.count(count) == 1), None)
                 problems.append(
                     ShapeProblem(
@@ -184,17 +170,17 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
 def _named_axes(
     inputs: Sequence[Input], dims: Sequence[NamedDim], ranks: dict[str, int], problems: list[ShapeProblem]
 ) -> dict[tuple[str, int], NamedDim]:
-    """The named dim of each axis that has one; what is wrong with the dims' places is added to `problems`."""
+    """The named dim of each axis that has one. Problems with the dims' places are added to `problems`."""
     known = [entry.name for entry in inputs]
     named: dict[tuple[str, int], NamedDim] = {}
     for dim in dims:
         for name, axis in dim.at:
             text, hint = "", ""
             if name not in known:
-                text = f"dim {dim.name!r} stands at {name}.{axis}, but there is no input {name!r}"
+                text = f"dim {dim.name!r} is at {name}.{axis}, but there is no input {name!r}"
                 hint = f"the inputs are: {', '.join(known)}"
             elif name in ranks and not 0 <= axis < ranks[name]:
-                text = f"dim {dim.name!r} stands at {name}.{axis}, but {name!r} has {ranks[name]} axes"
+                text = f"dim {dim.name!r} is at {name}.{axis}, but {name!r} has {ranks[name]} axes"
                 hint = f"axes are 0 to {ranks[name] - 1}" if ranks[name] else f"{name!r} is a scalar"
             elif (name, axis) in named:
                 text = f"{name}.{axis} is in dim {named[name, axis].name!r} and in dim {dim.name!r}"
@@ -222,7 +208,7 @@ def _symbols(
     ranks: dict[str, int],
     problems: list[ShapeProblem],
 ) -> ShapePlan:
-    """The plan; what is wrong is added to `problems`, and then the plan means nothing."""
+    """The plan. It is valid only if no problem is added to `problems`."""
     taken = {dim.name for dim in named.values()}
     symbols: list[Symbol] = []
     numbers: dict[str, int] = {}
@@ -241,7 +227,7 @@ def _symbols(
             if low == high:
                 axes.append(low)
                 continue
-            if low == 0:  # no profile is wrong by itself: one has a static 0 and another has more
+            if low == 0:  # each profile alone is valid: one has a static 0 and another has a larger size
                 profile = next(p for p, sizes in zip(profiles, ranges, strict=True) if sizes[0] == 0)
                 problems.append(
                     ShapeProblem(
@@ -302,14 +288,14 @@ def _check_equal(
     for profile in profiles:
         ranges = [_sizes(profile, *place) for place in (one, other)]
         if ranges[0] != ranges[1]:
-            said = [
+            shown = [
                 f"{name}.{axis} is {'..'.join(map(str, sizes))}"
                 for (name, axis), sizes in zip((one, other), ranges, strict=True)
             ]
             wrong = next(which for which, a, b in zip(_WHICH, *ranges, strict=True) if a != b)
             problems.append(
                 ShapeProblem(
-                    f"dim {dim.name!r} has different ranges: {said[0]}, {said[1]} (min..opt..max)",
+                    f"dim {dim.name!r} has different ranges: {shown[0]}, {shown[1]} (min..opt..max)",
                     "all places of a dim have the same min, opt and max",
                     profile=profile.name,
                     input=other[0],

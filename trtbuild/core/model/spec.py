@@ -1,7 +1,7 @@
-"""What manifests declare, as plain values: models, profiles, targets and settings.
+"""The contents of manifests as plain values: models, profiles, targets and settings.
 
-Names are resolved (a model holds its profiles and targets themselves), shorthands are expanded, defaults are written
-out. Where a value was declared is kept beside it (`Origin`) for messages, and never enters a key.
+Names are resolved: a model holds its profiles and targets themselves. Shorthands are expanded, and defaults are filled in.
+The place of each declaration (`Origin`) is kept for messages, and is never in a key.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.graph_kinds import GraphKind
+from trtbuild.core.model.source_kinds import IN_MEMORY, SOURCE_KINDS
 from trtbuild.core.values.encoding import Value
 from trtbuild.core.values.value_ranges import ValueRange
 
-#: ``module`` is one that a running program has in memory: no manifest can name it.
-SourceKind = Literal["python", "exported_program", "torchscript", "onnx", "network", "module"]
-#: What a source is traced to: a program of PyTorch's, or a graph that it already is.
-SourceForm = Literal["program", "onnx", "network"]
 Precision = Literal["float32", "float16", "bfloat16"]
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
 ToolchainName = Literal["tensorrt-rtx", "tensorrt"]
@@ -24,7 +23,7 @@ ToolchainName = Literal["tensorrt-rtx", "tensorrt"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where something was declared. `file` is relative to the project."""
+    """The place of a declaration. `file` is relative to the project; `line` and `column` count from 1."""
 
     file: str
     line: int
@@ -33,25 +32,30 @@ class Origin:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from. `target` is ``module.path:callable``, or a file's path relative to the project."""
+    """The source of a model. `kind` is the name of a `trtbuild.core.model.source_kinds.SourceKind`.
 
-    kind: SourceKind
+    `target` is ``module.path:callable``, or a file's path relative to the project. `deps` and `env` are dependencies that
+    the manifest declares. `cacheable` is False if the model must be traced in every build.
+    """
+
+    kind: str
     target: str
     kwargs: Mapping[str, Value] = field(default_factory=dict)
     deps: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     cacheable: bool = True
-    #: Directories (relative to the project) that ``python:`` modules are imported from, nearest first.
+    #: Directories from which ``python:`` modules are imported, relative to the project, in the order of the search.
     roots: tuple[str, ...] = (".",)
 
     @property
     def file(self) -> str | None:
-        """The file that it names; None for anything else."""
-        return self.target if self.kind in ("exported_program", "torchscript", "onnx") else None
+        """The path of the source's file, or None if the source is not a file."""
+        return self.target if SOURCE_KINDS.get(self.kind, IN_MEMORY).file is not None else None
 
     @property
-    def form(self) -> SourceForm:
-        return self.kind if self.kind in ("onnx", "network") else "program"
+    def graph(self) -> GraphKind:
+        """The kind of graph that a trace of it produces."""
+        return SOURCE_KINDS.get(self.kind, IN_MEMORY).graph
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,14 @@ class Input:
     name: str
     dtype: str = "float32"
     keyword: bool = False
-    #: The values that random inputs are drawn from, both ends included; None leaves them to who draws.
+    #: The range of random inputs, both ends included. None: each caller uses its own default.
     range: ValueRange | None = None
 
 
 @dataclass(frozen=True)
 class NamedDim:
-    """A named dimension: the places (input name, axis) that share it, and what its sizes are multiples of."""
+    """A named dimension. `at` are the axes that share it, as (input name, axis); its sizes are multiples of
+    `multiple_of`."""
 
     name: str
     at: tuple[tuple[str, int], ...]
@@ -76,7 +81,7 @@ class NamedDim:
 
 @dataclass(frozen=True)
 class ShapeRange:
-    """The min, opt and max shape of one input; all of one rank, min ≤ opt ≤ max in each axis."""
+    """The min, opt and max shape of one input. They have the same rank, and min ≤ opt ≤ max holds in each axis."""
 
     min: tuple[int, ...]
     opt: tuple[int, ...]
@@ -93,7 +98,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """How a lowered graph is cut, in Torch-TensorRT's terms. `granularity` is ``("model",)`` or module path patterns."""
+    """Settings for cutting a lowered graph, with Torch-TensorRT's names. `granularity` is ``("model",)``, or patterns of
+    module paths."""
 
     granularity: tuple[str, ...] = ("model",)
     min_block_size: int = 5
@@ -106,7 +112,7 @@ class PartitionSettings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PartitionSettings:
-        """Settings after a trip through JSON, which knows no tuples."""
+        """The settings from their JSON, in which tuples are lists."""
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
@@ -114,45 +120,11 @@ class PartitionSettings:
 
 
 @dataclass(frozen=True)
-class BuilderSettings:
-    """Every setting of TensorRT's ``IBuilderConfig`` that changes an engine, fully resolved.
-
-    `workspace` is in bytes; None means all of the device's memory. The names follow `IBuilderConfig` and `BuilderFlag`.
-    """
-
-    optimization_level: int = 3
-    workspace: int | None = None
-    max_aux_streams: int | None = None
-    tiling_optimization_level: Literal["none", "fast", "moderate", "full"] = "none"
-    l2_limit_for_tiling: int | None = None
-    max_num_tactics: int | None = None
-    avg_timing_iterations: int = 1
-    tf32: bool = True
-    sparse_weights: bool = False
-    strict_nans: bool = False
-    refit: bool = False
-    strip_plan: bool = False
-    weight_streaming: bool = False
-    version_compatible: bool = False
-    exclude_lean_runtime: bool = False
-    distributive_independence: bool = False
-    direct_io: bool = False
-    require_user_allocation: bool = False
-    monitor_memory: bool = False
-    profiling_verbosity: Literal["layer_names_only", "detailed", "none"] = "detailed"
-    #: Names of `TacticSource`, sorted; None leaves the library's own choice.
-    tactic_sources: tuple[str, ...] | None = None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BuilderSettings:
-        """Settings after a trip through JSON, which knows no tuples."""
-        sources = data.get("tactic_sources")
-        return cls(**{**data, "tactic_sources": None if sources is None else tuple(sources)})
-
-
-@dataclass(frozen=True)
 class Target:
-    """What an engine is built for. `sm` is ten times the compute capability: 89 is SM 8.9. `version` is a pin."""
+    """The GPU, toolchain and platform that an engine is built for.
+
+    `sm` is ten times the compute capability: 89 is SM 8.9. `version` is the toolchain's version if the manifest pins it.
+    """
 
     name: str
     sm: int
@@ -165,7 +137,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Model:
-    """One model of the project, whole: nothing is left to look up."""
+    """One model of the project, with everything that the manifest says about it."""
 
     name: str
     source: Source
@@ -176,21 +148,21 @@ class Model:
     dims: tuple[NamedDim, ...] = ()
     weights: str | None = None
     precision: Precision = "float32"
-    #: Whether its package has the program of every partition and all weights, so that it runs without any engine.
+    #: Whether its package has the programs of all partitions and all weights, so that it can run without engines.
     reference: bool = False
     partition: PartitionSettings = PartitionSettings()
-    builder: BuilderSettings = BuilderSettings()
+    builder: BuilderSettings = field(default_factory=BuilderSettings)
     #: kind (package, plans, …) → path relative to the project.
     outputs: tuple[tuple[str, str], ...] = ()
-    #: Places of single fields, by dotted path inside the model, for messages: ``inputs.image`` → Origin.
+    #: The places of fields, for messages, by dotted path inside the model: ``inputs.image`` → Origin.
     places: Mapping[str, Origin] = field(default_factory=dict, compare=False, hash=False)
 
 
 @dataclass(frozen=True)
 class Project:
-    """All models, in the order of their declaration, and the manifest files (includes too) they were read from.
+    """All models in the order of their declaration, and the manifest files that they come from, with included files.
 
-    `digests` are the SHA-256 of the bytes that were read of each of `files`.
+    `digests` has the SHA-256 of the content of each of `files`.
     """
 
     models: tuple[Model, ...]

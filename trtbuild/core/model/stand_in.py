@@ -1,4 +1,4 @@
-"""A parser that is asked in place of another that cannot run on this machine."""
+"""A parser that is used in place of another one, which cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StandIn:
-    """The parser of `toolchain` `version` answers for a toolchain that needs a GPU to parse.
+    """The parser of `toolchain` `version`, used in place of the parser of another toolchain, which needs a GPU.
 
-    What is known of that toolchain goes before its answer: element types (torch's names) that its engines compute in,
-    whether they compute int64 values in 32 bits, and ONNX operators that its parser refuses.
+    The other fields are known facts about that other toolchain, and are applied before the stand-in parser is asked: the
+    element types (torch's names) that its engines compute in, whether its engines compute int64 values in 32 bits, and the
+    ONNX operators that its parser refuses.
     """
 
     toolchain: str

@@ -1,14 +1,14 @@
-"""Where a verification looks, and how near is near enough: pure values.
+"""The points and tolerances of a verification, as pure values.
 
 Rules
-1. The points are min, opt and max of every profile, and random sizes within it: each dim on its own, in multiples of what
-   it is a multiple of. Everything follows from the seed, so a point can be had again.
-2. Half of the random points have inputs a quarter of which is exactly zero: some operators are special there
-   (``atan2``), and what is random never is.
-3. The error of an output is max|a-b| / max|b|, b being what PyTorch computes. Integers and bools are equal or wrong.
-4. How large it may be follows from what the output was computed in: the coarsest floating type among the values that it
-   comes from, inputs and weights included (`trtbuild.stages.verify.precisions`). The manifest's `precision` is one way
-   to get such values; a module that holds halves is another.
+1. The points are min, opt and max of every profile, and random sizes within it. Each dim is chosen independently, as a
+   multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
+2. In half of the random points, a quarter of the input values are exactly zero. Some operators have special cases at zero
+   (``atan2``), and random values almost never are zero.
+3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal.
+4. The tolerance of an output follows from the coarsest floating type among the values that it is computed from, with inputs
+   and weights (`trtbuild.stages.verify.precisions`). The manifest's `precision` is one source of such values; another is a
+   module with float16 weights.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any, Literal
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model, Precision
 
-#: What partitions are run by: onnxruntime on the CPU, or TensorRT on a GPU.
+#: The library that runs the partitions: onnxruntime on the CPU, or TensorRT (`engine`) on a GPU.
 Runner = Literal["onnxruntime", "engine"]
 
-#: The largest error, by runner and what an output was computed in.
+#: The largest allowed error, by runner and by the type that an output was computed in.
 #:
-#: float32 by onnxruntime differs from PyTorch in the order of sums alone. On a GPU TF32 keeps 11 bits of the factors of
-#: products: 2**-11 of each is lost where they are rounded, 2**-10 where the rest is cut off, so 2**-9 of a product (on an
-#: H200, 3 of 14 models were between 1e-3 and 1.2e-3). float16 has 11 bits everywhere. bfloat16 has 8: eight times the
-#: step of float16, eight times its tolerance.
+#: float32: onnxruntime and PyTorch differ only in the order of sums. On a GPU, TF32 keeps 11 bits of each factor of a
+#: product. Rounding loses up to 2**-11 of a factor and truncation up to 2**-10, so a product loses up to 2**-9. On an H200,
+#: the errors of 3 of 14 models were between 1e-3 and 1.2e-3. float16 has 11 bits everywhere. bfloat16 has 8 bits: its steps
+#: are eight times those of float16, and so is its tolerance.
 TOLERANCES: Mapping[Runner, Mapping[Precision, float]] = {
     "onnxruntime": {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2},
     "engine": {"float32": 2e-3, "float16": 1e-2, "bfloat16": 8e-2},
@@ -40,14 +40,14 @@ TOLERANCES: Mapping[Runner, Mapping[Precision, float]] = {
 #: Floating types from the finest to the coarsest.
 COARSENESS: tuple[Precision, ...] = ("float32", "float16", "bfloat16")
 
-#: How many random points each profile gets, and what they follow from, unless a user says otherwise.
+#: The defaults for the number of random points of each profile, and for the seed.
 RANDOM_POINTS = 2
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes of the symbols at which partitions are compared, and the seed of the inputs' values.
+    """The sizes of the symbols for one comparison of the partitions, and the seed of the inputs' values.
 
     `profile` is the number of the profile. `which` is min, opt, max, or ``random 1`` and so on. With `zeros`, a quarter of
     the inputs' values is zero.
@@ -92,41 +92,42 @@ def _seed(seed: int, profile: int, which: str) -> int:
 
 
 def tolerances(runner: Runner, own: float | None = None) -> dict[Precision, float]:
-    """The largest error that counts as equal, by what an output was computed in; `own` is a user's, in place of all."""
+    """The largest allowed error, by the type that an output was computed in. `own`, from the user, replaces all of them."""
     return {precision: known if own is None else own for precision, known in TOLERANCES[runner].items()}
 
 
 def coarsest(precisions: Iterable[Precision]) -> Precision:
-    """The coarsest of some precisions; float32 of none."""
+    """The coarsest of `precisions`; float32 if there are no precisions."""
     return COARSENESS[max(map(COARSENESS.index, precisions), default=0)]
 
 
-def allowed(entry: Mapping[str, Any], cut: Mapping[str, Any]) -> float:
-    """The tolerance of an entry. Documents from before entries had one say that of all of them."""
+def tolerance_of(entry: Mapping[str, Any], cut: Mapping[str, Any]) -> float:
+    """The tolerance of an entry. Documents of older versions have only one tolerance, for all entries of a cut."""
     return float(entry.get("tolerance", cut["tolerance"]))
 
 
-def share(error: float, tolerance: float) -> float:
-    """How much of a tolerance an error takes: more than 1 is wrong."""
+def relative_to_tolerance(error: float, tolerance: float) -> float:
+    """The error divided by the tolerance; more than 1 is wrong."""
     return error / tolerance if tolerance else math.inf if error else 0.0
 
 
 def worst(cut: Mapping[str, Any]) -> tuple[float, float]:
-    """The error, of partitions and the whole, that takes most of its tolerance; and that tolerance. 0.0 where no entry
-    has a number."""
+    """The error that is largest relative to its tolerance, and that tolerance, among the partitions and the whole model.
+
+    The error is 0.0 if no entry has a number."""
     found = [
-        (entry["error"], allowed(entry, cut))
+        (entry["error"], tolerance_of(entry, cut))
         for entry in (*cut.get("partitions", ()), *([cut["whole"]] if cut.get("whole") else ()))
         if entry.get("error") is not None
     ]
-    return max(found, key=lambda pair: (share(*pair), pair[0]), default=(0.0, float(cut["tolerance"])))
+    return max(found, key=lambda pair: (relative_to_tolerance(*pair), pair[0]), default=(0.0, float(cut["tolerance"])))
 
 
-# -- in words
+# -- messages
 
 
-def how_wrong(entry: Mapping[str, Any], tolerance: float) -> str:
-    """``is 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
+def error_text(entry: Mapping[str, Any], tolerance: float) -> str:
+    """The message about a wrong entry: ``is wrong: 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
     far = entry["text"] or f"{entry['error']:.1e} away"
     return f"is wrong: {far} ({tolerance:.0e} is allowed){_point(entry['worst'])}"
 
@@ -138,8 +139,8 @@ def _point(worst: Mapping[str, Any] | None) -> str:
     return f" at profile {worst['profile']}, {worst['which']}{f' ({dims})' if dims else ''}"
 
 
-#: TF32 explains an engine's error of less than so many times the tolerance: the bits that it leaves out are what the
-#: tolerance is for, and sums of some models are less forgiving than most.
+#: TF32 may explain an engine's error of less than this many times the tolerance. The tolerance allows for the bits that
+#: TF32 drops, but in some models sums make the error larger.
 TF32_TIMES = 5
 
 _TF32 = (
@@ -149,8 +150,9 @@ _TF32 = (
 
 
 def tf32_hint(entry: Mapping[str, Any], tolerance: float, tf32: bool | None) -> str | None:
-    """What to do about an entry of a float32 engine whose conversion is right, where TF32 may be all that is wrong. `tf32`
-    is whether it was built with that, None where that is not known."""
+    """The hint for a float32 engine whose conversion is right, if TF32 alone may explain its error; otherwise None.
+
+    `tf32` is whether the engine was built with TF32, or None if that is not known."""
     if (
         entry["status"] != "wrong"
         or entry["error"] is None
@@ -162,12 +164,12 @@ def tf32_hint(entry: Mapping[str, Any], tolerance: float, tf32: bool | None) -> 
 
 
 def advice(entry: Mapping[str, Any]) -> list[str]:
-    """Where an entry goes wrong, and what to do about it: lines for below `how_wrong`."""
+    """The place where an entry becomes wrong, and its hint, as lines below `error_text`."""
     return [*_where(entry), *([entry["hint"]] if entry.get("hint") else [])]
 
 
 def _where(entry: Mapping[str, Any]) -> list[str]:
-    """The first operator that is wrong, and from where on the fault may be."""
+    """The first operator with a wrong result, and the part of the graph that may contain the fault."""
     place = entry.get("place")
     if place is None:
         return []
@@ -177,7 +179,7 @@ def _where(entry: Mapping[str, Any]) -> list[str]:
     shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
     lines = [f"first wrong: {_operator(first)}, {far} (ONNX nodes {shown or 'none'})"]
     if since != first:
-        lines.append(f"the fault lies between {_operator(since)} and there: what is between cannot be compared")
+        lines.append(f"the fault is between {_operator(since)} and there: the values between cannot be compared")
     return lines
 
 
@@ -186,6 +188,6 @@ def _operator(found: Mapping[str, Any]) -> str:
 
 
 def failures(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The entries of a report that are wrong: partitions, the whole, and the lowered program in PyTorch."""
+    """The wrong entries of a report: partitions, the whole model, and the lowered program in PyTorch."""
     yield from (entry for entry in report["partitions"] if entry["status"] == "wrong")
     yield from (report[name] for name in ("whole", "lowered") if report[name]["status"] == "wrong")

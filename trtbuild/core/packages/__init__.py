@@ -1,4 +1,4 @@
-"""Packages as values: what a package holds, its index, and how an index from an untrusted file is read.
+"""Packages as values: the contents of a package, its index, and the reader of an index from an untrusted file.
 
-Uses every room below.
+Imports all lower subpackages.
 """

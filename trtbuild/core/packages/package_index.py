@@ -1,4 +1,4 @@
-"""A package's index as typed values: what a loader may rely on. They are read in `core.packages.package_reading`."""
+"""A package's index as typed, checked values. `core.packages.package_reading` reads them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.values.expressions import Expression, spelled
+from trtbuild.core.values.expressions import Expression, expression_text
 from trtbuild.core.values.value_ranges import ValueRange
 
 
 @dataclass(frozen=True)
 class PackedTensor:
     """An input or output of the model. The sizes in `shape` are expressions over the dims, in the graph's units.
-    `range` are the values that random inputs are drawn from, None where that was not said."""
+
+    `range` is the range of random values for an input, or None if the manifest does not declare it."""
 
     name: str
     dtype: str
@@ -26,7 +27,7 @@ class PackedTensor:
 
 
 class Tensors(tuple[PackedTensor, ...]):
-    """The inputs or outputs of a package. Shown, they are a signature with the names of the dims:
+    """The inputs or outputs of a package. Their `repr` is a signature with the names of the dims:
     ``(image: float32[batch, 3, height], *, scale: float32[batch, 2*height])``."""
 
     dims: Sequence[PackedDim]
@@ -42,13 +43,14 @@ class Tensors(tuple[PackedTensor, ...]):
         return f"({', '.join([*positional, *(['*'] if named else []), *named])})"
 
     def _shown(self, tensor: PackedTensor) -> str:
-        return f"{tensor.name}: {tensor.dtype}[{', '.join(in_dims(size, self.dims) for size in tensor.shape)}]"
+        return f"{tensor.name}: {tensor.dtype}[{', '.join(size_text(size, self.dims) for size in tensor.shape)}]"
 
 
 @dataclass(frozen=True)
 class PackedDim:
-    """A dynamic dim; number k is symbol k of all expressions. `min` and `max` are sizes (over all profiles), and the
-    graph counts in units of `multiple_of`."""
+    """A dynamic dim. The dim with number k is symbol k of all expressions.
+
+    `min` and `max` are sizes over all profiles. A symbol's value in the graph is the size divided by `multiple_of`."""
 
     name: str
     min: int
@@ -56,14 +58,15 @@ class PackedDim:
     multiple_of: int
 
 
-def in_dims(size: Expression, dims: Sequence[PackedDim]) -> str:
-    """A size for a person, in whole sizes of the dims: ``2*height``."""
-    return spelled(size, [dim.name for dim in dims], [dim.multiple_of for dim in dims])
+def size_text(size: Expression, dims: Sequence[PackedDim]) -> str:
+    """A size as text for people, in terms of the dims' sizes: ``2*height``."""
+    return expression_text(size, [dim.name for dim in dims], [dim.multiple_of for dim in dims])
 
 
 @dataclass(frozen=True)
 class PackedProfile:
-    """Number k of a package is optimization profile k of each of its engines. `shapes` are in the order of the inputs."""
+    """Profile number k of a package, which is optimization profile k of each engine. `shapes` are in the order of the
+    inputs."""
 
     name: str
     shapes: tuple[ShapeRange, ...]
@@ -71,7 +74,7 @@ class PackedProfile:
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight that the package holds: logical row-major bytes in the file `path`."""
+    """A weight in the package: the file `path` has its values as row-major bytes."""
 
     name: str
     dtype: str
@@ -81,7 +84,7 @@ class PackedWeight:
 
 @dataclass(frozen=True)
 class PackedTarget:
-    """What was built for one target. `sms` are those that its plans hold code for."""
+    """The engines and programs for one target. `sms` are the SMs for which its plans have code."""
 
     name: str
     sm: int
@@ -99,14 +102,16 @@ class PackedTarget:
 
     @property
     def runs_on_later(self) -> bool:
-        """Whether later versions of its toolchain run the plans. One that leaves its lean runtime out wants that of the
-        version that built it beside it (``IRuntime.load_runtime``), which trtbuild does not load."""
+        """Whether later versions of its toolchain can run the plans.
+
+        A version-compatible plan without the lean runtime needs the lean runtime of the version that built it
+        (``IRuntime.load_runtime``). trtbuild does not load that, so the answer is False for such a plan."""
         return self.version_compatible and not self.exclude_lean_runtime
 
 
 @dataclass(frozen=True)
 class PackageIndex:
-    """The index of a package. `output_tree` is the JSON that the trace wrote of the model's output structure."""
+    """The index of a package. `output_tree` is the structure of the model's outputs, in the JSON of the trace."""
 
     model: str
     inputs: tuple[PackedTensor, ...]
@@ -122,14 +127,16 @@ class PackageIndex:
 
     @property
     def computed_by(self) -> str:
-        """What computes the reference program, for a person: onnxruntime of a model that came as ONNX, else PyTorch."""
+        """The library that computes the reference program, for people: onnxruntime for an ONNX source, otherwise
+        PyTorch."""
         programs = [path for target in self.targets.values() for path in target.programs.values()]
         return "onnxruntime" if any(path.endswith(".onnx") for path in programs) else "PyTorch"
 
     @property
     def without_engines(self) -> PackedTarget | None:
-        """A target whose programs compute all of the model: any where there is a reference program, for all have one
-        model's, cut in one way or another; else one of which PyTorch computes every partition. None where there is none."""
+        """A target whose programs compute the whole model without engines, or None if there is no such target.
+
+        With a reference program that is true for every target. Otherwise PyTorch must compute every partition."""
         for target in self.targets.values():
             parts = target.partitions.partitions
             if self.reference or (parts and all(part.kind == "torch" for part in parts)):

@@ -1,11 +1,12 @@
-"""Reading a package's index: the values of `core.packages.package_index` from bytes that anybody may have written.
+"""Reads a package's index from untrusted bytes into the values of `core.packages.package_index`.
 
 Rules
-1. Nothing is believed: every value has its type, and every name leads to something that is there. What is not so makes
-   the package damaged, before any other file of it is read.
-2. No path leaves the package: relative, parts separated by ``/``, no ``..``, no drive, no backslash.
-3. A newer format (``trtbuild.package/2``) is refused as such. Fields that are not known are left alone: formats grow.
-4. Fields that came later are optional, with the meaning that their absence had.
+1. Everything is checked: every value must have its type, and every name must refer to something that exists. If a check
+   fails, the package is damaged, and no other file of it is read.
+2. No path may leave the package: paths are relative, with ``/`` between the parts, and have no ``..``, drive or backslash.
+3. A newer format (``trtbuild.package/2``) is refused with an error that names it. Unknown fields are ignored, because later
+   versions may add fields.
+4. Fields that were added later are optional. Their default is the behaviour of packages without them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import (
     PackageIndex,
@@ -24,20 +26,21 @@ from trtbuild.core.packages.package_index import (
     PackedTensor,
     PackedWeight,
 )
-from trtbuild.core.packages.packaging import ELEMENT_BYTES, SCHEMA, program_path, weight_path
+from trtbuild.core.packages.packaging import SCHEMA, weight_path
 from trtbuild.core.partition.partitions import Partitions, TensorType
 from trtbuild.core.recipes.record import Output, is_digest
+from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.core.values.expressions import Expression, evaluate, symbols_of
 from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.errors import PackageDamaged, PackageTooNew
 
-_AGAIN = "build the package again, or copy it again from where it is whole"
+_AGAIN = "build the package again, or copy it again from an undamaged source"
 _FORMAT = re.compile(r"trtbuild\.package/[0-9]+")
 _T = TypeVar("_T")
 
 
 def read_index(data: bytes, where: str = "index.json") -> PackageIndex:
-    """The index that `data` is. `where` names it in errors. Raises PackageDamaged and PackageTooNew."""
+    """Read an index. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
@@ -45,29 +48,29 @@ def read_index(data: bytes, where: str = "index.json") -> PackageIndex:
     schema = document.get("schema") if isinstance(document, dict) else None
     if isinstance(schema, str) and schema != SCHEMA and _FORMAT.fullmatch(schema):
         raise PackageTooNew(
-            f"{where} is of the format {schema}, and this trtbuild reads {SCHEMA}",
-            hint="upgrade trtbuild (pip install --upgrade trtbuild), or build the package with this one",
+            f"{where} has the format {schema}, but this version of trtbuild reads {SCHEMA}",
+            hint="upgrade trtbuild (pip install --upgrade trtbuild), or build the package with this version",
         )
     if schema != SCHEMA:
-        raise PackageDamaged(f"{where} is no index of a package", hint=_AGAIN)
+        raise PackageDamaged(f"{where} is not the index of a package", hint=_AGAIN)
     try:
         return _index(document)
     except (_Wrong, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        said = error.args[0] if isinstance(error, _Wrong) else f"{type(error).__name__}: {error}"
-        raise PackageDamaged(f"{where} cannot be used: {said}", hint=_AGAIN) from None
+        reason = error.args[0] if isinstance(error, _Wrong) else f"{type(error).__name__}: {error}"
+        raise PackageDamaged(f"{where} cannot be used: {reason}", hint=_AGAIN) from None
 
 
 def check_path(path: object) -> str:
-    """`path`, if it is one inside of a package. Raises ValueError."""
+    """Return `path` if it is a path inside a package (rule 2). Raises ValueError otherwise."""
     if isinstance(path, str) and path and not any(mark in path for mark in ("\0", "\\", ":")):
         parts = path.split("/")
         if all(part not in ("", ".", "..") for part in parts):
             return path
-    raise ValueError(f"{path!r:.80} is no path inside of a package")
+    raise ValueError(f"{path!r:.80} is not a path inside a package")
 
 
 class _Wrong(Exception):
-    """Something about the document is wrong; its text says what."""
+    """The document breaks a rule. The text says which."""
 
 
 def _index(document: Mapping[str, Any]) -> PackageIndex:
@@ -105,7 +108,7 @@ def _file(entry: Mapping[str, Any]) -> Output:
 
 def _dim(entry: Mapping[str, Any]) -> PackedDim:
     low, high, unit = (_size(entry[name]) for name in ("min", "max", "multiple_of"))
-    _expect(low <= high and unit >= 1, f"the dim {entry['name']!r} has no range")
+    _expect(low <= high and unit >= 1, f"the dim {entry['name']!r} has no valid range")
     return PackedDim(_text(entry, "name"), low, high, unit)
 
 
@@ -123,7 +126,7 @@ def _values(entry: Mapping[str, Any], dtype: str) -> ValueRange | None:
     ends = _list(entry, "range")
     found = value_range(dtype, *ends) if len(ends) == 2 else None
     if found is None or isinstance(found, Misfit):
-        raise _Wrong(f"the range of {entry['name']!r} is none")
+        raise _Wrong(f"the range of {entry['name']!r} is not valid")
     return found
 
 
@@ -145,10 +148,10 @@ def _weight(entry: Mapping[str, Any], files: Mapping[str, Output]) -> PackedWeig
     dtype, shape, sha256 = _dtype(entry["dtype"]), tuple(_size(size) for size in _list(entry, "shape")), entry["sha256"]
     _expect(is_digest(sha256), "a weight has no digest")
     path = weight_path(sha256)
-    size = ELEMENT_BYTES[dtype]
+    size = ELEMENT_TYPES[dtype].itemsize
     for length in shape:
         size *= length
-    _expect(files.get(path) == Output(sha256, size), f"the weight {entry['name']!r} is no file of the package")
+    _expect(files.get(path) == Output(sha256, size), f"the weight {entry['name']!r} is not a file of the package")
     return PackedWeight(_text(entry, "name"), dtype, shape, path)
 
 
@@ -157,14 +160,14 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
     partitions = Partitions.from_json(cut)
     programs = {}
     for graph, sha256 in _mapping(cut, "programs").items():
-        as_onnx = program_path(sha256, "onnx")
-        programs[graph] = as_onnx if as_onnx in files else program_path(sha256)
+        paths = [kind.program_path(sha256) for kind in GRAPH_KINDS.values()]
+        programs[graph] = next((path for path in paths if path in files), paths[0])
         found = files.get(programs[graph])
-        _expect(found is not None and found.sha256 == sha256, "a program is no file of the package")
+        _expect(found is not None and found.sha256 == sha256, "a program is not a file of the package")
     engines = _mapping(entry, "engines")
     layers = _mapping(entry, "layers") if "layers" in entry else {}
     for path in (*engines.values(), *layers.values()):
-        _expect(path in files, f"{path!r} is no file of the package")
+        _expect(path in files, f"{path!r} is not a file of the package")
     compatible = entry.get("version_compatible", False)
     _expect(isinstance(compatible, bool), "version_compatible is neither true nor false")
     excluded = entry.get("exclude_lean_runtime", False)
@@ -191,27 +194,27 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
 def _check_flow(
     target: PackedTarget, inputs: int, outputs: int, dims: int, weights: Mapping[int, PackedWeight], reference: bool
 ) -> None:
-    """Every partition has what it is run from, and every value that one takes is there before it."""
-    there = {f"input:{number}" for number in range(inputs)} | {f"weight:{slot}" for slot in weights}
+    """Check that each partition has its engine or program, and that earlier partitions produce all its inputs."""
+    available = {f"input:{number}" for number in range(inputs)} | {f"weight:{slot}" for slot in weights}
     for part in target.partitions.partitions:
-        _expect(f"{part.name}:0" not in there, f"two partitions are called {part.name!r}")
-        _expect(part.kind in ("tensorrt", "torch"), f"the partition {part.name!r} is of no known kind")
+        _expect(f"{part.name}:0" not in available, f"two partitions are called {part.name!r}")
+        _expect(part.kind in ("tensorrt", "torch"), f"the partition {part.name!r} has an unknown kind")
         if part.kind == "tensorrt":
             _expect(part.name in target.engines, f"the partition {part.name!r} has no engine")
         if part.kind == "torch" or reference:
             _expect(part.graph in target.programs, f"the partition {part.name!r} has no program")
             _expect(weights.keys() >= set(part.weights), f"the partition {part.name!r} lacks weights")
         _expect(all(type(call) is int for call in part.calls), f"the calls of {part.name!r} are not numbers")
-        _expect(all(isinstance(why, str) for why in part.reasons.values()), f"a reason of {part.name!r} is no text")
+        _expect(all(isinstance(why, str) for why in part.reasons.values()), f"a reason of {part.name!r} is not text")
         for source, kind in part.inputs:
-            _expect(source in there, f"the partition {part.name!r} takes {source!r}, which nothing gives")
+            _expect(source in available, f"the partition {part.name!r} reads {source!r}, which nothing produces")
             _check_type(kind, dims)
         for number, kind in enumerate(part.outputs):
-            there.add(f"{part.name}:{number}")
+            available.add(f"{part.name}:{number}")
             _check_type(kind, dims)
-    _expect(len(target.partitions.outputs) == outputs, "it gives another number of outputs than the model")
+    _expect(len(target.partitions.outputs) == outputs, "its number of outputs is not the model's")
     for source in target.partitions.outputs:
-        _expect(source in there, f"an output is {source!r}, which nothing gives")
+        _expect(source in available, f"an output is {source!r}, which nothing produces")
 
 
 def _check_type(kind: TensorType, dims: int) -> None:
@@ -221,13 +224,16 @@ def _check_type(kind: TensorType, dims: int) -> None:
 
 
 def _leaves(tree: Any) -> Iterator[int]:
-    """The numbers of the outputs that a structure holds."""
+    """The numbers of the outputs in an output structure."""
     kind = tree["kind"]
     if kind == "tensor":
         _expect(type(tree["index"]) is int, "its output structure has no numbers")
         yield tree["index"]
     elif kind not in ("none", "constant"):
-        _expect(kind in ("list", "tuple", "dict", "namedtuple", "dataclass"), f"an output structure of kind {kind!r}")
+        _expect(
+            kind in ("list", "tuple", "dict", "namedtuple", "dataclass"),
+            f"an output structure has the unknown kind {kind!r}",
+        )
         if kind not in ("list", "tuple"):
             _expect(len(tree["keys"]) == len(tree["items"]), "an output structure has items without keys")
         for item in _list(tree, "items"):
@@ -238,16 +244,16 @@ def _leaves(tree: Any) -> Iterator[int]:
 
 
 def _expression(value: Any, dims: int) -> Expression:
-    """A size expression over `dims` symbols."""
+    """The size expression in `value`, over `dims` symbols."""
     if type(value) is int:
         return value
-    _expect(isinstance(value, list) and bool(value) and isinstance(value[0], str), f"{value!r:.80} is no size")
+    _expect(isinstance(value, list) and bool(value) and isinstance(value[0], str), f"{value!r:.80} is not a size")
     _expect(all(0 <= symbol < dims for symbol in symbols_of(value)), f"{value!r:.80} has a symbol without a dim")
     if not _on_data(value):
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
-            _expect("by zero" in str(error) or "is no size" in str(error), f"{value!r:.80} is no size: {error}")
+            _expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     frozen: Expression = _frozen(value)
     return frozen
 
@@ -279,12 +285,12 @@ def _typed(entry: Mapping[str, Any], field: str, is_right: Callable[[Any], bool]
 
 
 def _size(value: Any) -> int:
-    _expect(type(value) is int and value >= 0, f"{value!r:.40} is no size")
+    _expect(type(value) is int and value >= 0, f"{value!r:.40} is not a size")
     return int(value)
 
 
 def _dtype(value: Any) -> str:
-    _expect(isinstance(value, str) and value in ELEMENT_BYTES, f"{value!r:.40} is no element type")
+    _expect(isinstance(value, str) and value in ELEMENT_TYPES, f"{value!r:.40} is not an element type")
     return str(value)
 
 

@@ -1,10 +1,10 @@
-"""What a package holds: pure functions from what is known of a model to the package's contents and its index.
+"""The contents of a package, its recipe and its index, as pure functions.
 
 Rules
-1. Names of inputs, outputs, dims and profiles are the manifest's (they belong to the package, not to any engine).
-2. The recipe of a package is its contents; engines are in it by their keys.
-3. The index lists every file with size and SHA-256, so a loader verifies all before it uses any.
-4. A package with ``reference`` has the program of every partition and all weights: it runs without any engine.
+1. Names of inputs, outputs, dims and profiles come from the manifest. They belong to the package, not to an engine.
+2. The recipe of a package has its contents; it names engines by their keys.
+3. The index has the size and SHA-256 of every file, so that a loader can verify all files before it uses any.
+4. A package with ``reference`` has the programs of all partitions and all weights, so it can run without engines.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.partition.partitions import Partitions
-from trtbuild.core.recipes.keys import STEP_VERSIONS, settings_of
+from trtbuild.core.recipes.key_fields import settings_of
+from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output
+from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.core.values.encoding import Shared, Value
 
 SCHEMA = "trtbuild.package/1"
 
-#: The file of the table of names.
+#: The file with the table of names (`name_table`).
 NAMES = "names.json"
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The partitions that one toolchain's targets share, and by graph the program blob of each partition that the package
-    keeps in PyTorch: the Torch partitions, and with ``reference`` all of them."""
+    """The partitions for the targets of one toolchain, and the programs of partitions that the package contains.
+
+    `programs` is by graph digest. It has the programs of the Torch partitions, and with ``reference`` those of all."""
 
     partitions: Partitions
     programs: Mapping[str, Output]
@@ -40,7 +43,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine of a package: its key, and its plan and layer information once they are known."""
+    """One engine of a package: its key, and its plan and layer information, None until the engine is built."""
 
     partition: str
     target: str
@@ -51,7 +54,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything that a package is made of."""
+    """Everything that a package is made from."""
 
     model: Model
     shapes: ShapePlan
@@ -85,14 +88,14 @@ class Contents:
         return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
 
     def blobs(self) -> dict[str, str]:
-        """Digests of the blobs of the package's programs and weights: digest → ``program`` or ``weight``."""
+        """The blobs of the package's programs and weights: digest → ``program`` or ``weight``."""
         found = {output.sha256: "program" for cut in self.cuts.values() for output in cut.programs.values()}
         for entry in self._kept_weights().values():
             found[entry["sha256"]] = "weight"
         return found
 
     def index(self, names: Output) -> dict[str, Any]:
-        """The package's index. Every engine is built by now; `names` is the table of names of all targets."""
+        """The package's index. All engines must be built; `names` is the file with the table of names of all targets."""
         files: dict[str, dict[str, object]] = {NAMES: names.to_json()}
         plans: dict[str, dict[str, str]] = {}
         layers: dict[str, dict[str, str]] = {}
@@ -106,7 +109,7 @@ class Contents:
             layers.setdefault(engine.target, {})[engine.partition] = f"{path}.layers.json"
         for cut in self.cuts.values():
             for output in cut.programs.values():
-                files[program_path(output.sha256, self.model.source.form)] = output.to_json()
+                files[self.model.source.graph.program_path(output.sha256)] = output.to_json()
         weights = self._kept_weights()
         for entry in weights.values():
             files[weight_path(entry["sha256"])] = {"sha256": entry["sha256"], "size": _size(entry)}
@@ -139,7 +142,7 @@ class Contents:
                 **dict(traced),
                 "name": declared.name,
                 "keyword": declared.keyword,
-                # said only where it is: other packages keep their keys
+                # left out if there is no range, so that packages without ranges keep their keys
                 **({} if declared.range is None else {"range": list(declared.range)}),
             }
             for declared, traced in zip(self.model.inputs, self.interface.inputs, strict=True)
@@ -164,14 +167,14 @@ class Contents:
                 "version": self.toolchains[target.name],
                 "sms": list(self.sms[target.name]),
                 "version_compatible": self.model.builder.version_compatible,
-                # said only where it is so: packages from before it was said keep their keys
+                # left out if it is False, so that packages from before this field keep their keys
                 **({"exclude_lean_runtime": True} if self.model.builder.exclude_lean_runtime else {}),
             }
             for target in self.model.targets
         }
 
     def _cuts(self) -> dict[str, Value]:
-        """By target. Those that share a cut share its document."""
+        """The document of each target's cut. Targets with the same cut share one document, which is encoded once."""
         documents: dict[int, Shared] = {}
         return {
             name: documents[id(cut)] if id(cut) in documents else documents.setdefault(id(cut), Shared(self._cut(cut)))
@@ -185,7 +188,10 @@ class Contents:
         }
 
     def _kept_weights(self) -> dict[str, dict[str, Any]]:
-        """slot → name, dtype, shape, digest of each weight that a partition in PyTorch, or an output, needs."""
+        """Slot → name, dtype, shape and digest of each weight that the package needs.
+
+        They are the weights of partitions in PyTorch, and weights that are inputs of a partition or outputs of the
+        model."""
         slots: set[int] = set()
         for cut in {id(cut): cut for cut in self.cuts.values()}.values():
             for partition in cut.partitions.partitions:
@@ -205,21 +211,15 @@ class Contents:
         }
 
 
-def program_path(sha256: str, form: str = "program") -> str:
-    """Where a package has a program, or the model of an ONNX source. By content: two toolchains' cuts may store one graph
-    differently."""
-    return f"onnx/{sha256[:32]}.onnx" if form == "onnx" else f"torch/{sha256[:32]}.pt2"
-
-
 def weight_path(sha256: str) -> str:
-    """Where a package has a weight's bytes."""
+    """The path of a weight's file in a package."""
     return f"weights/{sha256[:32]}"
 
 
 def name_table(
     cut: Cut, modules: Sequence[Sequence[str]], origins: Mapping[str, Sequence[Sequence[Any]]]
 ) -> dict[str, dict[str, list[str]]]:
-    """Per TensorRT partition: ONNX node name → module path and operator. `origins` is by graph digest."""
+    """For each TensorRT partition: ONNX node name → module path and operator. `origins` is by graph digest."""
     table = {}
     for partition in cut.partitions.partitions:
         if partition.kind != "tensorrt":
@@ -241,19 +241,8 @@ def _lists(shape: Mapping[str, Any]) -> dict[str, list[int]]:
     return {which: list(sizes) for which, sizes in shape.items()}
 
 
-#: Bytes of an element, by dtype (torch's name without the prefix).
-ELEMENT_BYTES: Mapping[str, int] = {
-    **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
-    "float8_e8m0fnu": 1,
-    **dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2),
-    **dict.fromkeys(("uint32", "int32", "float32", "complex32"), 4),
-    **dict.fromkeys(("uint64", "int64", "float64", "complex64"), 8),
-    "complex128": 16,
-}
-
-
 def _size(entry: Mapping[str, Any]) -> int:
-    size = ELEMENT_BYTES[entry["dtype"]]
+    size = ELEMENT_TYPES[entry["dtype"]].itemsize
     for length in entry["shape"]:
         size *= length
     return size

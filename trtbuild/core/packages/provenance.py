@@ -1,10 +1,10 @@
-"""What is known of how right a package is: ``provenance.json`` beside its index.
+"""The results of verifying a package: ``provenance.json`` beside its index.
 
-It names the package's index by its SHA-256, and the index names every engine by its own: what was verified are these
-bytes and no others. Of any other package, or after a change of a single byte, it says nothing (`of`).
+The file has the SHA-256 of the package's index, and the index has the SHA-256 of every engine. So the results are about
+exactly these bytes: after a change of a single byte, and for any other package, they do not count (`parse`).
 
-Who can write into a package's directory can write this file too. Whoever wants more than that goes by the record of the
-verification, whose key each entry names: where keys are trusted, the record is signed like any other.
+Anyone who can write into a package's directory can also write this file. The record of the verification is stronger
+evidence: with trusted keys configured, it is signed like any other record. Each entry names the record's key.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NAME = "provenance.json"
 
 @dataclass(frozen=True)
 class Provenance:
-    """What was verified of a package. `verified` are the entries of the document (docs/verify.md), none where nothing is
-    known; `void` says why a document that is there does not count."""
+    """The results of verifying a package. `verified` are the entries of the document (docs/verify.md), empty if nothing is
+    known. `void` is the reason why the document does not count, or None."""
 
     verified: tuple[Mapping[str, Any], ...] = ()
     void: str | None = None
@@ -36,17 +36,18 @@ def document(model: str, index_sha256: str, entries: Sequence[Mapping[str, Any]]
 
 
 def to_bytes(found: Mapping[str, Any]) -> bytes:
+    """The content of the file for a `document`."""
     return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()
 
 
-def of(data: bytes | None, index_sha256: str) -> Provenance:
-    """What the document `data` says of the package whose index has this digest; `data` is None where there is none."""
+def parse(data: bytes | None, index_sha256: str) -> Provenance:
+    """The results in `data` for the package whose index has this digest. `data` is None if there is no file."""
     if data is None:
         return Provenance()
     try:
         found = json.loads(data)
         if found["schema"] != SCHEMA:
-            return Provenance(void=f"{NAME} is of another format: {found['schema']!r:.60}")
+            return Provenance(void=f"{NAME} has another format: {found['schema']!r:.60}")
         if found["index"] != index_sha256:
             return Provenance(void=f"{NAME} is about another package: this one was not verified since it was built")
         entries = tuple(found["verified"])

@@ -1,4 +1,4 @@
-"""Partitions as values: how a graph is cut, the document that the partition step writes, recorded networks.
+"""Partitions as values: cutting a graph, the document of the partition step, and recorded networks.
 
-Uses `values` and `model`.
+Imports `values` and `model`.
 """

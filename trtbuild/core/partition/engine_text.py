@@ -1,7 +1,7 @@
-"""What a ``.pt2`` file says of one engine: the text that its call of the operator carries, as values.
+"""The description of one engine in a ``.pt2`` file: a text argument of the operator's call.
 
-JSON (``trtbuild.engine/1``) with one spelling for one meaning, so that a process opens each engine once, by its text.
-Fields that came later are optional, with the meaning that their absence had.
+The text is JSON (``trtbuild.engine/1``). Equal descriptions have equal texts, so a process uses the text as the name of an
+engine and opens each engine once. Fields that were added later are optional; their default is the behaviour without them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ SCHEMA = "trtbuild.engine/1"
 
 @dataclass(frozen=True)
 class EngineText:
-    """One engine: its place in the model, what its tensors are, what it was built for, and the digests of its plan and of
-    its reference program (None: there is none). The graph counts symbols in units; `profiles` are of the engine's own
-    inputs, in order."""
+    """One engine: its model and partition, its tensors, its target, and the digests of its plan and reference program.
+
+    `reference` is None if the package has no reference program. Sizes in `inputs` and `outputs` are in the graph's units.
+    `profiles` has a shape range for each input of the engine, in order."""
 
     model: str
     partition: str
@@ -41,7 +42,7 @@ class EngineText:
     reference: str | None = None
 
     def to_text(self) -> str:
-        """The text."""
+        """The text of the operator's argument."""
         data = {
             **vars(self),
             "inputs": [vars(kind) for kind in self.inputs],
@@ -52,11 +53,11 @@ class EngineText:
 
     @classmethod
     def from_text(cls, text: str) -> EngineText:
-        """The inverse of `to_text`. Raises ValueError, KeyError or TypeError for anything else."""
+        """The inverse of `to_text`. Raises ValueError, KeyError or TypeError for any other text."""
         data = json.loads(text)
         schema = data.pop("schema")
         if schema != SCHEMA:
-            raise ValueError(f"it is of the format {schema!r}, and this trtbuild reads {SCHEMA}")
+            raise ValueError(f"it has the format {schema!r}, but this version of trtbuild reads {SCHEMA}")
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         known["inputs"] = tuple(_kind(entry) for entry in data["inputs"])
         known["outputs"] = tuple(_kind(entry) for entry in data["outputs"])

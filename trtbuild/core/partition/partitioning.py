@@ -1,13 +1,14 @@
-"""Cutting a graph into partitions: which nodes go together.
+"""Cuts a graph into partitions.
 
 Rules
-1. A partition holds nodes of one label.
+1. All nodes of a partition have the same label.
 2. The graph of partitions has no cycle: partitions can run one after the other.
-3. Maximal: no two partitions of one label could be merged without breaking rule 2. Nodes that are joined by an edge
-   are tried first, in graph order; then any two, so a graph with one label is one partition even if it falls apart.
-4. Deterministic: the same graph and labels give the same partitions, in an order in which they can run.
+3. Partitions are maximal: no two partitions with one label could be merged without breaking rule 2. Nodes with an edge
+   between them are tried first, in graph order, then any two. So a graph with one label becomes one partition, even if it
+   is not connected.
+4. The result is deterministic: the same graph and labels give the same partitions, in an order in which they can run.
 
-Contraction is checked against reachability kept as bit sets (Python integers), one bit per partition.
+Reachability between partitions is kept as bit sets (Python integers with one bit for each partition).
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ def _merge_the_rest(graph: _Quotient, labels: Sequence[Hashable]) -> None:
 
 
 class _Quotient:
-    """Groups of nodes and the edges between them. A group is named by its smallest node."""
+    """Groups of nodes and the edges between them. The name of a group is its smallest node."""
 
     def __init__(self) -> None:
         self.members: dict[int, list[int]] = {}
         self._group: list[int] = []
         self._after: dict[int, set[int]] = {}
         self._before: dict[int, set[int]] = {}
-        #: bit g is set when group g can be reached over at least one edge.
+        #: Bit g is set if group g can be reached over at least one edge.
         self._reach: dict[int, int] = {}
 
     def group_of(self, node: int) -> int:
@@ -92,20 +93,20 @@ class _Quotient:
         return any(step != end and self._reach[step] >> end & 1 for step in self._after[start])
 
     def merge(self, one: int, other: int) -> None:
-        keep, gone = min(one, other), max(one, other)
-        bits = 1 << keep | 1 << gone
-        reach = (self._reach[keep] | self._reach.pop(gone)) & ~bits
+        keep, merged = min(one, other), max(one, other)
+        bits = 1 << keep | 1 << merged
+        reach = (self._reach[keep] | self._reach.pop(merged)) & ~bits
         self._reach[keep] = reach
         for group in self.members:
-            if group not in (keep, gone) and self._reach[group] & bits:
-                self._reach[group] = (self._reach[group] | reach | 1 << keep) & ~(1 << gone)
+            if group not in (keep, merged) and self._reach[group] & bits:
+                self._reach[group] = (self._reach[group] | reach | 1 << keep) & ~(1 << merged)
         for table, mirror in ((self._after, self._before), (self._before, self._after)):
-            neighbours = (table[keep] | table.pop(gone)) - {keep, gone}
+            neighbours = (table[keep] | table.pop(merged)) - {keep, merged}
             table[keep] = neighbours
             for group in neighbours:
-                mirror[group].discard(gone)
+                mirror[group].discard(merged)
                 mirror[group].add(keep)
-        self.members[keep] = sorted(self.members[keep] + self.members.pop(gone))
+        self.members[keep] = sorted(self.members[keep] + self.members.pop(merged))
         for node in self.members[keep]:
             self._group[node] = keep
 
@@ -122,5 +123,5 @@ class _Quotient:
                 if waiting[after] == 0:
                     heapq.heappush(ready, after)
         if len(order) != len(self.members):
-            raise AssertionError("a cycle between partitions")
+            raise AssertionError("the partitions have a cycle")
         return order

@@ -1,8 +1,8 @@
-"""What the partition step leaves for the rest of the build: its document, as values.
+"""The document of the partition step, as values.
 
-The document is JSON (`to_bytes`). Values that flow between partitions are named by `Reference`s: ``input:k`` (input k of
-the model), ``weight:k`` (weight slot k) or ``<partition>:k`` (output k of a partition). Partitions stand in an order in
-which they can run, so the list of them is the stitching.
+The document is JSON (`to_bytes`). A value that a partition reads has one of these names: ``input:k`` (input k of the
+model), ``weight:k`` (weight slot k) or ``<partition>:k`` (output k of a partition). The partitions are in an order in which
+they can run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition. `graph` is the SHA-256 of its canonical text, which equal structures share."""
+    """One partition. `graph` is the SHA-256 of its canonical text. Partitions with equal structure have the same text."""
 
     name: str
     kind: Literal["tensorrt", "torch"]
@@ -35,16 +35,16 @@ class Partition:
     weights: tuple[int, ...]
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[TensorType, ...]
-    #: For each call node of the partition's program, the number of the lowered program's call node that it copies,
-    #: or -1 for a size that is computed anew.
+    #: For each call node of the partition's program, the number of the call node of the lowered program that it copies. It
+    #: is -1 for a node that the partition adds to compute a size.
     calls: tuple[int, ...]
-    #: Operator → why Torch has it (Torch partitions).
+    #: Operator → the reason why it stays in PyTorch; for Torch partitions only.
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """All partitions of a model, and where each of its outputs comes from."""
+    """All partitions of a model, and the name of the value of each output of the model."""
 
     partitions: tuple[Partition, ...]
     outputs: tuple[str, ...]
@@ -67,12 +67,12 @@ class Partitions:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Partitions:
-        """Raises ValueError, KeyError or TypeError when `data` is no such document."""
+        """Read a document. Raises ValueError, KeyError or TypeError for any other `data`."""
         return cls.from_json(json.loads(data))
 
     @classmethod
     def from_json(cls, document: Any) -> Partitions:
-        """The inverse of `to_json` (after a trip through JSON). Raises as `from_bytes` does."""
+        """The inverse of `to_json`, also for parsed JSON, where tuples are lists. Raises the errors of `from_bytes`."""
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
         if not all(isinstance(source, str) for source in document["outputs"]):

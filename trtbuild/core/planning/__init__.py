@@ -1,5 +1,5 @@
-"""Planning: which steps have to run for a model, and why. Nothing runs here, and the world is asked through `Lookups`.
+"""Planning decides which steps of a model have to run, and why. It runs nothing, and reads the store through `Lookups`.
 
-In: models, facts, records. Out: plans with a verdict and a reason for each step; lock files.
-Uses every other room of core.
+Input: models, facts, records. Output: plans with a verdict and a reason for each step; lock files.
+Imports all other subpackages of core.
 """

@@ -1,16 +1,18 @@
-"""Traces that this machine did not make and could not make: where torch is missing, or is not the one of a lock file.
+"""Accepts traces and partitions from other machines that this machine cannot make itself.
+
+A machine cannot trace a model if torch is missing, or has another version than the lock file names.
 
 Rules
-1. Neither torch-side versions nor installed distributions are compared: the record says with which it was made, and the
-   steps below are looked up with those. All else that was declared or seen has to be the same here and now.
-2. A lock file names its trace by key. Everything that this trace has looked at is looked at again; no chain is followed,
-   and none has to be in the cache.
-3. Otherwise a pointer leads from the files to the last trace that was made of them (`keys.any_trace`). With a lock file,
-   only to one that was made with the versions that it names.
-4. Where a parser needs a GPU, another machine may have asked another one. A partition is taken whichever parser it was cut
-   with, if all else of its recipe is the same: the one that a lock file names before any other; and where this machine
-   cannot cut the model itself, the last one that was made (`keys.any_partition`). What a parser was wrong about, the engine
-   step says; no engine is built of it.
+1. Versions of torch and related packages, and of installed distributions, are not compared. The record has the versions
+   that it was made with, and the later steps are looked up with those. Everything else that the trace declared or observed
+   must be the same on this machine now.
+2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
+3. Without such a trace, a pointer record leads from the declared parts and files to the last trace that was made from them
+   (`keys.any_trace`). With a lock file, that trace must have been made with the versions in the lock file.
+4. If a parser needs a GPU, another machine may have used another parser. A partition is accepted from any parser, if the
+   rest of its recipe is the same. The partition that a lock file names comes first. If this machine cannot cut the model,
+   the last partition that was made is accepted (`keys.any_partition`). If that parser was wrong, the engine step fails, so
+   no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ Declared = Sequence[tuple[str, Value]]
 
 @dataclass(frozen=True)
 class Accepted:
-    """The recipe of a trace that is taken as it is, the versions that it was made with, what of it was seen again here, and
-    the reason of the hit."""
+    """A trace from another machine: its recipe, the versions that it was made with, and the reason for the hit.
+
+    `observations` are its dependencies as they were observed on this machine."""
 
     recipe: Recipe
     versions: Mapping[str, str]
@@ -41,14 +44,15 @@ class Accepted:
     reason: Reason
 
 
-def by_lock(look: Lookups, declared: Declared, locked: LockedTrace | None) -> Accepted | None:
-    """The trace that a lock file names, if it is one of what is `declared` (without versions) and of what there is to see
-    here (rule 2)."""
-    record = look.record(locked.key) if locked is not None and locked.key is not None else None
+def by_lock(lookups: Lookups, declared: Declared, locked: LockedTrace | None) -> Accepted | None:
+    """The trace that a lock file names, or None if its `declared` parts or its dependencies differ here (rule 2).
+
+    `declared` has no versions."""
+    record = lookups.record(locked.key) if locked is not None and locked.key is not None else None
     if record is None or locked is None or record.recipe.stage != "trace" or record.recipe.key != locked.key:
         return None
     wanted = dict([*declared, ("versions", dict(locked.versions))])
-    seen: list[Observation] = []
+    observed: list[Observation] = []
     for name, value in record.recipe.parts:
         if ":" not in name:
             if name not in wanted or encode(wanted.pop(name)) != encode(value):
@@ -57,28 +61,28 @@ def by_lock(look: Lookups, declared: Declared, locked: LockedTrace | None) -> Ac
         dependency = Dependency.from_part(name)
         if dependency.kind == "distribution":
             continue
-        if look.observe(dependency) != value:
+        if lookups.observe(dependency) != value:
             return None
-        seen.append(Observation(dependency, str(value)))
+        observed.append(Observation(dependency, str(value)))
     if wanted or record.recipe.version != keys.STEP_VERSIONS["trace"]:
         return None
-    return _accepted(record.recipe, tuple(seen), "trtbuild.lock names it")
+    return _accepted(record.recipe, tuple(observed), "trtbuild.lock names it")
 
 
 def by_files(
-    look: Lookups, declared: Declared, observations: tuple[Observation, ...], locked: LockedTrace | None
+    lookups: Lookups, declared: Declared, observations: tuple[Observation, ...], locked: LockedTrace | None
 ) -> Accepted | None:
-    """The trace that a pointer leads to (rule 3)."""
-    anyone = keys.trace(declared, observations)
-    wanted = keys.any_trace(anyone)
-    pointer = look.record(wanted.key)
+    """The trace that a pointer record leads to, or None (rule 3)."""
+    unversioned = keys.trace(declared, observations)
+    wanted = keys.any_trace(unversioned)
+    pointer = lookups.record(wanted.key)
     if pointer is None or not pointer.recipe.same_as(wanted):
         return None
     try:
-        made = Record.from_bytes(look.blob(pointer.outputs["record"].sha256)).recipe
+        made = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
     except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
         return None
-    if not keys.may_stand_for(made, anyone):
+    if not keys.matches_without_versions(made, unversioned):
         return None
     if locked is None:
         return _accepted(made, observations, "torch is not installed here")
@@ -87,35 +91,39 @@ def by_files(
 
 
 def partition(
-    look: Lookups, wanted: Recipe, locked: LockedTrace | None, *, cuts_here: bool
+    lookups: Lookups, wanted: Recipe, locked: LockedTrace | None, *, cuts_here: bool
 ) -> tuple[Recipe, Reason] | None:
-    """The recipe of a partition that was cut elsewhere and is taken in place of the `wanted` one, and the reason of the hit
-    (rule 4). None: none is, or the wanted one is there."""
-    anyone = keys.any_partition(wanted)
+    """The recipe of another machine's partition that replaces the `wanted` one, and the reason for the hit (rule 4).
+
+    None if there is no such partition, or if the `wanted` one is available. `cuts_here` is whether this machine can cut the
+    model itself."""
+    any_parser = keys.any_partition(wanted)
     for key in locked.partitions if locked is not None else ():
-        record = look.record(key)
-        if record is not None and record.recipe.key == key and keys.any_partition(record.recipe).same_as(anyone):
+        record = lookups.record(key)
+        if record is not None and record.recipe.key == key and keys.any_partition(record.recipe).same_as(any_parser):
             if key == wanted.key:
                 return None
             return record.recipe, _cut_elsewhere(record.recipe, "trtbuild.lock names it")
-    if cuts_here or look.record_of(wanted) is not None:
+    if cuts_here or lookups.record_of(wanted) is not None:
         return None
-    pointer = look.record_of(anyone)
-    if pointer is None or not pointer.recipe.same_as(anyone):
+    pointer = lookups.record_of(any_parser)
+    if pointer is None or not pointer.recipe.same_as(any_parser):
         return None
     try:
-        made = Record.from_bytes(look.blob(pointer.outputs["record"].sha256)).recipe
+        made = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
     except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
         return None
-    if made.stage != wanted.stage or not keys.any_partition(made).same_as(anyone):
+    if made.stage != wanted.stage or not keys.any_partition(made).same_as(any_parser):
         return None
     return made, _cut_elsewhere(made, "this machine cannot cut the model itself")
 
 
 def _cut_elsewhere(made: Recipe, because: str) -> Reason:
-    asked = keys.stand_in_of(made)
-    said = f" of {asked['toolchain']!s} {asked['version']!s}" if asked is not None else ", the toolchain's own,"
-    return Reason("recorded", f"cut by what the parser{said} takes; accepted because {because}")
+    stand_in = keys.stand_in_of(made)
+    parser = "the toolchain's own parser"
+    if stand_in is not None:
+        parser = f"the parser of {stand_in['toolchain']!s} {stand_in['version']!s}"
+    return Reason("recorded", f"cut with {parser}; accepted because {because}")
 
 
 def _accepted(made: Recipe, observations: tuple[Observation, ...], because: str) -> Accepted | None:

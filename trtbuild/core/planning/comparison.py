@@ -1,6 +1,6 @@
 """The points and weights at which the lower step compares a lowered program with the traced one.
 
-They are in no key: lowering depends on the graph alone, and the comparison only checks its result.
+They are not in any key: lowering depends only on the graph, and the comparison only checks its result.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from trtbuild.core.values.value_ranges import ValueRange
 #: A model with more weight elements than this (2 GiB of float32) is not compared: a forward pass would take too long.
 _LARGEST = 1 << 29
 
+#: A model with more weight elements than this (64 MiB of float32) is compared at one point. Small models have the same
+#: passes, and `trtbuild.stages.program.guard` compares sizes at all points.
+_LARGEST_AT_TWO_POINTS = 1 << 24
+
 
 @dataclass(frozen=True)
 class ComparedAt:
-    """A point: its name for messages, each input's shape there, and the symbols' numbers."""
+    """A point: its name for messages, the shape of each input at it, and the values of the symbols in the graph's units."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -31,7 +35,9 @@ class ComparedAt:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`inputs` are names and dtypes, `ranges` the values that some take, `weights` the model's by slot."""
+    """The data for comparing a lowered program with the traced one.
+
+    `inputs` are names and dtypes, `ranges` the declared ranges of input values, `weights` the model's weights by slot."""
 
     inputs: tuple[tuple[str, str], ...]
     ranges: Mapping[str, ValueRange]
@@ -40,30 +46,31 @@ class Comparison:
 
 
 def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Comparison | None:
-    """What the lowered program of `model` is compared by; None for a model that is not compared."""
-    if model.source.form != "program" or sum(math.prod(weight.shape) for weight in weights) > _LARGEST:
+    """The points and weights for comparing the lowered program of `model`; None for a model that is not compared."""
+    elements = sum(math.prod(weight.shape) for weight in weights)
+    if not model.source.graph.is_lowered or elements > _LARGEST:
         return None
+    points = _points(model, shapes)
+    if elements > _LARGEST_AT_TWO_POINTS:
+        points = points[:1]
     return Comparison(
         inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
         ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
-        points=tuple(
-            ComparedAt(name, shapes.sizes(sizes), units(shapes, sizes))
-            for name, sizes in _points(model, shapes).items()
-        ),
+        points=tuple(ComparedAt(name, shapes.sizes(sizes), units(shapes, sizes)) for name, sizes in points),
         weights=tuple(weights),
     )
 
 
-def _points(model: Model, shapes: ShapePlan) -> dict[str, tuple[int, ...]]:
-    """The smallest sizes that the trace was proven at, and one step above them.
+def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
+    """The smallest sizes at which the trace was compared with eager, and the sizes one step above them.
 
-    A pass that depended on a size of 1, on a remainder or on two equal sizes gives other numbers at the second point.
+    A pass that wrongly depends on a size of 1, on a remainder or on two equal sizes is found at the second point.
     """
     smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
     above = tuple(
         min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)
     )
-    return {"its smallest sizes": smallest} | ({} if above == smallest else {"sizes a step above its smallest": above})
+    return [("its smallest sizes", smallest)] + [("sizes a step above its smallest", above)] * (above != smallest)
 
 
 def _elements(shapes: ShapePlan, sizes: Sequence[int]) -> int:

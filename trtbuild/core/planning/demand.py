@@ -1,11 +1,12 @@
-"""The backward pass of planning: blobs that are needed must be there.
+"""The backward pass of planning: makes sure that all needed blobs are available.
 
 Rules
-1. From the outputs down. A package that is a hit and in place needs nothing; one that is a hit and not in place needs the
-   blobs of its files; one that runs needs what its index is made of, too.
-2. A step that runs needs the blobs that it reads. What only feeds hits is needed by nobody.
-3. A hit that left a blob which is needed and gone runs again (``evicted``), and then needs what it reads itself. What a
-   weights file provides is never gone.
+1. The pass goes from the outputs to the first steps. If the package step is a hit and its files are in place, nothing is
+   needed. If it is a hit and its files are not in place, the blobs of the files are needed. If it runs, the blobs from
+   which its index is made are needed as well.
+2. A step that runs needs the blobs that it reads. A blob that only hits would read is not needed.
+3. If a needed blob is not in the cache, the hit that produced it becomes a run (``evicted``), and the blobs that this step
+   reads are needed, too. A blob with values of a weights file is always available.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.planning.lookups import Lookups
-from trtbuild.core.planning.verdicts import GONE
+from trtbuild.core.planning.verdicts import EVICTED
 from trtbuild.core.recipes.record import Record
 
-#: (id of the step that left it, SHA-256) of a blob.
+#: A needed blob: the id of the step that produces it, and its SHA-256.
 Needed = tuple[str, str]
 
 
-def demand(plan: ModelPlan, look: Lookups, in_place: Callable[[Model, Record], bool]) -> None:
-    """Turn hits whose blobs are needed and gone into runs. `in_place` says whether all files of a package are where they
-    belong already."""
+def demand(plan: ModelPlan, lookups: Lookups, in_place: Callable[[Model, Record], bool]) -> None:
+    """Change each hit with a needed blob that is missing into a run.
+
+    `in_place` returns whether all files of a package are already at their paths."""
     package, contents = plan.package, plan.contents
     wanted: list[Needed] = []
     if package is not None and contents is not None and package.verdict in ("hit", "run"):
         if package.verdict == "hit" and package.record is not None:
             if in_place(plan.model, package.record):
                 return
-            if not all(look.has(package.record.outputs[name].sha256) for name in ("index", "names")):
-                package = plan.run_again(package, GONE)
+            if not all(lookups.has(package.record.outputs[name].sha256) for name in ("index", "names")):
+                package = plan.run_again(package, EVICTED)
         wanted += _for_files(plan, contents)
         if package.verdict == "run":
             wanted += _for_index(plan, contents)
@@ -46,12 +48,12 @@ def demand(plan: ModelPlan, look: Lookups, in_place: Callable[[Model, Record], b
     while wanted:
         producer, sha256 = wanted.pop()
         step = plan.steps[producer]
-        if step.verdict == "hit" and sha256 not in plan.file_weights and not look.has(sha256):
-            wanted += inputs_of(plan.run_again(step, GONE))
+        if step.verdict == "hit" and sha256 not in plan.file_weights and not lookups.has(sha256):
+            wanted += inputs_of(plan.run_again(step, EVICTED))
 
 
 def inputs_of(step: Step) -> Iterator[Needed]:
-    """The blobs that a step's worker reads, with the steps that left them."""
+    """The blobs that a step's worker reads, with the steps that produce them."""
     if isinstance(step.job, LowerJob | PartitionJob | ConvertJob):
         yield step.after[0], step.job.program
     if isinstance(step.job, LowerJob):
@@ -62,13 +64,13 @@ def inputs_of(step: Step) -> Iterator[Needed]:
 
 
 def weights_of(step: Step) -> list[str]:
-    """The weights that a step's worker reads, by SHA-256: those of an engine, and those that lowering is compared with."""
+    """The SHA-256 of the weights that a step's worker reads: an engine's, or those for the comparison after lowering."""
     reader = step.job.comparison if isinstance(step.job, LowerJob) else step.job
     return [weight.sha256 for weight in reader.weights] if isinstance(reader, Comparison | EngineJob) else []
 
 
 def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:
-    """What the files of a package hold."""
+    """The blobs that are files of a package."""
     for engine in contents.engines:
         if engine.plan is not None:
             yield step_id(plan.model.name, "engine", engine.partition, engine.target), engine.plan.sha256
@@ -85,7 +87,7 @@ def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:
 
 
 def _for_index(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:
-    """What the package step reads to make the index and the table of names."""
+    """The blobs that the package step reads to write the index and the table of names."""
     yield step_id(plan.model.name, "lower"), contents.modules.sha256
     for step in plan.steps.values():
         if step.stage == "convert" and step.record is not None:

@@ -1,26 +1,27 @@
-"""From partitions to engine jobs: a pure function, so a plan is whole as soon as the partitions are known."""
+"""Derives engine jobs from partitions, as a pure function: once the partitions are known, the plan is complete."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from trtbuild.core.engines.engine_job import Declared, EngineJob, Weight
+from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
-from trtbuild.core.model.spec import BuilderSettings, Model, Profile, ShapeRange, Target
+from trtbuild.core.model.spec import Model, Profile, ShapeRange, Target
 from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.values.expressions import Expression, Interval, evaluate, interval
 
 
 def units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of symbols as the graph counts them: a dim with ``multiple_of: k`` is k times its symbol."""
+    """The sizes `values` of the symbols in the graph's units: a dim with ``multiple_of: k`` is k times its symbol."""
     return tuple(value // symbol.multiple_of for value, symbol in zip(values, shapes.symbols, strict=True))
 
 
 def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile) -> ShapeRange:
-    """The min, opt and max of a tensor inside the model under one profile.
+    """The min, opt and max shape of a tensor inside the model for one profile.
 
-    min and max are interval bounds of each size's expression, not its value at the profile's min and max: ``10 - s``
-    falls where s grows. Opt is the value at opt. No size is negative, whatever the bounds say.
+    min and max are interval bounds of each size's expression, not its values at the profile's min and max: ``10 - s``
+    becomes smaller when s becomes larger. opt is the value at the profile's opt. Negative results are replaced by 0.
     """
     low, mid, high = (units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max"))
     bounds: list[Interval] = list(zip(low, high, strict=True))
@@ -42,8 +43,9 @@ def engine_job(
     target: Target,
     toolchain_version: str,
 ) -> EngineJob:
-    """The job that compiles `partition` for `target`. `weights` are the model's, by slot; `settings` have all defaults
-    written out."""
+    """The job that compiles `partition` for `target`.
+
+    `weights` are the model's weights by slot. `settings` has all defaults filled in."""
     return EngineJob(
         onnx=onnx,
         weights=tuple(weights[slot] for slot in partition.weights),
@@ -60,7 +62,7 @@ def engine_job(
 
 
 def _declared(type_: TensorType, shapes: ShapePlan) -> Declared:
-    """A size that is one number over all ranges is that number."""
+    """The declared type of a tensor. A size that has only one possible value is that number, any other size is None."""
     ranges = [(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of) for symbol in shapes.symbols]
     ends = [interval(size, ranges) for size in type_.shape]
     return type_.dtype, tuple(low if low == high else None for low, high in ends)

@@ -1,5 +1,4 @@
-"""The build graph: steps, what they are called, and what was decided about each; and the plan of a model, which is all
-its steps."""
+"""The build graph: steps with their ids and verdicts, and the plan of a model, which consists of its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "convert", "engine",
 
 
 def stages_until(last: str | None) -> frozenset[str]:
-    """The stages up to `last` and with it; all without one."""
+    """The stages up to `last`, inclusive; all stages if `last` is None."""
     return frozenset(STAGES if last is None else STAGES[: [*STAGES].index(last) + 1])  # type: ignore[arg-type]
 
 
@@ -30,28 +29,26 @@ ReasonCode = Literal["recorded", "new", "changed", "evicted", "untrusted", "corr
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a verdict is what it is; made where the verdict is made."""
+    """The reason for a verdict. `changed` are the parts of the recipe that differ from the last build."""
 
     code: ReasonCode
     text: str
     changed: tuple[Change, ...] = ()
 
-    def to_json(self) -> dict[str, object]:
-        return {"code": self.code, "text": self.text, "changed": [change.to_json() for change in self.changed]}
-
 
 def step_id(model: str, stage: Stage, part: str = "", target: str = "") -> str:
-    """``vit/engine/encoder.layers.3@ada``."""
+    """The id of a step, such as ``vit/engine/encoder.layers.3@ada``."""
     return f"{model}/{stage}" + (f"/{part}" if part else "") + (f"@{target}" if target else "")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of one model, and the verdict on it.
+    """One step of one model, and its verdict.
 
-    `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is what a worker is told
-    when the step runs; a package has none. `after` are the ids of the steps whose outputs it consumes. `refused` is
-    a record that is there and cannot be gone by: whoever looks again before the step runs takes it for no other.
+    `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is the worker's job if the
+    step runs; it is None for a package step. `after` are the ids of the steps whose outputs it reads. `source` is where the
+    record of a hit came from: ``local``, or a remote's name. `refused` is a record under the step's key that must not be
+    used. If a later lookup finds the same record again, it must be refused again.
     """
 
     id: str
@@ -74,14 +71,14 @@ class Step:
 
 @dataclass
 class ModelPlan:
-    """The steps of one model by id, in graph order, and what is known of its results."""
+    """The steps of one model by id, in graph order, and the facts that are known about their results."""
 
     model: Model
     shapes: ShapePlan
     steps: dict[str, Step] = field(default_factory=dict)
     declared: tuple[tuple[str, Value], ...] = ()
     observations: tuple[Observation, ...] = ()
-    #: What the package step puts together, once all engines have keys.
+    #: The contents of the package. None until all engines have keys.
     contents: Contents | None = None
     #: Digests of blobs that a weights file provides.
     file_weights: frozenset[str] = frozenset()
@@ -91,7 +88,8 @@ class ModelPlan:
         return self.steps.get(step_id(self.model.name, "package"))
 
     def run_again(self, step: Step, reason: Reason) -> Step:
-        """Make a run of a hit. Its record stays: recipes below follow from it, and running it again leaves the same."""
+        """Change the hit `step` into a run. It keeps its record, because later recipes follow from it, and the run will
+        produce the same outputs."""
         changed = replace(step, verdict="run", reason=reason, source=None)
         self.steps[step.id] = changed
         return changed

@@ -1,9 +1,7 @@
-"""The jobs of the steps before the engines, as values. Blobs are named by SHA-256, so any worker that reaches the store
-can run
-them.
+"""The jobs of the steps before the engine step, as values.
 
-`trtbuild.core.engines.engine_job.EngineJob` is the engine step's. The package step has none: it is done where it is
-planned.
+Jobs name blobs by SHA-256, so any worker that can read the store can run them. The engine step's job is
+`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job: the process that plans it also runs it.
 """
 
 from __future__ import annotations
@@ -13,26 +11,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.model.spec import PartitionSettings, Precision, SourceForm, ToolchainName
+from trtbuild.core.model.graph_kinds import GraphKindName
+from trtbuild.core.model.spec import PartitionSettings, Precision, ToolchainName
 from trtbuild.core.planning.comparison import Comparison
 
 
 @dataclass(frozen=True)
 class WeightHeads:
-    """The part of a trace job that planning knows: name, dtype and shape of each tensor of the weights file, if any."""
+    """The part of a trace job that planning knows: name, dtype and shape of each tensor of the weights file.
+
+    None if the model has no weights file."""
 
     weights: tuple[tuple[str, str, tuple[int, ...]], ...] | None = None
 
 
 @dataclass(frozen=True)
 class LowerJob:
-    """Lower `program`, a traced model of the form `form`, to compute in `precision`.
+    """Lower `program`, a traced model with a graph of `graph_kind`, to `precision`.
 
-    `operators` are those from outside PyTorch. `points` are numbers of the symbols at which sizes are compared.
+    `operators` are the operators that come from outside PyTorch. At each of `points`, which are values of the symbols,
+    sizes are compared.
     """
 
     program: str
-    form: SourceForm
+    graph_kind: GraphKindName
     precision: Precision
     operators: tuple[str, ...] = ()
     points: tuple[tuple[int, ...], ...] = ()
@@ -43,12 +45,12 @@ class LowerJob:
 class PartitionJob:
     """Cut `program`, a lowered model, into partitions for a toolchain.
 
-    `stand_in` are the fields of a parser that is asked in place of the toolchain's own. `trust` is the policy by which
-    records of conversions are believed; None believes all.
+    `stand_in` are the fields of a `StandIn`, or None to use the toolchain's parser. `trust` is the policy for records of
+    conversions; None trusts all of them.
     """
 
     program: str
-    form: SourceForm
+    graph_kind: GraphKindName
     settings: PartitionSettings
     toolchain: ToolchainName
     toolchain_version: str
@@ -64,9 +66,9 @@ class ConvertJob:
     """Convert `program`, a partition, to ONNX in `opset`."""
 
     program: str
-    form: SourceForm
+    graph_kind: GraphKindName
     opset: int
 
 
-#: The job of a step, by its stage. A package has none.
+#: The job of a step. The package step has no job.
 StepJob = WeightHeads | LowerJob | PartitionJob | ConvertJob | EngineJob

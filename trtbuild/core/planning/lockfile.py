@@ -1,10 +1,10 @@
-"""The text of ``trtbuild.lock`` (what it says is `core.planning.locks`).
+"""Reads and writes the text of ``trtbuild.lock``. The values are in `core.planning.locks`.
 
 Rules
-1. JSON with one entry a line, names sorted, and nothing that depends on time or place: in review, one rebuilt engine is
-   one changed line. (Not TOML: Python 3.10 has no parser of it, a plan has to read this in milliseconds, and what reads
-   our other documents reads this one.)
-2. It is read strictly: who merges two of them by hand is told what is wrong with the result, and where.
+1. The text is JSON with one entry on each line and sorted names. Nothing in it depends on time or place, so one rebuilt
+   engine is one changed line in a review. It is not TOML, because Python 3.10 has no TOML parser, and a plan has to read
+   the file in milliseconds.
+2. It is read strictly, because people merge such files by hand. Each error has the line of the wrong entry.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from trtbuild.errors import LockFileError
 
 SCHEMA = "trtbuild.lock/1"
 
-#: Objects that are nested less deeply than this have a line for each entry.
+#: An object at a smaller depth than this has one line for each entry.
 _DEPTH = 4
 
 _SCHEMA_VERSION = re.compile(r"trtbuild\.lock/([0-9]+)")
 _CONFLICT = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)")
 _ENTRY = re.compile(r'("(?:[^"\\]|\\.)*")\s*:\s*(.*)')
 
-_AGAIN = "take one side whole (git checkout --theirs trtbuild.lock), then write it again: trtbuild lock"
+_AGAIN = "restore the file of one branch (git checkout --theirs trtbuild.lock), then write it again: trtbuild lock"
 
 
 def to_text(lock: Lock) -> str:
-    """The file's text (rule 1)."""
+    """The text of the file (rule 1)."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "platform": lock.platform,
@@ -57,7 +57,7 @@ def _sorted(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """`value` with an entry a line; the last line has no end yet."""
+    """The lines of `value`, one for each entry. The last line has no comma yet."""
     if not value:
         yield "{}"
         return
@@ -78,7 +78,7 @@ def _dumps(value: object) -> str:
 
 
 def from_text(text: str) -> Lock:
-    """The lock that a file's text is. Raises LockFileError with the line."""
+    """The lock in a file's text. Raises LockFileError with the line of the problem."""
     for number, line in enumerate(text.splitlines(), 1):
         if _CONFLICT.match(line):
             raise LockFileError("a merge conflict that was not resolved", file=NAME, line=number, hint=_AGAIN)
@@ -86,7 +86,7 @@ def from_text(text: str) -> Lock:
 
 
 def line_of(text: str, *path: str) -> int:
-    """The line on which an entry begins, or what it is in."""
+    """The number of the line on which the entry with this path begins; if it is missing, that of the object around it."""
     places = _places(text)
     while path:
         if path in places:
@@ -96,7 +96,7 @@ def line_of(text: str, *path: str) -> int:
 
 
 def _places(text: str) -> dict[tuple[str, ...], list[int]]:
-    """The lines on which the entry with each path begins, as far as the text has the form of rule 1."""
+    """The lines on which the entries with each path begin. Entries that do not have the form of rule 1 may be missing."""
     found: dict[tuple[str, ...], list[int]] = {}
     stack: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -113,11 +113,11 @@ def _places(text: str) -> dict[tuple[str, ...], list[int]]:
 
 
 class _Reader:
-    """Reads strictly (rule 2): every error has the line of what it is about."""
+    """Parses a text strictly (rule 2). Every error has the line of the wrong entry."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._twice: list[str] = []
+        self._duplicates: list[str] = []
 
     def lock(self) -> Lock:
         try:
@@ -130,17 +130,17 @@ class _Reader:
         if not isinstance(document, dict):
             self._wrong((), "not a lock file")
         self._check_schema(document.get("schema"))
-        if self._twice:
+        if self._duplicates:
             places = [
-                where for path, where in _places(self._text).items() if path[-1] in self._twice and len(where) > 1
+                where for path, where in _places(self._text).items() if path[-1] in self._duplicates and len(where) > 1
             ]
             line = places[0][1] if places else 1
-            raise LockFileError(f"{self._twice[0]!r} stands there twice", file=NAME, line=line, hint=_AGAIN)
+            raise LockFileError(f"there are two entries {self._duplicates[0]!r}", file=NAME, line=line, hint=_AGAIN)
         self._fields((), document, ("schema", "platform", "step_versions", "manifests", "models"))
         step_versions = self._table(("step_versions",), document)
         for name, number in step_versions.items():
             if type(number) is not int:
-                self._wrong(("step_versions", name), f"the version of {name!r} is no whole number")
+                self._wrong(("step_versions", name), f"the version of {name!r} is not a whole number")
         manifests = self._texts(("manifests",), document)
         for name, digest in manifests.items():
             self._digest(("manifests", name), digest)
@@ -159,7 +159,7 @@ class _Reader:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
-            self._twice += [name for name in found if names.count(name) > 1]
+            self._duplicates += [name for name in found if names.count(name) > 1]
         return found
 
     def _check_schema(self, schema: object) -> None:
@@ -169,7 +169,7 @@ class _Reader:
         if version is None:
             self._wrong(("schema",), f"not a lock file: its schema is {schema!r}, not {SCHEMA!r}")
         raise LockFileError(
-            f"a newer trtbuild has written it ({version[0]}); this one reads {SCHEMA}",
+            f"a newer version of trtbuild wrote it ({version[0]}); this version reads {SCHEMA}",
             file=NAME,
             line=line_of(self._text, "schema"),
             hint="upgrade trtbuild",
@@ -180,10 +180,10 @@ class _Reader:
         targets = {}
         for name, target in self._table((*path, "targets"), fields).items():
             place = (*path, "targets", name)
-            told = self._fields(place, target, ("toolchain", "version"))
-            if told["toolchain"] not in ("tensorrt-rtx", "tensorrt"):
-                self._wrong(place, f"there is no toolchain {told['toolchain']!r}")
-            targets[name] = LockedTarget(told["toolchain"], self._word(place, told["version"]))
+            entries = self._fields(place, target, ("toolchain", "version"))
+            if entries["toolchain"] not in ("tensorrt-rtx", "tensorrt"):
+                self._wrong(place, f"there is no toolchain {entries['toolchain']!r}")
+            targets[name] = LockedTarget(entries["toolchain"], self._word(place, entries["version"]))
         steps = {
             name: self._step((*path, "steps", name), step)
             for name, step in self._table((*path, "steps"), fields).items()
@@ -194,29 +194,29 @@ class _Reader:
         model, name = path[1], path[-1]
         stage = stage_of(name)
         if not name.startswith(f"{model}/") or stage not in STAGES:
-            self._wrong(path, f"{name!r} is no step of model {model!r}")
+            self._wrong(path, f"{name!r} is not a step of model {model!r}")
         locked = LOCKED_OUTPUTS.get(stage, ())
         fields = self._fields(path, entry, ("key", *locked))
         outputs = {}
         for what in locked:
-            told = self._fields(path, fields[what], ("sha256", "size"))
-            if type(told["size"]) is not int or told["size"] < 0:
-                self._wrong(path, f"the size of its {what} is no number of bytes")
-            outputs[what] = Output(self._digest(path, told["sha256"]), told["size"])
+            output = self._fields(path, fields[what], ("sha256", "size"))
+            if type(output["size"]) is not int or output["size"] < 0:
+                self._wrong(path, f"the size of its {what} is not a number of bytes")
+            outputs[what] = Output(self._digest(path, output["sha256"]), output["size"])
         return LockedStep(self._digest(path, fields["key"]), outputs)
 
     def _one_result_for_each_key(self, lock: Lock) -> None:
         for name, step in lock.steps.items():
             if lock.by_key[step.key].outputs != step.outputs:
                 path = ("models", name.partition("/")[0], "steps", name)
-                self._wrong(path, f"{name!r} shares its key with another step, and they name different digests")
+                self._wrong(path, f"{name!r} has the same key as another step, but other digests")
 
     # -- pieces
 
     def _fields(self, path: tuple[str, ...], value: object, names: Sequence[str]) -> dict[str, Any]:
-        """An object with exactly the fields `names`."""
+        """`value`, checked to be an object with exactly the fields `names`."""
         if not isinstance(value, dict):
-            self._wrong(path, f"{path[-1] if path else NAME!r} is no object")
+            self._wrong(path, f"{path[-1] if path else NAME!r} is not an object")
         for name in value:
             if name not in names:
                 self._wrong((*path, name), f"there is no field {name!r} here; allowed: {', '.join(names)}")
@@ -228,7 +228,7 @@ class _Reader:
     def _table(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, Any]:
         value = parent[path[-1]]
         if not isinstance(value, dict):
-            self._wrong(path, f"{path[-1]!r} is no object")
+            self._wrong(path, f"{path[-1]!r} is not an object")
         return value
 
     def _texts(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, str]:
@@ -236,12 +236,12 @@ class _Reader:
 
     def _word(self, path: tuple[str, ...], value: object) -> str:
         if not isinstance(value, str) or not value or not value.isprintable():
-            self._wrong(path, f"the value of {path[-1]!r} is no text")
+            self._wrong(path, f"the value of {path[-1]!r} is not text")
         return value
 
     def _digest(self, path: tuple[str, ...], value: object) -> str:
         if not isinstance(value, str) or not is_digest(value):
-            self._wrong(path, f"in {path[-1]!r}: {value!r} is no SHA-256 in 64 hex digits")
+            self._wrong(path, f"in {path[-1]!r}: {value!r} is not a SHA-256 of 64 hex digits")
         return value
 
     def _wrong(self, path: tuple[str, ...], text: str) -> NoReturn:

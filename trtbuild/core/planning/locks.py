@@ -1,12 +1,12 @@
-"""What ``trtbuild.lock`` says, as values: the keys and digests of a release.
+"""The contents of ``trtbuild.lock``, as values: the keys and digests of a release.
 
-Rules (docs/lock.md for users; the file's form is `core.planning.lockfile`)
-1. A lock names, for every model, each step by id with its key, and of engines and packages the digests and sizes of what
-   they left. So it says which bytes belong to a release, and under which keys they are found.
-2. Beside that it says what the keys were planned with: torch-side versions of every model, toolchain and version of every
-   target. These are what is planned with from then on. The platform, the versions of trtbuild's own steps and the digests
-   of manifests stand there for people: they explain a difference, and decide nothing.
-3. What the lock does not know (a model, a target, a key) is as without a lock.
+Rules (for users: docs/lock.md; the form of the file: `core.planning.lockfile`)
+1. For every model, a lock has the id and key of each step. For engines and packages it also has the digests and sizes of
+   their outputs. So it names the bytes of a release, and the keys under which they are stored.
+2. A lock also has the versions that the keys were planned with: the versions of torch and related packages for every model,
+   and the toolchain and its version for every target. Later plans use these versions. The platform, the versions of
+   trtbuild's own steps and the digests of manifests are only for people: they explain differences, and change no plan.
+3. A model, target or key that is not in the lock is treated as without a lock.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Literal
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.recipes.record import Output, Record
 
-#: The file, at the project's root.
+#: The name of the file, in the project's root directory.
 NAME = "trtbuild.lock"
 
-#: Stage → those of its outputs whose digests are locked. The `layers` of an engine only describe its plan.
+#: Stage → the outputs whose digests are locked. The `layers` of an engine are not among them: they only describe its plan.
 LOCKED_OUTPUTS: Mapping[str, Sequence[str]] = {"engine": ("plan",), "package": ("index", "names")}
 
 
 @dataclass(frozen=True)
 class LockedStep:
-    """The key of one step, and the outputs of it that are locked."""
+    """The key of one step, and its locked outputs."""
 
     key: str
     outputs: Mapping[str, Output] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class LockedStep:
 
 @dataclass(frozen=True)
 class LockedTarget:
-    """What a target's engines are built with: the toolchain's flavour, and its exact version."""
+    """The toolchain that builds a target's engines, and its exact version."""
 
     toolchain: ToolchainName
     version: str
@@ -48,7 +48,7 @@ class LockedTarget:
 
 @dataclass(frozen=True)
 class LockedModel:
-    """One model: torch-side versions by name, targets by name, steps by id."""
+    """One model: versions of torch and related packages by name, targets by name, steps by id."""
 
     versions: Mapping[str, str]
     targets: Mapping[str, LockedTarget]
@@ -56,7 +56,7 @@ class LockedModel:
 
     @property
     def trace(self) -> str | None:
-        """The key of the trace."""
+        """The key of the trace step, or None if the lock has no such step."""
         return next((step.key for name, step in self.steps.items() if stage_of(name) == "trace"), None)
 
 
@@ -68,7 +68,7 @@ class Lock:
     step_versions: Mapping[str, int]
     manifests: Mapping[str, str]
     models: Mapping[str, LockedModel]
-    #: As it was read, for the places in messages.
+    #: The text of the file, for line numbers in messages.
     text: str = field(default="", compare=False, repr=False)
 
     @cached_property
@@ -78,12 +78,13 @@ class Lock:
 
     @cached_property
     def by_key(self) -> Mapping[str, LockedStep]:
-        """Every locked key. Steps that share one leave the same."""
+        """Key → locked step. Steps with one key have the same outputs."""
         return {step.key: step for step in self.steps.values()}
 
     def refusal(self, key: str, record: Record) -> str | None:
-        """Why `record`, which was found under `key`, is not the one of this lock; None where it is, and where the lock does
-        not know the key."""
+        """The reason why `record`, which was found under `key`, contradicts this lock.
+
+        None if it does not, or if the key is not in the lock."""
         locked = self.by_key.get(key)
         if locked is None:
             return None
@@ -94,32 +95,34 @@ class Lock:
 
 
 def stage_of(step: str) -> str:
-    """``vit/engine/encoder@ada`` → ``engine``. A name of a model has no slash."""
+    """The stage of a step's id: ``vit/engine/encoder@ada`` → ``engine``. Model names have no slash."""
     return step.partition("/")[2].partition("/")[0].partition("@")[0]
+
+
+Area = Literal["platform", "step version", "manifest", "version", "target", "step"]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry that two locks do not have alike. `area` is ``step``, ``version``, ``target``, … `was` and `now` are
-    printable; None where that side has no such entry."""
+    """One entry that differs between two locks. `was` and `now` are its printable values, or None if a lock lacks it."""
 
-    area: Literal["platform", "step version", "manifest", "version", "target", "step"]
+    area: Area
     name: str
     was: str | None
     now: str | None
 
     @property
     def for_information(self) -> bool:
-        """Whether it is about what decides nothing and explains no key: a manifest's bytes."""
+        """Whether the entry neither changes a plan nor explains a key: the digest of a manifest."""
         return self.area == "manifest"
 
-    def to_json(self) -> dict[str, object]:
-        change = "added" if self.was is None else "removed" if self.now is None else "changed"
-        return {"area": self.area, "name": self.name, "change": change, "was": self.was, "now": self.now}
+    @property
+    def change(self) -> Literal["added", "removed", "changed"]:
+        return "added" if self.was is None else "removed" if self.now is None else "changed"
 
 
 def differences(was: Lock | None, now: Lock) -> Iterator[Difference]:
-    """All entries that differ: what explains others first."""
+    """All entries that differ. Entries that explain others come first."""
     if was is not None and was.platform != now.platform:
         yield Difference("platform", "platform", was.platform, now.platform)
     for area in ("step version", "manifest", "version", "target", "step"):
@@ -145,9 +148,9 @@ def _entries(lock: Lock | None, area: str) -> dict[str, str]:
             for name, model in models
             for target, entry in model.targets.items()
         }
-    return {name: _said(step) for name, step in lock.steps.items()}
+    return {name: _step_text(step) for name, step in lock.steps.items()}
 
 
-def _said(step: LockedStep) -> str:
+def _step_text(step: LockedStep) -> str:
     outputs = [f"{name} {output.sha256} ({output.size} bytes)" for name, output in sorted(step.outputs.items())]
     return ", ".join([f"key {step.key}", *outputs])

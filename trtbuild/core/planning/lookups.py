@@ -1,4 +1,4 @@
-"""What planning knows of the machine (`Facts`), and what it asks of the world (`Lookups`)."""
+"""The input of planning: facts about the machine (`Facts`), and lookups in the store and the project (`Lookups`)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ from trtbuild.core.recipes.record import Record
 
 @dataclass(frozen=True)
 class ToolchainFacts:
-    """What a target's toolchain contributes to recipes: its exact version, the ONNX opset that it takes, and the workspace
-    (bytes) that no `workspace` setting means there; None where the library decides by nothing but itself."""
+    """The facts about a target's toolchain that are in recipes: its exact version and its ONNX opset.
+
+    `workspace` is the workspace in bytes that is used if the manifest sets none; None if the library chooses it."""
 
     version: str
     opset: int
     workspace: int | None = None
-    #: The parser that is asked here in place of the toolchain's own, which cannot run here.
+    #: The parser that this machine uses in place of the toolchain's, if that one cannot run here.
     stand_in: StandIn | None = None
-    #: Whether one that was asked elsewhere may have been another: the toolchain's own, or a stand-in.
+    #: Whether another machine may have used another parser for this toolchain (its own parser, or a stand-in).
     parsers_differ: bool = False
-    #: Whether there is a parser here that can be asked.
+    #: Whether this machine has a parser for the toolchain.
     can_ask: bool = True
-    #: Whether its engines compute int64 values in 32 bits, so that only those are cut for it that 32 bits hold.
+    #: Whether its engines compute int64 values in 32 bits. A partition for it then has only int64 values that fit in 32
+    #: bits.
     narrows_int64: bool = False
 
 
 @dataclass(frozen=True)
 class LockedTrace:
-    """What a lock file says of a model's trace: its key, and the torch-side versions that it was made with; and the keys
-    of its partition steps."""
+    """The entries of a lock file about a model's trace and partition steps.
+
+    They are the key of the trace, the versions of torch and related packages that it was made with, and the keys of the
+    partition steps."""
 
     key: str | None
     versions: Mapping[str, str]
@@ -45,59 +49,64 @@ class LockedTrace:
 
 @dataclass(frozen=True)
 class Facts:
-    """What this machine contributes to one model. `versions` (torch, onnx, onnxscript, python) is None where torch is
-    missing, and where it is not the one that the model is `locked` to: this machine cannot trace it then."""
+    """The facts about this machine for planning one model.
+
+    `versions` are those of torch, onnx, onnxscript and python. It is None if torch is missing, or has another version than
+    the one that the model is `locked` to: then this machine cannot trace the model. `environment` is the environment of
+    engine workers."""
 
     platform: str
     versions: Mapping[str, str] | None
     toolchains: Mapping[Target, ToolchainFacts]
-    environment: Mapping[str, str]  # what engine workers get
+    environment: Mapping[str, str]
     locked: LockedTrace | None = None
-    #: The SMs that a plan for a target holds code for; the target's own where it is not said.
+    #: The SMs for which a target's plans have code. A target that is not in the mapping has only its own SM.
     sms: Mapping[Target, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Lookups(Protocol):
-    """Everything that planning asks of the world."""
+    """The lookups that planning makes in the store, the project and the machine."""
 
     def record(self, key: str) -> Record | None:
-        """The record under a key, wherever it is."""
+        """The record under a key, from the local cache or a remote, or None."""
 
     def record_of(self, recipe: Recipe) -> Record | None:
-        """The record under the key of `recipe`. It need not be of that recipe."""
+        """The record under the key of `recipe`, or None. The caller checks that the record has that recipe."""
 
     def source_of(self, key: str) -> str:
-        """Where that record came from: ``local``, or a remote's name."""
+        """The place that the record under `key` came from: ``local``, or a remote's name."""
 
     def blob(self, sha256: str) -> bytes:
-        """A small blob's bytes. Raises BlobMissing or EntryCorrupt."""
+        """The bytes of a small blob. Raises BlobMissing or EntryCorrupt."""
 
     def has(self, sha256: str) -> bool:
-        """Whether a blob is there."""
+        """Whether a blob is available."""
 
     def observe(self, dependency: Dependency) -> str:
-        """What there is to see of a dependency now."""
+        """The current observation of a dependency (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        """The dependencies that a link of the chain names."""
+        """The dependencies that a link of the chain names; None if there is no such link."""
 
     def ahead(self, link: Recipe) -> Sequence[Dependency]:
-        """The dependencies that a link which was read is said to be followed by, when that is worth knowing (`chain`)."""
+        """The dependencies that later links will probably name; empty if knowing them saves no time (`chain`, rule 6)."""
 
     def last_recipe(self, step: str) -> Recipe | None:
-        """The recipe that the step of this id last had, in this project."""
+        """The recipe of the step with this id in the last build of this project, or None."""
 
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
-        """Name → weight of the model's weights file; None when it has none."""
+        """Name → weight of the model's weights file; None if the model has no weights file."""
 
-    def overruled(self, step: str, key: str) -> Reason | None:
-        """Why the step has to run whatever the records say (``--force``, not cacheable), or None."""
+    def forced_to_run(self, step: str, key: str) -> Reason | None:
+        """The reason why the step runs even if it has a record (``--force``, not cacheable), or None."""
 
     def was_run(self, step: str) -> bool:
-        """Whether the step of this id was run by this command: what it left is what it leaves."""
+        """Whether this command has run the step with this id. Running it again would give the same outputs."""
 
     def unusable(self, key: str) -> Reason | None:
-        """Why what lies under a key is no record to go by: damaged, or nobody vouches for it. None: nothing lies there."""
+        """The reason why the entry under a key must not be used: it is damaged or not trusted. None if there is no
+        entry."""
 
     def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
-        """A hint: the records of these recipes will be asked for next. They are worked out only where that saves time."""
+        """Take a hint that the records of these recipes will be looked up next. `recipes` is called only if that saves
+        time."""

@@ -1,15 +1,17 @@
-"""What has to be done for one model, and why: verdicts and reasons, from records alone.
+"""The plan of one model: which steps have to run, and why. It follows from records and facts alone.
 
 Rules
-1. Steps are looked at in the order of the graph. As long as a record is there, the next step's recipe is known; after
-   the first one that has to run, the steps below are ``unknown`` (early cut-off may still make hits of them).
-2. A verdict gets its reason where it is made: in `core.planning.verdicts`, or in `core.planning.demand`, which goes from
-   the outputs down when all verdicts are there.
-3. Neither torch nor TensorRT is needed: versions come as facts, and a machine without torch accepts a trace record
-   whose dependencies match, with the versions that it was made with (`Facts.versions` is None; `core.planning.acceptance`).
-4. A package holds the bytes of engines, its recipe their keys. Where engines were built again its index is made again.
-5. Documents that do not fit one another (a partition takes a weight that the trace's interface has not) are damaged, though
-   their bytes are whole and believed: the trace runs again, then the partition. What was run by this command is right.
+1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. After
+   the first step that has to run, the later steps are ``unknown``; they may still become hits (early cut-off).
+2. A verdict gets its reason where it is made: in `core.planning.verdicts`, or in `core.planning.demand`. The latter runs
+   last, from the outputs to the first steps.
+3. Neither torch nor TensorRT is needed: versions come as facts. A machine without torch (`Facts.versions` is None) accepts
+   a trace record with matching dependencies, and uses the versions in it (`core.planning.acceptance`).
+4. A package contains the bytes of engines, but its recipe has only their keys. If engines were built again, the package
+   step runs again.
+5. Documents may be intact and trusted, and still contradict each other: a partition may read a weight that the trace's
+   interface does not have. Then the trace runs again, and if that does not help, the partition step. A step that this
+   command has run is not run again.
 """
 
 from __future__ import annotations
@@ -41,30 +43,30 @@ __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
 
 
 def plan_model(
-    model: Model, shapes: ShapePlan, facts: Facts, look: Lookups, in_place: Callable[[Model, Record], bool]
+    model: Model, shapes: ShapePlan, facts: Facts, lookups: Lookups, in_place: Callable[[Model, Record], bool]
 ) -> ModelPlan:
-    """The plan for one model. `in_place` says whether all files of a package are where they belong already."""
-    forward = _Forward(model, shapes, facts, look)
-    forward.all()
-    demand(forward.plan, look, in_place)
+    """The plan for one model. `in_place` returns whether all files of a package are already at their paths."""
+    forward = _Forward(model, shapes, facts, lookups)
+    forward.plan_all()
+    demand(forward.plan, lookups, in_place)
     return forward.plan
 
 
 class _Forward:
-    """Recipes and records, in the order of the graph."""
+    """The forward pass: recipes, records and verdicts, in the order of the graph."""
 
-    def __init__(self, model: Model, shapes: ShapePlan, facts: Facts, look: Lookups) -> None:
+    def __init__(self, model: Model, shapes: ShapePlan, facts: Facts, lookups: Lookups) -> None:
         self.plan = ModelPlan(model, shapes)
         self._model = model
         self._facts = facts
         self._versions: Mapping[str, str] = facts.versions or {}
-        self._look = look
-        self._verdicts = Verdicts(self.plan, look)
+        self._lookups = lookups
+        self._verdicts = Verdicts(self.plan, lookups)
         self._jobs: dict[int, EngineJob] = {}
 
-    def all(self) -> None:
-        """Every step whose recipe is known, and one unknown step for each stage below that."""
-        table = self._look.weights_table(self._model)
+    def plan_all(self) -> None:
+        """Add every step whose recipe is known, and one unknown step for each later stage."""
+        table = self._lookups.weights_table(self._model)
         self.plan.file_weights = frozenset(weight.sha256 for weight in (table or {}).values())
         trace = self._trace(table)
         bound = self._bind(trace, table)
@@ -77,13 +79,13 @@ class _Forward:
             self._unknown_below_lower()
             return
         try:
-            self._below(lower.record, bound)
+            self._after_lower(lower.record, bound)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-            if not self._blamed(trace):
+            if not self._rerun_producer(trace):
                 raise
 
-    def _below(self, lower: Record, bound: Bound) -> None:
-        """All below a lowered program. Raises what comes of documents that do not fit one another (rule 5)."""
+    def _after_lower(self, lower: Record, bound: Bound) -> None:
+        """Add all steps after lower. Documents that contradict each other may raise any error (rule 5)."""
         cuts: Cuts = {}
         engines: dict[tuple[str, str], Step] = {}
         for target in self._model.targets:
@@ -99,21 +101,22 @@ class _Forward:
             engines |= self._engines(step, cut, target, facts, bound)
         plan_package(self.plan, self._verdicts, self._facts, lower, bound, cuts, engines)
 
-    def _blamed(self, trace: Step) -> bool:
-        """Have the first step run again whose documents may be wrong, and that was not run just now; False: there is none
-        (rule 5)."""
-        reason = Reason("corrupt", "what it left does not fit what was made of it")
+    def _rerun_producer(self, trace: Step) -> bool:
+        """Make the first step run whose documents may be wrong, and that this command has not run (rule 5).
+
+        Returns False if there is no such step."""
+        reason = Reason("corrupt", "its output does not match the outputs of later steps")
         cuts = [step for step in self.plan.steps.values() if step.stage == "partition" and step.verdict == "hit"]
         lower = self.plan.steps[step_id(self._model.name, "lower")]
         self.plan.contents = None
-        if trace.verdict == "hit" and not self._look.was_run(trace.id):
+        if trace.verdict == "hit" and not self._lookups.was_run(trace.id):
             self.plan.steps = {trace.id: trace}
             self._verdicts.cannot_use(trace, reason)
             self._verdicts.unknown("lower", after=(trace.id,))
             self._unknown_below_lower()
             return True
         for cut in cuts:
-            if not self._look.was_run(cut.id):
+            if not self._lookups.was_run(cut.id):
                 self.plan.steps = {trace.id: trace, lower.id: lower, cut.id: cut}
                 self._verdicts.cannot_use(cut, reason)
                 self._unknown_below(cut.id)
@@ -123,14 +126,16 @@ class _Forward:
     # -- the stages
 
     def _trace(self, table: Mapping[str, Weight] | None) -> Step:
-        plan, names, facts, look = self.plan, names_of(table), self._facts, self._look
+        plan, names, facts, lookups = self.plan, names_of(table), self._facts, self._lookups
         declared = partial(keys.trace_declared, self._model, plan.shapes, names, facts.platform)
         plan.declared, elsewhere = declared(facts.versions), facts.versions is None
-        accepted = acceptance.by_lock(look, plan.declared, facts.locked) if elsewhere else None
+        accepted = acceptance.by_lock(lookups, plan.declared, facts.locked) if elsewhere else None
         if accepted is None:
-            plan.observations = chain.follow(plan.declared, look.read_link, look.observe, look.ahead, look.expect)
+            plan.observations = chain.follow(
+                plan.declared, lookups.read_link, lookups.observe, lookups.ahead, lookups.expect
+            )
             if elsewhere:
-                accepted = acceptance.by_files(look, plan.declared, plan.observations, facts.locked)
+                accepted = acceptance.by_files(lookups, plan.declared, plan.observations, facts.locked)
         if accepted is not None:
             recipe, hit, self._versions = accepted.recipe, accepted.reason, accepted.versions
             plan.observations = accepted.observations
@@ -141,7 +146,7 @@ class _Forward:
         return self._verdicts.look_up("trace", recipe, job, hit=hit)
 
     def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> Bound | None:
-        """What a trace tells about its program, and the weight of each slot."""
+        """The interface of the traced program, and the weight of each slot; None if a document cannot be used."""
         interface = self._verdicts.read(trace, "interface", self._interface)
         if interface is None:
             return None
@@ -153,7 +158,7 @@ class _Forward:
     def _interface(self, data: bytes) -> Interface:
         found = Interface.from_bytes(data)
         if len(found.inputs) != len(self._model.inputs):
-            raise ValueError("it has other inputs than the model")
+            raise ValueError("its number of inputs is not the model's")
         return found
 
     def _lower(self, trace: Step, record: Record, bound: Bound) -> Step:
@@ -161,7 +166,7 @@ class _Forward:
         recipe = keys.lower(graph, modules, self._model.precision, self._versions)
         job = LowerJob(
             program=record.outputs["program"].sha256,
-            form=self._model.source.form,
+            graph_kind=self._model.source.graph.name,
             precision=self._model.precision,
             operators=tuple(bound[0].operators),
             points=self._points(),
@@ -170,7 +175,7 @@ class _Forward:
         return self._verdicts.look_up("lower", recipe, job, after=(trace.id,))
 
     def _points(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the symbols at min, opt and max of every profile: where the steps compare sizes."""
+        """The values of the symbols at min, opt and max of every profile. The steps compare sizes at these points."""
         shapes = self.plan.shapes
         ends = (symbol_values(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
         return tuple(units(shapes, sizes) for sizes in dict.fromkeys(ends))
@@ -178,7 +183,7 @@ class _Forward:
     def _partition(
         self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, first: bool
     ) -> tuple[Step, Cut | None]:
-        """The partition step for a toolchain; `record` is that of the lowered program."""
+        """The partition step for a toolchain, and its result if it has a record. `record` is the record of lower."""
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         settings = self._model.partition
         recipe = keys.partition(
@@ -190,24 +195,24 @@ class _Forward:
             facts.opset,
             self._versions,
             facts.stand_in,
-            lowers=self._model.source.form == "onnx",
+            lowers=self._model.source.graph.changes_opset,
             narrows=facts.narrows_int64,
         )
         hit = RECORDED
         if facts.parsers_differ:
             here = facts.can_ask and self._facts.versions is not None
-            accepted = acceptance.partition(self._look, recipe, self._facts.locked, cuts_here=here)
+            accepted = acceptance.partition(self._lookups, recipe, self._facts.locked, cuts_here=here)
             recipe, hit = accepted or (recipe, hit)
         job = PartitionJob(
             program=record.outputs["program"].sha256,
-            form=self._model.source.form,
+            graph_kind=self._model.source.graph.name,
             settings=settings,
             toolchain=toolchain,
             toolchain_version=facts.version,
             opset=facts.opset,
             versions=dict(self._versions),
             points=self._points(),
-            stand_in=keys.stand_in_of(recipe),  # what the recipe says is asked
+            stand_in=keys.stand_in_of(recipe),  # an accepted recipe may name another parser than `facts`
         )
         suffix = "" if first else f"{toolchain}-{facts.version}"
         lower = step_id(self._model.name, "lower")
@@ -233,21 +238,21 @@ class _Forward:
         if known is not None:
             return known
         if cut.record is None:
-            raise AssertionError("convert is planned after partition")
+            raise AssertionError("a convert step needs the record of its partition step")
         program = cut.record.outputs[f"program:{part.graph}"].sha256
-        job = ConvertJob(program, self._model.source.form, facts.opset)
+        job = ConvertJob(program, self._model.source.graph.name, facts.opset)
         recipe = keys.convert(part.graph, facts.opset, self._versions)
         return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
 
     def _engines(
         self, step: Step, cut: Cut, target: Target, facts: ToolchainFacts, bound: Bound
     ) -> dict[tuple[str, str], Step]:
-        """The engine steps for one target, by partition and target; and the convert steps before them."""
+        """Add the convert and engine steps for one target. Returns the engine steps, by partition and target."""
         parts = [part for part in cut.partitions.partitions if part.kind == "tensorrt"]
-        self._look.expect(lambda: [keys.convert(part.graph, facts.opset, self._versions) for part in parts])
+        self._lookups.expect(lambda: [keys.convert(part.graph, facts.opset, self._versions) for part in parts])
         converted = [(part, self._convert(step, part, facts)) for part in parts]
         environment = self._facts.environment
-        self._look.expect(
+        self._lookups.expect(
             lambda: [
                 keys.engine(self._job(part, target, facts, made.record, bound), environment)
                 for part, made in converted
@@ -311,5 +316,5 @@ class _Forward:
 
 
 def _suffix(cut: Step) -> str:
-    """What tells the partition and convert steps of a second toolchain from the first one's."""
+    """The suffix in the id of a partition step of a second toolchain; empty for the first toolchain."""
     return cut.id.partition("/partition")[2].removeprefix("@")

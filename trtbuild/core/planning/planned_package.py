@@ -1,6 +1,8 @@
-"""The package step of a plan: what it holds is known when all engines have keys, and it is made again where engines were.
+"""The package step of a plan.
 
-A package holds the bytes of engines, its recipe their keys. So its record says which bytes it was put together from.
+Its recipe is known when all engines have keys. A package contains the bytes of engines, but its recipe has only their keys.
+So the package's record also has the digests of the plans in it. If an engine was built again and its plan has another
+digest, the package step runs again.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from trtbuild.core.planning.verdicts import Verdicts
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output, Record
 
-#: The partitions of each toolchain that the model's targets name: the step, and its result once that is known.
+#: For each toolchain of the model's targets: the partition step, and its result, or None until that is known.
 Cuts = dict[tuple[str, ToolchainFacts], tuple[Step, Cut | None]]
-#: What a trace tells about its program, and the weight of each slot.
+#: The interface of a traced program, and the weight of each slot.
 Bound = tuple[Interface, tuple[Weight, ...]]
 
 
@@ -31,9 +33,11 @@ def plan_package(
     cuts: Cuts,
     engines: Mapping[tuple[str, str], Step],
 ) -> None:
-    """Add the package step to `plan`, behind all others. `lower` is the record of the lowered program, `engines` are the
-    engine steps by partition and target."""
-    converted = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]  # for its names
+    """Add the package step to `plan`, after all other steps.
+
+    `lower` is the record of the lowered program, `engines` are the engine steps by partition and target."""
+    # the package step reads names from the outputs of these
+    converted = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]
     cut = [step.id for step, _ in cuts.values()]
     after = tuple(dict.fromkeys([*(step.id for step in engines.values()), *cut, *converted]))
     by_target: dict[str, Cut] = {}
@@ -84,17 +88,17 @@ def _contents(
 
 def _engines(steps: Mapping[tuple[str, str], Step]) -> Sequence[Engine]:
     return [
-        Engine(part, target, step.key or "", *(_left(step, name) for name in ("plan", "layers")))
+        Engine(part, target, step.key or "", *(_output(step, name) for name in ("plan", "layers")))
         for (part, target), step in steps.items()
     ]
 
 
-def _left(step: Step, name: str) -> Output | None:
+def _output(step: Step, name: str) -> Output | None:
     return step.record.outputs[name] if step.record is not None else None
 
 
 def _rebuilt(package: Record, contents: Contents) -> tuple[Change, ...]:
-    """The engines whose bytes are not those that a package was put together from."""
+    """The engines whose plans have other digests than the plans in the package."""
     plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
     packed = package.provenance.get("plans")
     was: Mapping[str, object] = packed if isinstance(packed, Mapping) else {}

@@ -1,11 +1,11 @@
-"""Which of the steps that could start should: those that lead to the longest remaining work.
+"""Priorities of steps that are ready to start: steps with the longest remaining work after them start first.
 
 Rules
-1. A step's rank is the seconds that it will take and what has to come after it. Trace, lower and partition are a gate:
-   nothing of their model can start before they are done, so all the work behind them counts. A conversion leads to its
-   engines, and an engine to the package.
-2. How long a step took last time is the best guess. Else an engine is judged by its weights, and the rest by its stage.
-   Guesses decide an order and nothing else.
+1. A step's rank is the estimated seconds of the step and of the steps that depend on it. No later step of a model can start
+   before its trace, lower and partition steps are done, so all later work of the model counts for these. For a convert step
+   its engines and the package count, and for an engine the package.
+2. The estimate is the step's duration in the last build. Without one, it follows from the stage, and for an engine also
+   from the size of its weights. Estimates only change the order of the steps.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Stage, Step
+from trtbuild.core.values.element_types import ELEMENT_TYPES
 
-#: Seconds that a step takes of which nothing is known: tiny models on one core (`make bench` measures whole builds).
+#: Seconds of a step without a last duration, measured with tiny models on one core (`make bench` measures whole builds).
 TYPICAL_S: Mapping[Stage, float] = {
     "trace": 4.0,
     "lower": 1.0,
@@ -25,26 +26,27 @@ TYPICAL_S: Mapping[Stage, float] = {
     "engine": 1.0,
     "package": 0.1,
 }
-#: Seconds for each byte of an engine's weights: 343 MB of ViT-B compile in about 5 s.
+#: Seconds for each byte of an engine's weights: ViT-B with 343 MB compiles in about 5 s.
 ENGINE_S_PER_BYTE = 1.5e-8
-
-#: Element sizes in bytes of the dtypes that weights have.
-_WIDTHS = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int64": 8, "float64": 8}
 
 _GATES: tuple[Stage, ...] = ("trace", "lower", "partition")
 
 
 def weights_bytes(step: Step) -> int:
-    """The weights that an engine step's job names, in bytes, each distinct one once; 0 for other steps."""
+    """The size in bytes of an engine step's weights, each distinct weight counted once; 0 for other steps."""
     if not isinstance(step.job, EngineJob):
         return 0
     weights = step.job.weights
-    sizes = {weight.sha256: _WIDTHS.get(weight.dtype, 4) * math.prod(weight.shape) for weight in weights}
+    sizes = {
+        weight.sha256: ELEMENT_TYPES[weight.dtype].itemsize * math.prod(weight.shape)
+        for weight in weights
+        if weight.dtype in ELEMENT_TYPES
+    }
     return sum(sizes.values())
 
 
 def ranks(plan: ModelPlan, last_duration_s: Callable[[str], float | None]) -> dict[str, float]:
-    """The rank of each step of a model that is not done, by step id: larger is more urgent."""
+    """The rank in seconds of each step that is not a hit, by step id. Steps with larger ranks start first."""
     alone: dict[str, float] = {}
     by_stage: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     for step in plan.steps.values():

@@ -1,11 +1,11 @@
-"""Verdicts on single steps, each with the reason that it was given for.
+"""The verdicts on single steps, each with its reason.
 
 Rules
-1. A hit has a record whose recipe equals the wanted one in full, not only by key. A difference is a miss (``corrupt``),
-   and so is a record without the outputs that its stage leaves.
-2. Recipes below a step follow from small documents that it left. A hit whose documents cannot be read runs again.
-3. What was not found is ``new`` where this project never had the step, ``evicted`` where it had it with this recipe, and
-   ``changed`` with all parts that differ where it had it with another.
+1. The record of a hit must have a recipe that is equal to the wanted one in full, not only its key. A record with another
+   recipe, or without an output that its stage must have, is a miss (``corrupt``).
+2. Recipes of later steps follow from small documents among a step's outputs. If these cannot be read, the step runs again.
+3. A step without a record is ``new`` if this project never built it. It is ``evicted`` if the project built it with this
+   recipe, and ``changed``, with all parts that differ, if the project built it with another recipe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trtbuild.core.recipes.recipe import ABSENT, Change, Recipe, changes
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
 #: Outputs that every record of a stage has.
-LEAVES: Mapping[Stage, Sequence[str]] = {
+REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
     "trace": ("program", "graph", "modules", "interface", "weights"),
     "lower": ("program", "graph", "modules"),
     "partition": ("partitions",),
@@ -33,10 +33,10 @@ LEAVES: Mapping[Stage, Sequence[str]] = {
 }
 
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
-GONE = Reason("evicted", "what it left is needed, and no longer in the cache")
+EVICTED = Reason("evicted", "its outputs are needed, and are no longer in the cache")
 
-#: Parts of a package's recipe that are there or not as its `reference` says.
-_FOLLOWS = re.compile(r"weights\.|partitions\.[^.]+\.programs\.")
+#: Parts of a package's recipe that exist only because of its `reference`.
+_FROM_REFERENCE = re.compile(r"weights\.|partitions\.[^.]+\.programs\.")
 
 T = TypeVar("T")
 
@@ -44,9 +44,9 @@ T = TypeVar("T")
 class Verdicts:
     """Adds steps to `plan`, in graph order, each with its verdict."""
 
-    def __init__(self, plan: ModelPlan, look: Lookups) -> None:
+    def __init__(self, plan: ModelPlan, lookups: Lookups) -> None:
         self.plan = plan
-        self._look = look
+        self._lookups = lookups
 
     def look_up(
         self,
@@ -61,23 +61,25 @@ class Verdicts:
         hit: Reason = RECORDED,
         names: Callable[[], Mapping[str, str]] = dict,
     ) -> Step:
-        """The step with this recipe: a hit, for the reason `hit`, or a run. `part` is its partition; `suffix` tells two
-        steps apart that no target does; `names` are what people call parts of the recipe (``weights.w0``)."""
+        """Add the step with this recipe: a hit, with the reason `hit`, or a run.
+
+        `part` is its partition. `suffix` is at the end of its id if it has no target. `names` returns the names that people
+        use for parts of the recipe, such as a weight's name for ``weights.w0``."""
         identifier = step_id(self.plan.model.name, stage, part, target or suffix)
         verdict: Verdict = "run"
         source = None
-        reason = self._look.overruled(identifier, recipe.key)
-        record = self._look.record_of(recipe) if reason is None else None
+        reason = self._lookups.forced_to_run(identifier, recipe.key)
+        record = self._lookups.record_of(recipe) if reason is None else None
         if reason is not None:
             pass
         elif record is None:
             reason = self._unusable(recipe) or self._why_missing(identifier, recipe, names)
         elif not record.recipe.same_as(recipe):
-            reason = Reason("corrupt", "the record under its key was made by another recipe")
-        elif lacking := [name for name in LEAVES[stage] if name not in record.outputs]:
+            reason = Reason("corrupt", "the record under its key has another recipe")
+        elif lacking := [name for name in REQUIRED_OUTPUTS[stage] if name not in record.outputs]:
             reason = Reason("corrupt", f"its record lacks {' and '.join(lacking)}")
         else:
-            verdict, reason, source = "hit", hit, self._look.source_of(recipe.key)
+            verdict, reason, source = "hit", hit, self._lookups.source_of(recipe.key)
         found = record if verdict == "hit" else None
         step = Step(
             identifier,
@@ -96,51 +98,50 @@ class Verdicts:
         return step
 
     def read(self, step: Step, output: str, parse: Callable[[bytes], T]) -> T | None:
-        """A document that a step left, or None: its record is not there, or it cannot be used (rule 2)."""
+        """A document among a step's outputs, or None if the step has no record or the document cannot be read (rule 2)."""
         if step.record is None:
             return None
         try:
-            return parse(self._look.blob(step.record.outputs[output].sha256))
+            return parse(self._lookups.blob(step.record.outputs[output].sha256))
         except BlobMissing:
-            self.cannot_use(step, GONE)
+            self.cannot_use(step, EVICTED)
         except (EntryCorrupt, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
             self.cannot_use(step, Reason("corrupt", f"its output `{output}` is damaged"))
         return None
 
     def cannot_use(self, step: Step, reason: Reason) -> Step:
-        """Make a run of a hit whose results cannot be gone by."""
+        """Change a hit whose record must not be used into a run, without a record."""
         self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None, refused=step.record)
         return self.plan.steps[step.id]
 
     def _unusable(self, recipe: Recipe) -> Reason | None:
-        """Why what is there under a key does not count; or, of a trace, the link that would lead further."""
-        reason = self._look.unusable(recipe.key)
+        """The reason why the entry under a key does not count. For a trace, also that of the link that would come next."""
+        reason = self._lookups.unusable(recipe.key)
         if reason is None and recipe.stage == "trace":
-            link = self._look.unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
+            link = self._lookups.unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
             reason = link if link is not None and link.code == "untrusted" else None
         return reason
 
     def _why_missing(self, identifier: str, recipe: Recipe, names: Callable[[], Mapping[str, str]]) -> Reason:
-        last = self._look.last_recipe(identifier)
+        last = self._lookups.last_recipe(identifier)
         if last is None:
             return Reason("new", "it was not built in this project before")
         found = changes(last, recipe)
         if recipe.stage == "trace":
-            # the chain ended where the change is, or where a link is gone: what a trace would look at behind that is
-            # not known, not changed
+            # the chain of links ends at the changed or missing dependency, so later dependencies are unknown, not changed
             found = tuple(change for change in found if change.now != ABSENT or not _is_dependency(change.part))
         found = _causes(found)
         if not found:
             return Reason("evicted", "it was built before, but the cache no longer has it")
         known = names()
-        found = tuple(_called(change, known) for change in found)
+        found = tuple(_with_name(change, known) for change in found)
         named = ", ".join(change.name or change.part for change in found[:3]) + (", …" if len(found) > 3 else "")
         return Reason("changed", f"changed: {named}", found)
 
     def unknown(
         self, stage: Stage, part: str = "", *, target: str = "", suffix: str = "", after: tuple[str, ...]
     ) -> Step:
-        """A step whose recipe is known only when the first of `after` has run."""
+        """Add a step whose recipe is known only after the first of `after` has run."""
         identifier = step_id(self.plan.model.name, stage, part, target or suffix)
         reason = Reason("new", f"known when {after[0]} has run" if after else "")
         step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, after=after)
@@ -148,19 +149,19 @@ class Verdicts:
         return step
 
 
-def _called(change: Change, names: Mapping[str, str]) -> Change:
-    """The change with the name that people have for its part. A digest is the thing itself."""
+def _with_name(change: Change, names: Mapping[str, str]) -> Change:
+    """`change` with the name that people use for its part. The digest of a weight has the weight's name."""
     part = change.part.removesuffix(".sha256")
     whole = ".".join(part.split(".")[:2])
     return replace(change, name=names[whole] + part[len(whole) :]) if whole in names else change
 
 
 def _causes(found: tuple[Change, ...]) -> tuple[Change, ...]:
-    """Without what only follows from another change: programs and weights come and go with a package's reference."""
+    """The changes that do not follow from another one. If a package's `reference` changed, programs and weights follow."""
     if all(change.part != "reference" for change in found):
         return found
     return tuple(
-        change for change in found if ABSENT not in (change.was, change.now) or not _FOLLOWS.match(change.part)
+        change for change in found if ABSENT not in (change.was, change.now) or not _FROM_REFERENCE.match(change.part)
     )
 
 

@@ -1,5 +1,5 @@
-"""Recipes, keys and records: what a step depends on, the key that names it, what it left, and who vouches for that.
+"""Recipes, keys and records: the inputs of a step, the key made from them, the step's outputs, and signatures on these.
 
-In: values of `model` and `engines`, digests, versions. Out: recipes and records. A wrong key is the worst bug of this
-project. Uses `values`, `model` and `engines`.
+Input: values of `model` and `engines`, digests, versions. Output: recipes and records. A wrong key is the worst bug that
+trtbuild can have. Imports `values`, `model` and `engines`.
 """

@@ -1,18 +1,21 @@
-"""Looking up a step whose dependencies are discovered only by running it.
+"""Looks up a trace, whose dependencies are discovered only by running it, through a chain of links.
 
 Rules
-1. What is declared leads to the first paths to look at; what is seen there leads to further paths, or to the record.
-   A link is a record of stage ``trace-link``: its recipe is the declared parts and the observations so far, its one
-   output (`next`) names the dependencies to observe next.
-2. Running user code is taken to be a function of what it has read so far. So the first links hold one dependency each,
-   in the order in which they were met, and no link is ever stale: another content is another link. After
-   `SINGLE` links they grow by doubling, so that thousands of files are a few dozen look-ups.
-3. Links are write-once. A trace that met its dependencies in another order follows the links that are there, adding
-   what they ask for (a superset is sound: at worst something is built again), and extends their end.
-4. A link at a place wins over a record there: the longer chain knows more. So does the link of whoever wrote first.
-5. A link that names nothing new leads nowhere: it is damaged, and taken as none.
-6. The first link that a trace adds says what came after it (`Ahead`). It is a hint: where links are far away, those that
-   are likely to be read are asked for at once, and not one after another. What they say is decided by reading them.
+1. The declared parts lead to the first dependencies to observe. These observations lead to further dependencies, or to the
+   record. A link is a record of stage ``trace-link``. Its recipe has the declared parts and the observations so far, and
+   its only output (`next`) names the dependencies to observe next.
+2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
+   links names one dependency, in the order of discovery, and a link is never out of date: other content leads to another
+   link. After `SINGLE` links, each link names twice as many dependencies as the one before it, so that thousands of files
+   need a few dozen lookups.
+3. Links are write-once. A trace that discovered its dependencies in another order follows the existing links, adds the
+   dependencies that they name, and extends the chain at its end. Additional dependencies are safe: at worst a step runs
+   again without need.
+4. If a link and a record have the same parts, the link wins, because the longer chain has more dependencies. If two builds
+   write the same link, the first one wins.
+5. A link that names no new dependency is damaged, and counts as missing.
+6. The first link that a trace adds also names the dependencies that came after it (`Ahead`). This is a hint: if links are
+   in a remote, the likely ones can be fetched together. Only the links themselves decide.
 """
 
 from __future__ import annotations
@@ -32,16 +35,16 @@ SINGLE = 48
 
 Declared = Sequence[tuple[str, Value]]
 
-#: Gives the dependencies that the link with this recipe names, or None.
+#: Returns the dependencies that the link with this recipe names, or None if there is no such link.
 ReadLink = Callable[[Recipe], "Sequence[Dependency] | None"]
 Observe = Callable[[Dependency], str]
 
-#: Publishes a link, with the dependencies that are known to come after those that it names.
+#: Publishes a link: its recipe, the dependencies that it names, and those that came after them.
 WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], None]
 
-#: What is said to come after a link, when asking for it at once saves time; else nothing.
+#: Returns the dependencies that came after a link, or nothing if fetching links together saves no time.
 Ahead = Callable[[Recipe], "Sequence[Dependency]"]
-#: Hears of links that are likely to be read next.
+#: Takes the links that are likely to be read next.
 Expect = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 
@@ -58,7 +61,7 @@ def follow(
     ahead: Ahead = lambda link: (),
     expect: Expect = lambda links: None,
 ) -> tuple[Observation, ...]:
-    """What the chain says has to be looked at, with what is there now. The trace's key is made of it."""
+    """The dependencies that the chain names, each with its current observation. They are parts of the trace's key."""
     seen: dict[Dependency, str] = {}
     here = link_recipe(declared, ())
     links = 0
@@ -73,7 +76,7 @@ def follow(
 
 
 def _likely(here: Recipe, rest: Sequence[Dependency], links: int, observe: Observe) -> list[Recipe]:
-    """The links from `here` on, if they name `rest` as `extend` divides it up."""
+    """The links from `here` on, if they name `rest` in the groups that `extend` makes."""
     likely = [here]
     while rest:
         mine = rest[: _width(links)]
@@ -84,7 +87,7 @@ def _likely(here: Recipe, rest: Sequence[Dependency], links: int, observe: Obser
 
 
 def _width(links: int) -> int:
-    """How many dependencies the link after so many others names (rule 2)."""
+    """The number of dependencies that the link after `links` others names (rule 2)."""
     return 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)
 
 
@@ -95,17 +98,17 @@ def extend(
     write_link: WriteLink,
     observe: Observe,
 ) -> tuple[Observation, ...]:
-    """Make the chain lead to what a trace has `found` (in order of discovery). Returns what its key is made of.
+    """Extend the chain by the observations that a trace has `found`, in order of discovery.
 
-    `write_link` is called only where `read_link` gives nothing that can be used: it publishes a link write-once, and
-    replaces one that is there and damaged. When another build was faster, `read_link` gives that build's link
-    afterwards, and the chain goes on from there.
+    Returns the observations for the trace's key. `write_link` is called only if `read_link` finds no valid link. It
+    publishes the link write-once, and replaces a damaged one. If another build published the link first, `read_link` then
+    returns that build's link, and the chain continues from it.
     """
     known = {observation.dependency: observation.seen for observation in found}
     seen: dict[Dependency, str] = {}
     here = link_recipe(declared, ())
     links = 0
-    told = False
+    hint_written = False
     while True:
         named = _new(read_link(here), seen)
         if not named:
@@ -113,8 +116,8 @@ def extend(
             if not missing:
                 return tuple(itertools.starmap(Observation, seen.items()))
             mine = missing[: _width(links)]
-            write_link(here, mine, () if told else missing[len(mine) :])
-            told = True
+            write_link(here, mine, () if hint_written else missing[len(mine) :])
+            hint_written = True
             named = _new(read_link(here), seen) or mine
         links += 1
         for dependency in named:
@@ -123,7 +126,7 @@ def extend(
 
 
 def _new(named: Iterable[Dependency] | None, seen: Mapping[Dependency, str]) -> list[Dependency]:
-    """Those of `named` that are not in `seen`, once each."""
+    """The dependencies in `named` that are not in `seen`, without duplicates."""
     return [dependency for dependency in dict.fromkeys(named or ()) if dependency not in seen]
 
 
@@ -133,7 +136,7 @@ def link_bytes(named: Sequence[Dependency]) -> bytes:
 
 
 def parse_link(data: bytes) -> tuple[Dependency, ...]:
-    """Raises ValueError when `data` is no link."""
+    """The dependencies in the `next` output of a link. Raises ValueError if `data` is not such an output."""
     try:
         names = json.loads(data)
     except RecursionError:

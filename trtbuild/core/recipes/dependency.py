@@ -1,16 +1,14 @@
-"""What a trace depended on, as it was discovered while user code ran.
+"""The dependencies of a trace, discovered while user code ran.
 
-A dependency is something that can be looked up again without running anything; its *observation* is what was seen:
+A dependency can be observed again without running user code. The value that was read is its *observation*. The kinds are:
 
-=============  ==========================================  =====================================================
-kind           name                                        observation
-=============  ==========================================  =====================================================
-file           path (project-relative, or absolute)        SHA-256 of its bytes, ``absent``, or ``directory``
-link           path of a symbolic link                     where it points, or ``absent``
-listing        directory path                              SHA-256 of its sorted entry names, or ``absent``
-distribution   normalized name of an installed one         its version, or ``absent``
-environment    variable name                               SHA-256 of its value, or ``absent``
-=============  ==========================================  =====================================================
+* ``file``: the name is a path, relative to the project or absolute. The observation is the SHA-256 of the bytes, ``absent``
+  or ``directory``.
+* ``link``: the name is the path of a symbolic link. The observation is its target, or ``absent``.
+* ``listing``: the name is the path of a directory. The observation is the SHA-256 of its sorted entry names, or ``absent``.
+* ``distribution``: the name is the normalized name of a distribution. The observation is its installed version, or
+  ``absent``.
+* ``environment``: the name is that of a variable. The observation is the SHA-256 of its value, or ``absent``.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ DIRECTORY = "directory"
 
 @dataclass(frozen=True, order=True)
 class Dependency:
-    """Something that a trace looked at (see the table above). Paths are posix, inside the project relative to it."""
+    """Something that a trace read (see the list above). Paths use ``/``; paths inside the project are relative to it."""
 
     kind: DependencyKind
     name: str
@@ -38,16 +36,16 @@ class Dependency:
 
     @classmethod
     def from_part(cls, part: str) -> Dependency:
-        """The inverse of `part`. Raises ValueError."""
+        """The inverse of `part`. Raises ValueError if `part` is not the name of a dependency."""
         kind, _, name = part.partition(":")
         if kind not in ("file", "link", "listing", "distribution", "environment") or not name:
-            raise ValueError(f"{part!r} names no dependency")
+            raise ValueError(f"{part!r} is not the name of a dependency")
         return cls(cast(DependencyKind, kind), name)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A dependency and what was seen of it."""
+    """A dependency and its observation (see the list above)."""
 
     dependency: Dependency
     seen: str

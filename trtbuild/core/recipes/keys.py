@@ -1,39 +1,42 @@
-"""The recipe of every step. This is the heart: a wrong hit is the worst bug this product can have.
+"""The recipe of every step. A wrong hit is the worst bug that trtbuild can have.
 
-Rules (docs/keys.md for users)
-1. A recipe holds named parts in a fixed order; `core.recipes.recipe` makes the key of them.
-2. In by default: settings enter through `fields_of`, which takes every field of a dataclass but those in `EXCLUDED`.
-   A new field is in the key without anybody remembering it; leaving one out takes a line and a reason here.
-3. A step's recipe holds the digests of what it consumes, never who made it or when: early cut-off.
-4. Below an engine its key stands for it, because engine bytes are not reproducible with every toolchain.
-5. What user code sees is in the key of its trace as it was written down: a directory to import from, or a pattern of
-   ``deps:``, decides *what* is looked at, so the things that were looked at cannot stand for it.
-6. trtbuild's own steps enter by `STEP_VERSIONS`, bumped when that step's output changes, not by the package's version.
-7. Versions of torch, onnx and onnxscript are in trace, lower, partition and convert, and in no engine.
+Rules (for users: docs/keys.md)
+1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
+2. Fields are in the key by default: `core.recipes.key_fields` takes every field of a dataclass except those that it lists.
+   So a new field is in the key without further work, and leaving one out takes a line with a reason there. A builder
+   setting is left out at its default, unless it was in the first keys (`IN_EVERY_KEY`).
+3. A step's recipe has the digests of the step's inputs, but not who made them or when. This makes early cut-off possible.
+4. The package's recipe names an engine by its key and not by its digest, because not every toolchain builds the same bytes
+   again.
+5. The trace's key has the directories for imports and the patterns of ``deps:`` as the manifest declares them. They decide
+   which files are read, so the observations of those files cannot replace them.
+6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
+   is raised when the step's output changes.
+7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert, and not in those of
+   engines.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
-from trtbuild.core.model.spec import BuilderSettings, Model, PartitionSettings, Precision, ShapeRange, Target
+from trtbuild.core.model.spec import Model, PartitionSettings, Precision, ShapeRange
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.model.verification import Point
 from trtbuild.core.recipes.dependency import Observation
+from trtbuild.core.recipes.key_fields import fields_of, settings_of
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.encoding import Shared, Value, encode
 from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
-    "trace": 2,
-    "lower": 3,
-    "partition": 2,
-    "convert": 2,
+    "trace": 3,
+    "lower": 4,
+    "partition": 3,
+    "convert": 3,
     "engine": 2,
     "package": 3,
     "weights": 1,
@@ -41,77 +44,18 @@ STEP_VERSIONS: Mapping[str, int] = {
     "pt2": 1,
 }
 
-#: (type, field) → why `fields_of` leaves it out. Every other field of every type of core.spec, core.shapes and
-#: core.engine_job is in a key as it is. Labels are in the package's key, and only there: they are what a package says.
-EXCLUDED: Mapping[tuple[str, str], str] = {
-    ("Model", "name"): "a label: it names the steps, not their results",
-    ("Model", "origin"): "where it was written down",
-    ("Model", "places"): "where its fields were written down",
-    ("Model", "outputs"): "where results are put; the results are the same",
-    ("Model", "targets"): "in another form: each engine has its own target in its key",
-    ("Model", "dims"): "in another form: what follows from them, symbols and shapes (core.shapes), is in the key",
-    ("Model", "profiles"): "in another form: their shapes, in order, are in the keys of traces and engines",
-    ("Model", "weights"): "in another form: a path; what the file holds is in the key",
-    ("Profile", "name"): "a label; its place in the order and its shapes are in the key",
-    ("Target", "name"): "a label; what it stands for is in the key",
-    ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",
-    ("Symbol", "name"): "a label; symbols are numbered",
-    ("EngineJob", "inputs"): "in another form: it follows from the conversion, and what is compiled is held to it",
-    ("EngineJob", "outputs"): "in another form: it follows from the conversion, and what is compiled is held to it",
-}
-
-#: (type, field) → why it is a part only where it is not None. It came after keys of its type were in use; without it a key
-#: means what it meant.
-SAID_ONLY: Mapping[tuple[str, str], str] = {
-    ("BuilderSettings", "tactic_sources"): "None is the library's own choice, as it was before the setting was there",
-    ("Input", "range"): "None draws the values as they were drawn before ranges were there",
-}
-
-
-#: Opsets up to this one are had by lowering a newer one (`trtbuild.stages.convert.opset`); `LOWERED` is one more when that
-#: leaves something else, so that conversions to newer opsets keep their keys.
+#: Models for opsets up to this one are made by lowering them from a newer opset (`trtbuild.stages.convert.opset`).
+#: `LOWERED` is the version of that conversion. Models for newer opsets do not have it in their keys.
 LOWERED_OPSET, LOWERED = 17, 3
 
-#: Which int64 values are cut for a toolchain that computes them in 32 bits (`trtbuild.toolchain.tensorrt8.counting`): one
-#: more when other values are. Only partitions for such a toolchain say it.
+#: The version of the rules that choose the int64 values for a toolchain that computes them in 32 bits
+#: (`trtbuild.toolchain.tensorrt8.counting`). Only partitions for such a toolchain have it in their keys.
 NARROWED = 2
 
-#: How the layers of a network that is not strongly typed, TensorRT's before release 9, get the types of the graph
-#: (`trtbuild.toolchain.tensorrt8.precision`, `half_weights`): one more when they get others. Only engines of such a
-#: release say it.
+#: The version of the rules that give the layers of a network the types of the graph, if the network is not strongly typed,
+#: as before TensorRT 9 (`trtbuild.toolchain.tensorrt8.precision`, `half_weights`). Only engines of such releases have it in
+#: their keys.
 STRONGLY_TYPED_SINCE, TYPED = 9, 2
-
-
-def fields_of(value: Any) -> dict[str, Value]:
-    """Every field of a dataclass that is not in `EXCLUDED`, nested dataclasses too, as encodable values. Those in
-    `SAID_ONLY` are absent where they are None."""
-    owner = type(value).__name__
-    return {
-        entry.name: _plain(getattr(value, entry.name))
-        for entry in dataclasses.fields(value)
-        if (owner, entry.name) not in EXCLUDED
-        and not ((owner, entry.name) in SAID_ONLY and getattr(value, entry.name) is None)
-    }
-
-
-def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
-    """`fields_of`, once for all equal settings."""
-    return _settings_of(value, tuple(map(type, vars(value).values())))  # 1 and True are equal, and two settings
-
-
-@lru_cache(maxsize=1024)
-def _settings_of(value: Any, _: tuple[type, ...]) -> Shared:
-    return Shared(fields_of(value))
-
-
-def _plain(value: Any) -> Value:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return fields_of(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}  # not str(key): 1 and "1" are two keys
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value  # type: ignore[no-any-return]  # the encoder refuses what it does not know
 
 
 def trace_declared(
@@ -121,14 +65,15 @@ def trace_declared(
     platform: str,
     versions: Mapping[str, str] | None,
 ) -> tuple[tuple[str, Value], ...]:
-    """The declared parts of a trace: all that is known before user code runs.
+    """The declared parts of a trace: everything that is known before user code runs.
 
-    `weights` are names, dtypes and shapes of the weights file. Without `versions` these are the parts by which a
-    machine that has no torch looks for a trace that somebody else made.
+    `weights` are names, dtypes and shapes of the weights file. A machine without torch looks up traces of other machines by
+    the parts without `versions`.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
-        described = fields_of(entry)  # its name too: a keyword's is passed, and outputs must not be called like inputs
+        # with its name: keyword inputs are passed by name, and outputs must have other names
+        described = fields_of(entry)
         described["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
         inputs.append(described)
     parts: list[tuple[str, Value]] = [
@@ -145,7 +90,7 @@ def trace_declared(
 
 
 def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
-    """The symbol sizes at which a trace is compared with eager: min and max of every profile, once each."""
+    """The symbol sizes at which a trace is compared with eager: min and max of every profile, without duplicates."""
     points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
     return tuple(dict.fromkeys(points))
 
@@ -155,13 +100,14 @@ def _step(stage: str, *parts: tuple[str, Value]) -> Recipe:
 
 
 def trace(declared: Sequence[tuple[str, Value]], observations: Sequence[Observation]) -> Recipe:
-    """A trace: what was declared, and everything that it was seen to depend on."""
+    """The recipe of a trace: its declared parts, and the observations of all its dependencies."""
     return _step("trace", *declared, *((seen.dependency.part, seen.seen) for seen in observations))
 
 
 def lower(graph: str, modules: str, precision: str, versions: Mapping[str, str]) -> Recipe:
-    """`graph` is the digest of the traced program's canonical text, `modules` that of its module paths: they are not in
-    the text, and lowering hands them on."""
+    """The recipe of a lower step. `graph` is the digest of the traced program's canonical text.
+
+    `modules` is the digest of its module paths, which are not in the text, and which lowering copies to its output."""
     return _step(
         "lower", ("graph", graph), ("modules", modules), ("precision", precision), ("versions", dict(versions))
     )
@@ -180,10 +126,11 @@ def partition(
     lowers: bool = False,
     narrows: bool = False,
 ) -> Recipe:
-    """`modules` is the digest of the module paths: a part only where granularity asks for them. The parser is the
-    toolchain's own, or another that is asked in its place, with all that is known of the difference. `lowers` says that the
-    step leaves ONNX in the opset itself: of a model that comes as ONNX; `narrows`, that the toolchain computes
-    int64 values in 32 bits."""
+    """The recipe of a partition step. `graph` is the digest of the lowered program's canonical text.
+
+    `modules` is the digest of the module paths, a part only if `granularity` uses them. The parser is the toolchain's, or
+    `stand_in`, whose fields are then parts, too. `lowers` is whether this step converts the model to `opset` (for an ONNX
+    source). `narrows` is whether the toolchain computes int64 values in 32 bits."""
     parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
@@ -199,7 +146,9 @@ def partition(
 
 
 def convert(graph: str, opset: int, versions: Mapping[str, str]) -> Recipe:
-    """`graph` is the digest of one partition's canonical text. No weights, no names, no toolchain."""
+    """The recipe of a convert step. `graph` is the digest of one partition's canonical text.
+
+    Weights, names and the toolchain are not parts, so equal partitions are converted once."""
     return _step("convert", ("graph", graph), ("opset", opset), ("versions", dict(versions)), *_lowered(opset))
 
 
@@ -208,7 +157,7 @@ def _lowered(opset: int) -> tuple[tuple[str, Value], ...]:
 
 
 def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
-    """Everything that an engine worker is told, and the environment that it is given."""
+    """The recipe of an engine step: the worker's job and its environment."""
     return _step(
         "engine",
         ("onnx", job.onnx),
@@ -228,7 +177,7 @@ def _typed(job: EngineJob) -> tuple[tuple[str, Value], ...]:
     return (("typed", TYPED),) if weak else ()
 
 
-@lru_cache(maxsize=256)  # the engines of a partition for all targets come close together
+@lru_cache(maxsize=256)  # the engines of one partition for all targets are planned one after the other
 def _weights(weights: tuple[Weight, ...]) -> Shared:
     return Shared({f"w{number}": fields_of(weight) for number, weight in enumerate(weights)})
 
@@ -244,7 +193,7 @@ def _profiles(profiles: tuple[tuple[ShapeRange, ...], ...]) -> Shared:
 
 
 def weights_file(sha256: str, form: str) -> Recipe:
-    """The tensors of one weights file, by the digest of its bytes."""
+    """The recipe of the tensors of one weights file. `sha256` is the digest of the file, `form` its format."""
     return _step("weights", ("file", sha256), ("format", form))
 
 
@@ -260,10 +209,11 @@ def verification(
     machine: Mapping[str, str],
     ranges: Mapping[str, ValueRange] | None = None,
 ) -> Recipe:
-    """That partitions are what PyTorch computes. `program` is the digest of the traced program's canonical text,
-    `partitions` that of the partition step's document; `made_of` are the ONNX models by graph, or the plans by partition;
-    `tolerances` are by what an output was computed in, which follows from the programs; `ranges`
-    are the values that inputs take, by name, where they are said.
+    """The recipe of a verification, which shows that partitions compute the same values as PyTorch.
+
+    `program` is the digest of the traced program's canonical text, `partitions` that of the partition step's document.
+    `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the type that
+    an output is computed in, which follows from the programs. `ranges` are the declared ranges of inputs, by name.
     """
     return _step(
         "verify",
@@ -281,34 +231,35 @@ def verification(
 
 
 def exported_file(index: str, torch: str | None) -> Recipe:
-    """The ``.pt2`` files of a package, one for each target. `index` is the digest of its index, which names all that is in
-    them; `torch` is the version that writes them."""
+    """The recipe of the ``.pt2`` files of a package, one for each target.
+
+    `index` is the digest of the package's index, which has the digests of everything in them. `torch` is the version that
+    writes them."""
     return _step("pt2", ("index", index), ("torch", torch))
 
 
 def any_exported_file(recipe: Recipe) -> Recipe:
-    """Where a machine without that torch looks for ``.pt2`` files: the same package, whichever version wrote them."""
+    """The recipe by which a machine without that torch looks up ``.pt2`` files: the same package, with any version."""
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 
 def any_trace(recipe: Recipe) -> Recipe:
-    """Where a machine without torch looks for a trace: the same parts but the versions that it was made with."""
+    """The recipe by which a machine without torch looks up a trace: the same parts, without versions."""
     return Recipe("trace-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
 
 
 def any_partition(recipe: Recipe) -> Recipe:
-    """Where a machine that cannot ask a parser looks for a partition: the same parts, whichever parser was asked for the
-    toolchain."""
+    """The recipe by which a machine without a parser looks up a partition: the same parts, with any parser."""
     parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
     return Recipe("partition-any", recipe.version, parts)
 
 
-#: Stages of records that only lead to another. Whoever sends both sends these behind what they lead to.
+#: Stages of records that only point to another record. They must be uploaded after the records that they point to.
 POINTERS = frozenset(("trace-any", "partition-any"))
 
 
 def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
-    """The fields of the stand-in that a partition's recipe says is asked; None for the toolchain's own parser."""
+    """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser."""
     parser = dict(partition.parts).get("parser")
     found = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
     return found if isinstance(found, Mapping) else None
@@ -318,10 +269,12 @@ def _toolchain_of(parser: Value) -> Value:
     return parser[:2] if isinstance(parser, list | tuple) else parser
 
 
-def may_stand_for(made: Recipe, anyone: Recipe) -> bool:
-    """Whether the trace `made` is one that `anyone` (a trace without versions) leads to: it was declared alike, and
-    nothing that both looked at differs. What only one of them looked at is a superset that the chain asked for."""
+def matches_without_versions(made: Recipe, unversioned: Recipe) -> bool:
+    """Whether the trace `made` fits `unversioned`, the recipe of a trace without versions.
+
+    The declared parts and the dependencies of both must be equal. A dependency of only one of them does not count: the
+    chain may name more dependencies than a trace has."""
     parts = dict(made.parts)
-    return (made.stage, made.version) == (anyone.stage, anyone.version) and all(
-        encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in anyone.parts
+    return (made.stage, made.version) == (unversioned.stage, unversioned.version) and all(
+        encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts
     )

@@ -1,4 +1,4 @@
-"""What the stages and the driver ask of a store. Adapters live in `trtbuild.store`."""
+"""The interfaces of a store that the stages and the driver use. The implementations are in `trtbuild.store`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from trtbuild.core.recipes.record import Output, Record
 
 @dataclass(frozen=True)
 class FileStamp:
-    """What tells a file that was just written from any later edit of it: the inode, the size in bytes, and an mtime that
-    no clock gives (`store.local.publication`)."""
+    """The metadata of a file that was just written. Any later edit of the file changes it.
+
+    They are the inode, the size in bytes, and an mtime that a clock cannot produce (`store.local.publication`)."""
 
     inode: int
     size: int
@@ -25,42 +26,47 @@ class BlobStore(Protocol):
     """Bytes named by their SHA-256. Safe for several processes at once."""
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Keep `data`; atomic and durable when it returns. Raises StoreUnavailable."""
+        """Store `data`, atomically. It is durable when the call returns. Raises StoreUnavailable."""
 
     def put_file(self, path: str) -> Output:
-        """Keep a file's bytes, streaming. Raises StoreUnavailable, or OSError when `path` cannot be read."""
+        """Store a file's bytes, in pieces. Raises StoreUnavailable, or OSError if `path` cannot be read."""
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing or EntryCorrupt."""
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
-        """Write the verified bytes to `path`, atomically. Returns the file's stamp, or None where the file system keeps
-        none. Raises BlobMissing or EntryCorrupt."""
+        """Write the verified bytes to `path`, atomically. Raises BlobMissing or EntryCorrupt.
+
+        Returns the file's stamp, or None if the file system does not support stamps."""
 
     def has(self, sha256: str) -> bool:
-        """Whether all parts of the blob are there; their bytes are not read."""
+        """Whether all parts of the blob exist. Their bytes are not read."""
 
 
 class RecordStore(Protocol):
     """Records by key."""
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record, or None; the sooner read if it is of the `wanted` recipe. A corrupt one is moved to quarantine and
-        raises EntryCorrupt; one that is there and does not count (core/recipes/trust.py) raises RecordUntrusted."""
+        """The record under `key`, or None. Reading is faster if the record has the `wanted` recipe.
+
+        A corrupt record is moved to the quarantine, and EntryCorrupt is raised. A record that this machine does not trust
+        (`core.recipes.trust`) raises RecordUntrusted."""
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` under which there is an entry. It counts as used then, and is not read."""
+        """The keys in `keys` that have an entry. The entries count as used, and are not read."""
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record, after its blobs. Write-once: the winner of a race is returned, which may be another's.
-        With `replace`, this one wins. Raises BlobMissing when an output is not in the store."""
+        """Publish a record, whose blobs must be in the store. Records are write-once.
+
+        Returns the record that is in the store afterwards: if another process was first, it is that one's. With `replace`,
+        this record replaces the existing one. Raises BlobMissing if an output is not in the store."""
 
 
 class Store(BlobStore, RecordStore, Protocol):
-    """A whole store."""
+    """A store of blobs and records."""
 
     def session(self) -> AbstractContextManager[None]:
-        """What is read or written from here to the end of the session is safe from collection."""
+        """A context. Entries that are read or written in it are not deleted by the garbage collection until it ends."""
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """Held while a key is being built, so that two builds at once build it once. Released when the process dies."""
+        """A lock on the building of a key, so that two simultaneous builds build it once. It ends with the process."""

@@ -1,4 +1,4 @@
-"""Recipes: the ordered, named, printable parts that a step's key is made of."""
+"""Recipes: the ordered, named, printable parts from which a step's key is made."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from trtbuild.core.values.codec import optional
 from trtbuild.core.values.encoding import Value, encode, encode_list, from_json, json_text, to_json
 
-#: Version of the form of recipes themselves. It is in every key.
+#: The version of the format of recipes. It is in every key.
 SCHEMA = "trtbuild.recipe/1"
 
 _DOMAIN = encode(SCHEMA)
@@ -19,10 +20,10 @@ _DOMAIN = encode(SCHEMA)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a step is made from. Two steps with equal recipes have equal results.
+    """All inputs of a step. Two steps with equal recipes have equal results.
 
-    `stage` and `version` say which transformation, in which edition (bumped when the output of that step's own
-    code changes); `parts` are its inputs, by name, in a fixed order.
+    `stage` names the transformation. `version` is raised when a change of the step's code changes its output. `parts` are
+    the inputs by name, in a fixed order.
     """
 
     stage: str
@@ -47,7 +48,7 @@ class Recipe:
         return b"".join(map(encode, self.parts))
 
     def followed_by(self, parts: Sequence[tuple[str, Value]]) -> Recipe:
-        """This recipe with more parts behind its own, which are not encoded again."""
+        """This recipe with `parts` added at the end. The existing parts are not encoded again."""
         longer = Recipe(self.stage, self.version, (*self.parts, *parts))
         longer.__dict__["_encoded_parts"] = self._encoded_parts + b"".join(map(encode, parts))
         return longer
@@ -61,13 +62,13 @@ class Recipe:
 
     @cached_property
     def text(self) -> str:
-        """`to_json` as text, keys sorted and without spaces: as it stands in a record's document."""
+        """`to_json` as text with sorted keys and without spaces, as in a record's document."""
         parts = ",".join([f"[{json_text(name)},{json_text(value)}]" for name, value in self.parts])
         return f'{{"parts":[{parts}],"stage":{json_text(self.stage)},"version":{self.version}}}'
 
     @classmethod
     def from_json(cls, data: object) -> Recipe:
-        """Raises ValueError when `data` is not a recipe's JSON form."""
+        """The inverse of `to_json`. Raises ValueError for any other `data`."""
         if not isinstance(data, dict):
             raise ValueError("a recipe is an object")
         stage, version, parts = data.get("stage"), data.get("version"), data.get("parts")
@@ -81,7 +82,7 @@ class Recipe:
         return cls(stage, version, tuple(pairs))
 
     def same_as(self, other: Recipe) -> bool:
-        """Equal in full, by canonical bytes (a hit compares recipes, not only keys)."""
+        """Whether the canonical bytes of both are equal. For a hit, recipes are compared, and not only keys."""
         return self is other or self._encoded() == other._encoded()
 
 
@@ -89,25 +90,21 @@ class Recipe:
 class Change:
     """One part that differs between two recipes of one step, printable.
 
-    `name` is what people call it, where that is known and another than `part`: ``layers.2.weight`` for
+    `name` is the name that people use for the part, if it is known and differs from `part`: ``layers.2.weight`` for
     ``weights.w0.sha256``.
     """
 
     part: str
     was: str
     now: str
-    name: str | None = None
-
-    def to_json(self) -> dict[str, str]:
-        found = {"part": self.part, "was": self.was, "now": self.now}
-        return {**found, "name": self.name} if self.name is not None else found
+    name: str | None = optional()
 
 
 ABSENT = "(absent)"
 
 
 def printable(value: Value) -> str:
-    """One line for a person. Never part of a key."""
+    """`value` as one line of text for people. It is never part of a key."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -124,10 +121,10 @@ def printable(value: Value) -> str:
 
 
 def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
-    """The parts that differ, in the order of `now`, then those that `was` alone has; none for equal recipes only.
+    """The parts that differ, in the order of `now`, then the parts that only `was` has. Empty only for equal recipes.
 
-    A mapping on both sides is compared entry by entry (``settings.optimization_level``), and so are lists of one length,
-    so that the smallest thing that changed is what is named.
+    Two mappings are compared entry by entry (``settings.optimization_level``), and so are two lists of equal length, so
+    that a change names the smallest part that differs.
     """
     found: list[Change] = []
     if was.version != now.version:
@@ -169,7 +166,7 @@ def _compare(name: str, was: Value | _Missing, now: Value | _Missing, found: lis
             _compare(f"{name}[{position}]", old, new, found)
         return
     shown = [printable(was), printable(now)]
-    if shown[0] == shown[1]:  # 1 and True, or "1" and 1: say the types too
+    if shown[0] == shown[1]:  # 1 and True, or "1" and 1: show the types, too
         shown = [f"{text} ({type(side).__name__})" for text, side in zip(shown, (was, now), strict=True)]
     if shown[0] == shown[1]:  # two NaNs, or ["a, b"] and ["a", "b"]
         shown = [json.dumps(to_json(side)) for side in (was, now)]

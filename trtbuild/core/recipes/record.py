@@ -1,4 +1,4 @@
-"""Records: what a finished step left behind."""
+"""Records: the recipe and the outputs of a finished step."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 from trtbuild.core.recipes.recipe import Recipe
 
-#: Version of the record document. A reader refuses a newer one.
+#: The version of the record document. Readers refuse any other version.
 SCHEMA = "trtbuild.record/1"
 
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: object) -> bool:
-    """Whether `text` is a SHA-256 in lower-case hex."""
+    """Whether `text` is a SHA-256 as 64 lower-case hex digits."""
     return isinstance(text, str) and _HEX64.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class Output:
-    """One blob that a step left: its SHA-256 and its size in bytes."""
+    """One output blob of a step: its SHA-256 and its size in bytes."""
 
     sha256: str
     size: int
@@ -33,14 +33,16 @@ class Output:
 
 @dataclass(frozen=True)
 class Record:
-    """The recipe that was followed, the outputs by name, and provenance (who, when, how long: identifies nothing)."""
+    """The recipe of a finished step, its outputs by name, and its provenance (who, when, how long).
+
+    The provenance is not part of the record's identity."""
 
     recipe: Recipe
     outputs: Mapping[str, Output]
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The record document: JSON, UTF-8, keys sorted."""
+        """The record's document: JSON in UTF-8 with sorted keys."""
         document = {
             "schema": SCHEMA,
             "key": self.recipe.key,
@@ -52,14 +54,14 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes, wanted: Recipe | None = None) -> Record:
-        """Raises ValueError when `data` is not a well-formed record whose key is its recipe's.
+        """The record in a document. Raises ValueError if `data` is not a record, or its key is not that of its recipe.
 
-        Where its recipe is the `wanted` one to the letter, it is not read again: the record has `wanted` itself.
+        If the text of its recipe is equal to that of `wanted`, it is not parsed, and the record has `wanted` itself.
         """
         try:
             document = json.loads(data)
         except RecursionError:
-            raise ValueError("a record is not nested that deeply") from None
+            raise ValueError("the record is nested too deeply") from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
         if wanted is not None and data.endswith(_end(wanted)):
@@ -67,7 +69,7 @@ class Record:
         else:
             recipe = Recipe.from_json(document.get("recipe"))
         if document.get("key") != recipe.key:
-            raise ValueError("the record's key is not its recipe's")
+            raise ValueError("the record's key is not the key of its recipe")
         outputs, provenance = document.get("outputs"), document.get("provenance")
         if not isinstance(outputs, dict) or not isinstance(provenance, dict):
             raise ValueError("outputs and provenance are objects")
@@ -75,9 +77,10 @@ class Record:
 
 
 def _end(recipe: Recipe) -> bytes:
-    """How the document of a record of `recipe` ends. A document that is JSON and ends so has exactly this recipe: what
-    is before the end is no open string, for else the recipe's first quote would close it and JSON would end there; and
-    the recipe is whole, so the brace behind the schema is the document's own."""
+    """The last bytes of the document of a record with `recipe`. Valid JSON with this end has exactly this recipe.
+
+    Proof: the end does not begin inside a string, because the first quote in it would close that string, and the rest would
+    not be valid JSON. The text of the recipe is complete, so the last brace is that of the document."""
     return f',"recipe":{recipe.text},"schema":"{SCHEMA}"}}'.encode()
 
 

@@ -1,20 +1,20 @@
-"""Who vouches for a record, and whom this machine believes. Values only: `store.trust.signing` does the cryptography.
+"""Signatures on records, and the policy by which a machine trusts them. `store.trust.signing` does the cryptography.
 
-A TensorRT plan is executable content, so whoever may put a record where others look could run code there. With trusted
-keys configured, a record counts only if one of them has signed it, for a trust domain that this machine reads.
+A TensorRT plan is executable content: anyone who can write a record for other machines could run code on them. With trusted
+keys configured, a record counts only if one of these keys has signed it, for a trust domain that this machine reads.
 
 Rules
-1. A signature covers `statement`: the key of the record, the SHA-256 of its document (which holds the recipe and
-   the digests of all outputs), the domain, the signer, and the rest of what it says. So it is worth nothing under another
-   key, for another target, or in another domain.
-2. With neither a trusted key nor a signing key everything is believed, and nothing is judged. A machine that signs judges:
-   else its signature would pass on what anyone has left for it.
-3. A domain is where a record comes from (`release`, `ci`, `pr-17`). A machine writes one and reads some.
-4. The entry of a record is under its key. If what is there is not trusted by the writer, it is not replaced for others
-   who may trust it: the writer's own stands under `domain_key`. A reader looks there when what is under the key is not
-   trusted. So nobody can keep others from sharing by being first.
-5. A machine that judges and has no signing key signs what it builds with a key of its own, for a domain that begins with
-   `LOCAL`. That counts on this machine alone, and never leaves it (`for_others`).
+1. A signature covers `statement`: the key of the record, the SHA-256 of its document (which has the recipe and the digests
+   of all outputs), the domain, the signer, and the other fields of the signature. So it is not valid under another key, for
+   another target, or in another domain.
+2. A machine with neither a trusted key nor a signing key trusts all records and checks no signatures. A machine that signs
+   always checks signatures; otherwise it could sign results that follow from untrusted records.
+3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.
+4. The entry of a record is under its key. If the writer finds an entry there that it does not trust, it leaves that entry
+   in place, because others may trust it, and writes its own entry under `domain_key`. A reader that does not trust the
+   entry under the key looks there. So an attacker cannot prevent sharing by writing an entry first.
+5. A machine that checks signatures and has no signing key signs its results with a local key, for a domain that begins with
+   `LOCAL`. Such a signature counts only on this machine, and is never sent to others (`for_others`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Protocol
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.encoding import Value, digest, encode
 
-#: How the domain of a key begins that counts on one machine alone.
+#: The prefix of the domain of a key that counts on one machine only.
 LOCAL = "local-"
 
 _STATEMENT = encode("trtbuild.signature/1")
@@ -36,10 +36,11 @@ _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
 
 @dataclass(frozen=True)
 class Signature:
-    """What someone says of a record, and the proof.
+    """A signature on a record.
 
-    `signer` is the name that the signer gives their key, `public_key` its 32 bytes (Ed25519), `builder` who and where,
-    `signed_at` when by the signer's clock (ISO 8601, UTC; nothing is decided by it), `value` the 64 bytes of the signature.
+    `signer` is the signer's name for their key, `public_key` its 32 bytes (Ed25519), and `builder` the user and the
+    machine. `signed_at` is the time of the signer's clock (ISO 8601, UTC), for information only. `value` is the 64-byte
+    signature.
     """
 
     signer: str
@@ -51,8 +52,8 @@ class Signature:
 
 
 def statement(key: str, document: Output, signature: Signature) -> bytes:
-    """The bytes that `signature` signs (rule 1): all that it says, and of what. Its value is not looked at."""
-    said: dict[str, Value] = {
+    """The bytes that `signature` signs (rule 1). They do not depend on its `value`."""
+    fields: dict[str, Value] = {
         "key": key,
         "document": document.sha256,
         "size": document.size,
@@ -62,64 +63,71 @@ def statement(key: str, document: Output, signature: Signature) -> bytes:
         "builder": signature.builder,
         "signed_at": signature.signed_at,
     }
-    return _STATEMENT + encode(said)
+    return _STATEMENT + encode(fields)
 
 
 def is_domain(name: str) -> bool:
-    """Whether `name` can be a domain's: letters, digits and ``._/@+-``, at most 100."""
+    """Whether `name` is a valid name of a domain: at most 100 letters, digits and ``._/@+-``, first a letter or digit."""
     return _DOMAIN.fullmatch(name) is not None
 
 
 def domain_key(domain: str, key: str) -> str:
-    """The AC key of a domain's own entry for the record under `key` (rule 4)."""
+    """The key in the action cache of a domain's entry for the record under `key` (rule 4)."""
     return digest("trtbuild.domain/1", [domain, key])
 
 
 def is_entry_of(name: str, key: str, signatures: Iterable[Signature]) -> bool:
-    """Whether the record of `key`, with these signatures, may stand under the AC key `name`: its own, or a domain's."""
+    """Whether `name` is a valid key in the action cache for the record of `key`: its own key, or the key of a domain in
+    `signatures`."""
     return name == key or any(domain_key(signature.domain, key) == name for signature in signatures)
 
 
 class Trust(Protocol):
-    """A machine's policy. Cheap to ask: the same signature is verified once."""
+    """A machine's trust policy. Each signature is verified only once, so calls are cheap."""
 
     @property
     def enforced(self) -> bool:
-        """Whether records are judged, so that unsigned ones do not count (rule 2)."""
+        """Whether signatures are checked, so that unsigned records do not count (rule 2)."""
 
     @property
     def own_domain(self) -> str | None:
-        """The domain that this machine writes, or None when it does not sign."""
+        """The domain that this machine writes, or None if it does not sign."""
 
     @property
     def read_domains(self) -> Sequence[str]:
-        """The domains that are believed, in the order of preference. Without the one of rule 5, which is in no remote."""
+        """The trusted domains in the order of preference, without the local domain of rule 5, which is never in a
+        remote."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What a person should know of this machine's keys."""
+        """Warnings for the user about this machine's keys."""
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
-        """Signatures for a record that this machine made; none where nothing is judged."""
+        """Signatures for a record that this machine made; empty if signatures are not checked."""
 
     def voucher(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
-        """The first of `signatures` that counts. None: no one of them does, or nothing is judged."""
+        """The first valid, trusted signature in `signatures`; None if no signature counts, or if signatures are not
+        checked."""
 
     def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """Why the record does not count (``it is not signed``, ``signed for domain pr-7; this machine reads ci``), or None
-        when it does."""
+        """The reason why the record does not count, or None if it counts.
+
+        Examples: ``it is not signed``, ``signed for domain pr-7; this machine reads ci``."""
 
     def to_json(self) -> dict[str, object] | None:
-        """The policy without what signs, for another process (`store.trust.keyring.judge`). None: nothing is judged."""
+        """The policy for another process (`store.trust.keyring.judge`), without signing keys.
+
+        None if signatures are not checked."""
 
     def for_others(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
-        """Those of `signatures` that may leave this machine (rule 5). Where records are judged and none is left, the record
-        stays here too."""
+        """The signatures in `signatures` that may be sent to others (rule 5).
+
+        If signatures are checked and the result is empty, the record is not sent, either."""
 
 
 @dataclass(frozen=True)
-class Everyone:
-    """The policy where no keys are configured: all is believed, nothing is signed."""
+class TrustAll:
+    """The policy without configured keys: all records are trusted, and nothing is signed."""
 
     enforced: bool = False
     own_domain: str | None = None
@@ -143,7 +151,7 @@ class Everyone:
 
 
 def places(trust: Trust, key: str) -> Iterator[str]:
-    """The AC keys under which a record that counts may stand, in the order in which to look (rule 4)."""
+    """The keys in the action cache under which a trusted record may be, in the order of the lookups (rule 4)."""
     yield key
     if trust.enforced:
         own = trust.own_domain

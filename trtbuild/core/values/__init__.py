@@ -1,4 +1,5 @@
-"""Small values with rules of their own: the canonical encoding, size expressions, ranges of values, nearest names.
+"""Basic values: the canonical encoding, size expressions, ranges of values, suggestions for names, the table of element
+types, and the header of safetensors files.
 
-Uses no other room.
+Imports no other subpackage of core.
 """

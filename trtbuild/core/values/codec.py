@@ -1,11 +1,12 @@
-"""Dataclasses as JSON, and back: one codec for the jobs and results that pass between processes.
+"""Converts dataclasses to JSON and back: jobs and results, which are sent between processes, and ``--json`` documents.
 
 Rules
-1. A dataclass is an object of its fields, a tuple a list, a mapping an object. A class with a `to_json` or `from_json` of
-   its own is encoded by that.
-2. Decoding follows the annotations of the fields. A field that is absent has its default; a field that is not known is an
-   error, for both sides are of one version.
-3. Numbers, strings and booleans pass as they are. `Any` and `object` pass without a look.
+1. A dataclass becomes an object with its fields, a tuple or sequence a list, a mapping an object. If a class has `to_json`
+   or `from_json`, these methods are used.
+2. Decoding follows the annotations of the fields. A missing field gets its default. An unknown field is an error, because
+   both processes have the same version.
+3. Numbers, strings and booleans are not changed. Values of type `Any` and `object` are not checked.
+4. A field that was defined with `optional` is left out if it is None.
 """
 
 from __future__ import annotations
@@ -15,18 +16,41 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
+#: The metadata of a field: its name in JSON, if that differs from the field's name, and whether it may be left out.
+MEMBER, OPTIONAL = "member", "optional"
+
+
+def optional(member: str | None = None) -> Any:
+    """A field with default None, which is left out if it is None (rule 4).
+
+    `member` is its name in JSON, if that is not a valid Python name."""
+    return dataclasses.field(default=None, metadata={OPTIONAL: True, MEMBER: member})
+
+
+def member_of(field: dataclasses.Field[Any]) -> str:
+    """The name of a field in JSON."""
+    return field.metadata.get(MEMBER) or field.name
+
+
 def encode(value: Any) -> Any:
     """`value` as JSON (rule 1)."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if hasattr(value, "to_json"):
         return value.to_json()
     if dataclasses.is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        parts = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return {
+            member_of(field): encode(part)
+            for field, part in parts
+            if part is not None or OPTIONAL not in field.metadata
+        }
     if isinstance(value, Mapping):
         return {str(name): encode(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
@@ -35,7 +59,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """The value of type `kind` that `data` is the JSON of. Raises TypeError, ValueError or KeyError for anything else."""
+    """The value of type `kind` whose JSON is `data`. Raises TypeError, ValueError or KeyError for any other `data`."""
     return typing.cast(T, _decoded(kind, data))
 
 
@@ -49,16 +73,20 @@ def _decoded(kind: Any, data: Any) -> Any:
         if data is None and type(None) in arguments:
             return None
         kinds = [one for one in arguments if one is not type(None)]
-        for one in kinds[:-1]:  # the first that it is
+        for one in kinds[:-1]:  # the first type that fits
             with contextlib.suppress(TypeError, ValueError, KeyError):
                 return _decoded(one, data)
         return _decoded(kinds[-1], data)
     if origin is tuple:
         if not isinstance(data, list | tuple):
-            raise TypeError(f"a list is needed, not {data!r}")
+            raise TypeError(f"expected a list, not {data!r}")
         if arguments[-1] is Ellipsis:
             return tuple(_decoded(arguments[0], part) for part in data)
         return tuple(_decoded(one, part) for one, part in zip(arguments, data, strict=True))
+    if origin is Sequence:
+        if not isinstance(data, list | tuple):
+            raise TypeError(f"a list is needed, not {data!r}")
+        return [_decoded(arguments[0], part) for part in data]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {name: _decoded(arguments[1], part) for name, part in data.items()}
     if origin is typing.Literal:
@@ -66,20 +94,22 @@ def _decoded(kind: Any, data: Any) -> Any:
             raise ValueError(f"{data!r} is not one of {arguments}")
         return data
     if kind in (int, float, str, bool) and type(data) is not kind and not (kind is float and type(data) is int):
-        raise TypeError(f"{kind.__name__} is needed, not {data!r}")
+        raise TypeError(f"expected {kind.__name__}, not {data!r}")
     return data
 
 
 def _dataclass(kind: Any, data: Any) -> Any:
     if not isinstance(data, Mapping):
-        raise TypeError(f"an object is needed for {kind.__name__}, not {data!r}")
-    hints = _hints(kind)
-    unknown = data.keys() - hints.keys()
+        raise TypeError(f"expected an object for {kind.__name__}, not {data!r}")
+    fields = {member_of(field): field.name for field in dataclasses.fields(kind)}
+    unknown = data.keys() - fields.keys()
     if unknown:
-        raise ValueError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
-    return kind(**{name: _decoded(hints[name], part) for name, part in data.items()})
+        raise ValueError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
+    hints = hints_of(kind)
+    return kind(**{fields[name]: _decoded(hints[fields[name]], part) for name, part in data.items()})
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name."""
     return typing.get_type_hints(kind)

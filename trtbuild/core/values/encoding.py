@@ -1,15 +1,16 @@
-"""The canonical encoding of values: what every key is the hash of.
+"""The canonical encoding of values. Every key is a hash of such an encoding.
 
 Rules
-1. Typed: every value starts with a one-byte tag, so ``1``, ``1.0``, ``True`` and ``"1"`` differ, and ``""`` is not null.
-2. Length-prefixed: strings, bytes and containers carry their length (8 bytes, big-endian), so no two values
-   run into each other. A string is its UTF-8, a lone surrogate (an undecodable byte of a file name) among it as three
-   bytes of its own: escaping it back to that byte would give two strings one encoding.
-3. Floats are their IEEE-754 binary64 bits: -0.0, infinities and every NaN are values of their own.
-4. Mappings are encoded in the order of their encoded keys: the order in which they were written does not matter.
-   Lists keep their order.
-5. No other type is accepted, subclasses (enums, numpy's scalars) among them: what they mean is not all in their
-   value. There is no fallback to ``repr``, ``str`` or pickle.
+1. The encoding is typed: every value starts with a one-byte tag. So ``1``, ``1.0``, ``True`` and ``"1"`` differ, and so do
+   ``""`` and null.
+2. The encoding is length-prefixed: strings, bytes and containers start with their length (8 bytes, big-endian). So the end
+   of a value is always clear. A string is encoded as UTF-8. A lone surrogate (from an undecodable byte of a file name) is
+   encoded as three bytes. If it were converted back to that byte, two different strings could have the same encoding.
+3. Floats are encoded by their IEEE-754 binary64 bits, so -0.0 and 0.0 differ, and NaNs with different bits differ.
+4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter. Lists keep their
+   order.
+5. Other types are refused, also subclasses such as enums and NumPy's scalars, because their value is only a part of their
+   meaning. There is no fallback to ``repr``, ``str`` or pickle.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _bits = struct.Struct(">d").pack
 
 #: The encodings of booleans and null.
 _CONSTANTS: Mapping[object, bytes] = {None: b"N", True: b"T", False: b"F"}
-#: A longer text is hardly met twice.
+#: The encodings of texts shorter than this are cached. A longer text rarely occurs twice.
 _SHORT = 160
 
 
 class Shared(dict[str, "Value"]):
-    """A mapping that stands in many recipes: its encoding and its JSON text are made once. It is not changed any more."""
+    """A mapping that is part of many recipes. Its encoding and JSON text are computed once, so it must not be changed."""
 
     __slots__ = ("encoding", "text")
 
@@ -78,7 +79,7 @@ def _shared(value: Shared) -> bytes:
 
 
 def encode_list(count: int, items: bytes) -> bytes:
-    """The encoding of a list of `count` items, given theirs, one behind the other."""
+    """The encoding of a list with `count` items. `items` are the encodings of the items, joined."""
     return b"L" + _length(count) + items
 
 
@@ -87,7 +88,7 @@ def _text(value: str) -> bytes:
     return b"S" + _length(len(body)) + body
 
 
-#: Names of parts and digests come again and again: a stored recipe is encoded, and the wanted one.
+#: Names of parts and digests occur many times: in the stored recipe, and in the wanted one.
 _short_text = lru_cache(maxsize=1 << 16)(_text)
 
 
@@ -112,10 +113,10 @@ def digest(domain: str, value: Value) -> str:
 
 
 def to_json(value: Value) -> object:
-    """A JSON form of `value` that `from_json` turns back into an equal value: floats as bits, bytes as hex.
+    """The JSON form of `value`, which `from_json` converts back into an equal value: floats as bits, bytes as hex.
 
-    Mappings are in the order of their keys, so who reads them sees nothing that the encoding does not hold. Raises
-    TypeError for a type that has no encoding.
+    Mappings are in the order of their keys, so equal values have equal JSON. Raises TypeError for a type that has no
+    encoding.
     """
     kind = type(value)
     if kind is str or value is None or kind is int or kind is bool:
@@ -126,7 +127,7 @@ def to_json(value: Value) -> object:
         return {"$f64": _bits(value).hex()}
     if kind is bytes:
         return {"$bytes": value.hex()}  # type: ignore[union-attr]
-    if isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 (the first is much the faster)
+    if isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 (the check for dict is much faster)
         items = {key: to_json(value[key]) for key in sorted(value)}
         if "$" in "".join(key[:1] for key in items):
             return {"$map": [[key, item] for key, item in items.items()]}
@@ -137,7 +138,7 @@ def to_json(value: Value) -> object:
 
 
 def json_text(value: Value) -> str:
-    """The JSON form of `value` as text, in one way only: equal texts are equal values. Raises as `to_json`."""
+    """The JSON form of `value` as text. Equal values have equal texts. Raises TypeError, as `to_json` does."""
     if type(value) is str:
         return _quoted(value)
     if type(value) is Shared:
@@ -154,7 +155,7 @@ _quoted = json.encoder.encode_basestring_ascii
 
 
 def from_json(data: object) -> Value:
-    """The value that `to_json` made `data` from. Raises ValueError for anything else."""
+    """The inverse of `to_json`. Raises ValueError for any other `data`."""
     if data is None or isinstance(data, bool | int | str):
         return data
     if isinstance(data, list):
@@ -164,7 +165,7 @@ def from_json(data: object) -> Value:
             return {key: from_json(item) for key, item in data.items()}
         if len(data) == 1:
             return _marked(*next(iter(data.items())))
-    raise ValueError(f"{data!r:.80} is no JSON form of a value")
+    raise ValueError(f"{data!r:.80} is not the JSON form of a value")
 
 
 def _marked(mark: str, body: object) -> Value:
@@ -176,10 +177,10 @@ def _marked(mark: str, body: object) -> Value:
     if mark == "$map" and isinstance(body, list):
         pairs = [(key, from_json(item)) for key, item in map(_pair, body)]
         return dict(pairs)
-    raise ValueError(f"{mark} with {body!r:.80} is no JSON form of a value")
+    raise ValueError(f"{mark} with {body!r:.80} is not the JSON form of a value")
 
 
 def _pair(entry: object) -> tuple[str, object]:
     if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str):
         return entry[0], entry[1]
-    raise ValueError(f"{entry!r:.80} is no entry of a mapping")
+    raise ValueError(f"{entry!r:.80} is not an entry of a mapping")

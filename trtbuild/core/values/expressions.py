@@ -1,8 +1,9 @@
-"""Size expressions: how the length of an axis follows from the model's symbols.
+"""Size expressions: the size of an axis as a function of the model's symbols.
 
-An expression is an int, ``["sym", k]`` (symbol number k), ``["data", k]`` (a size that only running tells), or an
-operator and its operands: ``add mul floordiv mod max min pow ceildiv`` - all over integers, as sympy's integer
-functions mean them (floor division and Python's modulo). It is plain JSON, so records can hold it.
+An expression is an int, ``["sym", k]`` (symbol number k), ``["data", k]`` (a size that depends on data, and is known only
+when the model runs), or a list of an operator and its operands. The operators are ``add mul floordiv mod max min pow
+ceildiv``, all over integers, with the meaning of sympy's integer functions (floor division and Python's modulo).
+Expressions are plain JSON, so records can contain them.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from typing import TypeAlias
 
 Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 
-#: An interval whose upper end is unknown ends here (TensorRT's dimensions are 64-bit, its sizes 31-bit).
+#: The upper end of an interval without a known upper end (TensorRT's dimensions have 64 bits, its sizes 31 bits).
 UNBOUNDED = 2**31 - 1
 
-#: No power of a number beyond 1 with a larger exponent is a size.
+#: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.
 _EXPONENT = 63
 
 Interval = tuple[int, int]
 
 
 def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
-    """The size where symbol k is `symbols[k]`. Raises ValueError for a size that depends on data, and where there is none
-    (division by zero, a negative exponent, a number beyond 64 bits by `pow`)."""
+    """The size if symbol k has the value `symbols[k]`.
+
+    Raises ValueError if the size depends on data, for a division by zero, for a negative exponent, and if `pow` gives a
+    number of more than 64 bits."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression
@@ -37,10 +40,10 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
 
 
 def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
-    """Bounds of the size where each symbol lies in its interval (both ends included).
+    """Bounds of the size if each symbol is in its interval (both ends included).
 
-    Sound, not tight: each occurrence of a symbol is bounded by itself, so ``s - s`` is wider than 0. (A range from
-    evaluating at min, opt and max would be tight and wrong: a modulo is not monotonic.)
+    The bounds are sound, but not always tight: each occurrence of a symbol is bounded separately, so ``s - s`` gives more
+    than 0..0. Evaluating only at min, opt and max would give wrong bounds, because a modulo is not monotonic.
     """
     if isinstance(expression, int):
         return expression, expression
@@ -53,21 +56,21 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
     return _bounds(str(operator), bounds)
 
 
-def spelled(expression: Expression, symbols: Sequence[str], units: Sequence[int] = ()) -> str:
-    """The expression for a person, with the symbols' names: ``2*batch``.
+def expression_text(expression: Expression, symbols: Sequence[str], units: Sequence[int] = ()) -> str:
+    """The expression as text for people, with the symbols' names: ``2*batch``.
 
-    `units` is what each symbol counts in, where names are those of whole sizes: with ``height`` in units of 32,
-    ``32*s`` is ``height`` and ``s`` is ``height//32``.
+    `units` has the unit of each symbol, if `symbols` are names of sizes. If ``height`` has the unit 32, the text of
+    ``32*s`` is ``height``, and that of ``s`` is ``height//32``.
     """
-    return _spelled(expression, symbols, units)[0]
+    return _text(expression, symbols, units)[0]
 
 
 _SUM, _PRODUCT, _ATOM = range(3)
 _SIGNS = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
-def _spelled(expression: Expression, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
-    """The text, and how tightly it binds."""
+def _text(expression: Expression, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
+    """The text, and the precedence of its operator (`_SUM`, `_PRODUCT` or `_ATOM`)."""
     if isinstance(expression, int):
         return str(expression), _ATOM
     operator, *operands = expression
@@ -76,11 +79,11 @@ def _spelled(expression: Expression, symbols: Sequence[str], units: Sequence[int
         return (f"{name}//{unit}", _PRODUCT) if unit > 1 else (name, _ATOM)
     if operator == "mul":
         return _product([_operand(part) for part in operands], symbols, units)
-    parts = [_spelled(_operand(part), symbols, units) for part in operands]
+    parts = [_text(_operand(part), symbols, units) for part in operands]
     if operator == "add":
         return "+".join(text for text, _ in parts), _SUM
     if operator in _SIGNS:
-        return _SIGNS[str(operator)].join(_bound(part) for part in parts), _PRODUCT
+        return _SIGNS[str(operator)].join(_in_parentheses(part) for part in parts), _PRODUCT
     return f"{operator}({', '.join(text for text, _ in parts)})", _ATOM
 
 
@@ -95,10 +98,10 @@ def _product(factors: Sequence[Expression], symbols: Sequence[str], units: Seque
             number //= unit
             parts.append((name, _ATOM))
         else:
-            parts.append(_spelled(factor, symbols, units))
+            parts.append(_text(factor, symbols, units))
     if number != 1 or not parts:
         parts.insert(0, (str(number), _ATOM))
-    return parts[0] if len(parts) == 1 else ("*".join(_bound(part) for part in parts), _PRODUCT)
+    return parts[0] if len(parts) == 1 else ("*".join(_in_parentheses(part) for part in parts), _PRODUCT)
 
 
 def _named(symbol: int, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
@@ -106,13 +109,13 @@ def _named(symbol: int, symbols: Sequence[str], units: Sequence[int]) -> tuple[s
     return name, units[symbol] if symbol < len(units) else 1
 
 
-def _bound(part: tuple[str, int]) -> str:
-    text, tightness = part
-    return text if tightness == _ATOM else f"({text})"
+def _in_parentheses(part: tuple[str, int]) -> str:
+    text, precedence = part
+    return text if precedence == _ATOM else f"({text})"
 
 
 def symbols_of(expression: Expression) -> frozenset[int]:
-    """The numbers of the symbols that occur in it."""
+    """The numbers of the symbols in the expression."""
     if isinstance(expression, int):
         return frozenset()
     operator, *operands = expression
@@ -124,7 +127,7 @@ def symbols_of(expression: Expression) -> frozenset[int]:
 
 
 def depends_on_data(expression: Expression) -> bool:
-    """Whether only running tells the size."""
+    """Whether the size depends on data, and is known only when the model runs."""
     if isinstance(expression, int):
         return False
     operator, *operands = expression
@@ -139,7 +142,7 @@ def _index(operand: object) -> int:
 
 def _operand(operand: str | int | Expression) -> Expression:
     if isinstance(operand, str):
-        raise ValueError(f"{operand!r} is no operand")
+        raise ValueError(f"{operand!r} is not an operand")
     return operand
 
 
@@ -163,7 +166,7 @@ def _point(operator: str, values: Sequence[int]) -> int:
         return left % right
     if operator == "pow":
         if right < 0 or (right > _EXPONENT and abs(left) > 1) or (right > 1 and left.bit_length() > 64):
-            raise ValueError(f"{left} to the power of {right} is no size")
+            raise ValueError(f"{left} to the power of {right} is not a size")
         return int(left**right)
     raise ValueError(f"no operator {operator!r}")
 
@@ -184,7 +187,7 @@ def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
     if operator == "mod":
         if left[0] >= 0 and left[1] < right[0]:
             return left
-        return min(0, right[0] + 1), max(0, right[1] - 1)  # the sign is the divisor's
+        return min(0, right[0] + 1), max(0, right[1] - 1)  # the result has the sign of the divisor
     if operator in ("floordiv", "ceildiv"):
         return _quotient(operator, left, right)
     if operator == "pow":
@@ -193,7 +196,7 @@ def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
 
 
 def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
-    low, high = right[0] or 1, right[1] or -1  # nothing is divided by 0
+    low, high = right[0] or 1, right[1] or -1  # the divisor is not 0
     if low < 0 < high:
         largest = max(abs(left[0]), abs(left[1]))
         return -largest, largest
@@ -202,7 +205,7 @@ def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
 
 
 def _power(left: Interval, right: Interval) -> Interval:
-    low, high = (min(max(0, exponent), _EXPONENT) for exponent in right)  # beyond them only 0, 1 and -1 have powers
+    low, high = (min(max(0, exponent), _EXPONENT) for exponent in right)  # larger ones only for 0, 1 and -1
     if left[0] < 0:
         largest = max(1, abs(left[0]), abs(left[1])) ** high
         return -largest, largest

@@ -1,4 +1,4 @@
-"""Which known name somebody probably meant, for messages."""
+"""Suggestions for misspelled names, for messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ LISTED = 16
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, or None where none is like it. Case does not count."""
-    import difflib  # only a message needs it
+    """The known name that is most similar to `name`, or None if no name is similar. Case is ignored."""
+    import difflib  # only needed for messages
 
     by_folded = {candidate.casefold(): candidate for candidate in known}
     found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
@@ -18,7 +18,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str], what: str) -> str:
-    """A hint such as ``did you mean 'ada'? the targets are: ada, hopper``. `what` is the plural of what is named."""
+    """A hint such as ``did you mean 'ada'? the targets are: ada, hopper``. `what` is a plural noun such as ``targets``."""
     names = list(known)
     if not names:
         return f"there are no {what}"

@@ -1,6 +1,7 @@
-"""Which values an input takes, where somebody says it: ``range: [0, 30521]``, both ends included.
+"""The declared range of an input's values: ``range: [0, 30521]``, both ends included.
 
-Random inputs are drawn from it: of the trace's example and proof, of `verify`, `run` and `bench`. No engine depends on it.
+Random inputs are drawn from it: for the trace's example and its comparison with eager, and for `verify`, `run` and `bench`.
+Engines do not depend on it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-#: The smallest and the largest value; both of the kind of the input's type.
+#: The smallest and the largest value: both ints for an integer type, both floats for a floating type.
 ValueRange: TypeAlias = "tuple[int, int] | tuple[float, float]"
 
 #: Type → its smallest and largest value.
@@ -26,12 +27,12 @@ LIMITS: Mapping[str, ValueRange] = {
 }
 
 
-_BEYOND = re.compile(r"\b(?<!Dimension )out of (range|bounds|\w+ bounds)\b", re.IGNORECASE)
+_OUT_OF_RANGE = re.compile(r"\b(?<!Dimension )out of (range|bounds|\w+ bounds)\b", re.IGNORECASE)
 
 
-def is_beyond(said: str) -> bool:
-    """Whether an operator says that an integer it was given chooses nothing: torch and onnxruntime say it in words."""
-    return _BEYOND.search(said) is not None
+def is_index_error(message: str) -> bool:
+    """Whether an error message of torch or onnxruntime means that an index is out of range."""
+    return _OUT_OF_RANGE.search(message) is not None
 
 
 class Misfit(NamedTuple):
@@ -42,23 +43,25 @@ class Misfit(NamedTuple):
 
 
 def value_range(dtype: str, low: Any, high: Any) -> ValueRange | Misfit:
-    """The values from `low` to `high` of an input of a type, in one form: equal ranges are equal, and of one kind."""
+    """The range from `low` to `high` for an input of `dtype`, or the reason why it is not valid.
+
+    The result has ints for an integer type and floats for a floating type, so equal ranges have equal keys."""
     if dtype not in LIMITS:
         return Misfit(f"a {dtype} input has no range of values", "leave `range` out")
     least, most = LIMITS[dtype]
     whole = isinstance(least, int)
     for value in (low, high):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return Misfit(f"{value!r} in a range of values is no number", "write the smallest and the largest value")
+            return Misfit(f"{value!r} in a range of values is not a number", "write the smallest and the largest value")
         if isinstance(value, float) and not math.isfinite(value):
             return Misfit(
-                f"a range of values ends at {value}", f"write numbers; {dtype} reaches from {least} to {most}"
+                f"a range of values ends at {value}", f"write numbers; the values of {dtype} are from {least} to {most}"
             )
         if whole and isinstance(value, float):
             near = f"write {int(value)}" if value.is_integer() else "write whole numbers"
             return Misfit(f"the values of {dtype} are whole numbers, not {value}", near)
         if not least <= value <= most:
-            return Misfit(f"{value} is no value of {dtype}", f"{dtype} reaches from {least} to {most}")
+            return Misfit(f"{value} is not a value of {dtype}", f"the values of {dtype} are from {least} to {most}")
     if low > high:
         return Misfit(f"the range of values [{low}, {high}] has its largest value first", f"write [{high}, {low}]")
     return (low, high) if whole else (float(low), float(high))

@@ -1,46 +1,87 @@
-"""``trtbuild diff A B``: what differs between two sides (`driver.answers.subjects`), the smallest thing that can be named.
+"""``trtbuild diff A B``: the differences between two sides (`driver.answers.subjects`), as small as they can be named.
 
-A difference has an area, a name in it, what it is (``added``, ``removed``, ``changed``), and what it was and is now. What
-is known of one side alone is not compared; the document says what each side was known from.
+A difference has an area, a name, its kind (``added``, ``removed``, ``changed``), the old value and the new value. Fields
+that are known for one side only are not compared. The document contains the source of each side's data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from trtbuild.core.recipes.recipe import ABSENT, changes
+from trtbuild.core.recipes.recipe import ABSENT, Change, changes
 from trtbuild.driver.answers.subjects import Subject, find
 from trtbuild.driver.project.workspace import Request
 
-Document = dict[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a comparison, and what it is known from."""
+
+    name: str
+    kind: str
+    model: str
+    known_from: str
+    engine_recipes: int
 
 
-def diff(request: Request, first: str, second: str) -> Document:
-    """``trtbuild.diff/1``. Raises UsageError for what is neither a package nor a model."""
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that differs. `was` or `now` is null where that side does not have it."""
+
+    area: str
+    name: str
+    change: Literal["added", "removed", "changed"]
+    was: Any
+    now: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionDifference(Difference):
+    """A partition that differs, and the targets that have this difference."""
+
+    targets: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineDifference(Difference):
+    """An engine with another key or plan. `parts` differ in its recipe; null where a recipe is not known."""
+
+    what: Literal["key", "plan"]
+    parts: Sequence[Change] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff:
+    """All differences between `a` and `b`."""
+
+    schema: Literal["trtbuild.diff/1"] = "trtbuild.diff/1"
+    ok: bool = True
+    same: bool
+    a: Side
+    b: Side
+    differences: Sequence[Difference | PartitionDifference | EngineDifference]
+
+
+def diff(request: Request, first: str, second: str) -> Diff:
+    """Compare two packages or models. Raises UsageError if a name is neither a package nor a model."""
     was, now = find(request, first), find(request, second)
     found = list(differences(was, now))
-    return {
-        "schema": "trtbuild.diff/1",
-        "ok": True,
-        "same": not found,
-        "a": _side(was),
-        "b": _side(now),
-        "differences": found,
-    }
+    return Diff(same=not found, a=_side(was), b=_side(now), differences=found)
 
 
-def _side(subject: Subject) -> Document:
-    return {
-        "name": subject.said,
-        "kind": subject.kind,
-        "model": subject.model,
-        "known_from": subject.known_from,
-        "engine_recipes": sum(step.startswith("engine/") for step in subject.recipes),
-    }
+def _side(subject: Subject) -> Side:
+    return Side(
+        name=subject.title,
+        kind=subject.kind,
+        model=subject.model,
+        known_from=subject.known_from,
+        engine_recipes=sum(step.startswith("engine/") for step in subject.recipes),
+    )
 
 
-def differences(was: Subject, now: Subject) -> Iterator[Document]:
+def differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """All differences, in the order in which a package is described."""
     if was.model != now.model:
         yield _changed("model", "name", was.model, now.model)
@@ -51,7 +92,7 @@ def differences(was: Subject, now: Subject) -> Iterator[Document]:
     if was.reference != now.reference:
         yield _changed("reference", "reference", was.reference, now.reference)
     for entry in _entries("targets", was.targets, now.targets):
-        yield {**entry, "area": "versions"} if entry["name"].endswith(".version") else entry
+        yield replace(entry, area="versions") if entry.name.endswith(".version") else entry
     yield from _traces(was, now)
     yield from _unknown(was, now)
     if was.partitions is not None and now.partitions is not None:
@@ -60,12 +101,12 @@ def differences(was: Subject, now: Subject) -> Iterator[Document]:
     yield from _engines(was, now)
 
 
-def _changed(area: str, name: str, was: object, now: object, **more: object) -> Document:
-    return {"area": area, "name": name, "change": "changed", "was": was, "now": now, **more}
+def _changed(area: str, name: str, was: object, now: object) -> Difference:
+    return Difference(area=area, name=name, change="changed", was=was, now=now)
 
 
-def _entries(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Document]:
-    """Named things: those that one side lacks, fields that differ among those that both know, and their order."""
+def _entries(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Difference]:
+    """The differences between two mappings: entries of one side only, different fields, and the order."""
     if was is None or now is None:
         return
     yield from _only(area, was, now)
@@ -77,27 +118,29 @@ def _entries(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | 
         yield _changed(area, "order", both, order)
 
 
-def _only(area: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Document]:
+def _only(area: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     for name in was:
         if name not in now:
-            yield {"area": area, "name": name, "change": "removed", "was": was[name], "now": None}
+            yield Difference(area=area, name=name, change="removed", was=was[name], now=None)
     for name in now:
         if name not in was:
-            yield {"area": area, "name": name, "change": "added", "was": None, "now": now[name]}
+            yield Difference(area=area, name=name, change="added", was=None, now=now[name])
 
 
-def _fields(area: str, name: str, was: Any, now: Any) -> Iterator[Document]:
+def _fields(area: str, name: str, was: Any, now: Any) -> Iterator[Difference]:
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for field in was:
-            if field in now:  # a manifest does not know what a package's index knows
+            if field in now:  # a package's index has more fields than a manifest
                 yield from _fields(area, f"{name}.{field}", was[field], now[field])
     elif was != now:
         yield _changed(area, name, was, now)
 
 
-def _traces(was: Subject, now: Subject) -> Iterator[Document]:
-    """What the traces saw, where both are known: sources, files, and versions of the torch side. What was seen by one alone
-    is left out: a trace that has to run again has not looked at it yet."""
+def _traces(was: Subject, now: Subject) -> Iterator[Difference]:
+    """The differences between two traces: sources, files, and versions of the torch side.
+
+    An observation that only one trace contains is left out: a trace that has to run again has not made it yet.
+    """
     if "trace" in was.recipes and "trace" in now.recipes:
         for change in changes(was.recipes["trace"], now.recipes["trace"]):
             if ABSENT in (change.was, change.now):
@@ -108,8 +151,8 @@ def _traces(was: Subject, now: Subject) -> Iterator[Document]:
                 yield _changed("source", change.part, change.was, change.now)
 
 
-def _unknown(was: Subject, now: Subject) -> Iterator[Document]:
-    """The step that has to run before a side's graph is known, unless it is the same step on both."""
+def _unknown(was: Subject, now: Subject) -> Iterator[Difference]:
+    """The step that has to run before a side's graph is known, unless both sides wait for the same step."""
     for side, other in ((was, now), (now, was)):
         if side.unknown_below is None:
             continue
@@ -117,21 +160,21 @@ def _unknown(was: Subject, now: Subject) -> Iterator[Document]:
         mine, others = side.recipes.get(step), other.recipes.get(step)
         if other.unknown_below is not None and mine is not None and others is not None and mine.same_as(others):
             continue
-        shown = {"was": None, "now": why} if side is now else {"was": why, "now": None}
-        yield {"area": "unknown", "name": f"{side.model}/{step}", "change": "changed", **shown}
+        shown = (None, why) if side is now else (why, None)
+        yield _changed("unknown", f"{side.model}/{step}", *shown)
 
 
-def _partitions(was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> Iterator[Document]:
-    """Partitions by name, each difference once with the targets that have it."""
-    found: dict[str, Document] = {}
+def _partitions(was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
+    """The differences between partitions of the same name, each once, with the targets that have it."""
+    found: dict[str, tuple[Difference, list[str]]] = {}
     for target in (name for name in was if name in now):
         for entry in _cut(was[target], now[target]):
-            known = found.setdefault(repr(entry), {**entry, "targets": []})
-            known["targets"].append(target)
-    yield from found.values()
+            found.setdefault(repr(entry), (entry, []))[1].append(target)
+    for entry, targets in found.values():
+        yield PartitionDifference(**vars(entry), targets=targets)
 
 
-def _cut(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Document]:
+def _cut(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     short = {
         side: {name: {"kind": part["kind"], "graph": part["graph"]} for name, part in cut.items()}
         for side, cut in (("was", was), ("now", now))
@@ -142,8 +185,11 @@ def _cut(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Document]:
             yield from _fields("partitions", name, part, short["now"][name])
 
 
-def _weights(was: Subject, now: Subject) -> Iterator[Document]:
-    """Weights by name; by slot where neither side knows names. Slots mean the same in the same graphs only."""
+def _weights(was: Subject, now: Subject) -> Iterator[Difference]:
+    """The differences between weights of the same name.
+
+    Weights without a known name are compared by slot, if both sides have the same graphs: only then a slot means the same.
+    """
     same = was.partitions is not None and was.partitions == now.partitions
     names = [was.names, now.names]
     if same:
@@ -164,18 +210,21 @@ def _weights(was: Subject, now: Subject) -> Iterator[Document]:
 
 
 def _is_whole(subject: Subject) -> bool:
-    """Whether every weight that the partitions take is known."""
+    """Whether all weights of the partitions are known."""
     slots = {slot for cut in (subject.partitions or {}).values() for part in cut.values() for slot in part["weights"]}
     return bool(slots) and slots <= subject.weights.keys()
 
 
 def _listless(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A weight with its shape as a list, as JSON has it."""
+    """A weight with its shape as a list, as in JSON."""
     return {**part, "shape": list(part["shape"])}
 
 
-def _engines(was: Subject, now: Subject) -> Iterator[Document]:
-    """Engines by ``partition@target``: other keys, and the parts of their recipes that differ; or other plans."""
+def _engines(was: Subject, now: Subject) -> Iterator[Difference]:
+    """The differences between engines of the same ``partition@target``.
+
+    Their keys are compared, with the different parts of their recipes. If a key is not known, the plans are compared.
+    """
     by_key = was.engines is not None and now.engines is not None
     sides: Sequence[Mapping[str, str] | None] = (was.engines, now.engines) if by_key else (was.plans, now.plans)
     if sides[0] is None or sides[1] is None:
@@ -186,7 +235,8 @@ def _engines(was: Subject, now: Subject) -> Iterator[Document]:
         if after is None or before == after:
             continue
         recipes = [side.recipes.get(f"engine/{name}") for side in (was, now)]
-        parts: list[Document] | None = None
+        parts = None
         if by_key and recipes[0] is not None and recipes[1] is not None:
-            parts = [dict(change.to_json()) for change in changes(recipes[0], recipes[1])]
-        yield _changed("engines", name, before, after, what="key" if by_key else "plan", parts=parts)
+            parts = changes(recipes[0], recipes[1])
+        changed = _changed("engines", name, before, after)
+        yield EngineDifference(**vars(changed), what="key" if by_key else "plan", parts=parts)

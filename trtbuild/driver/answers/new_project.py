@@ -1,9 +1,10 @@
-"""``trtbuild init``: a manifest to begin with, and a small model unless one is named.
+"""``trtbuild init``: write a first manifest, and a small example model unless the user names one.
 
 Rules
-1. Nothing is overwritten: files are created, or not touched; to .gitignore lines are added, and only to one that is there.
-2. What is written builds as it stands when no model is named; with one, what has to be filled in is marked.
-3. Targets are proposed for what is here: the installed toolchain, and the GPU if it builds for it.
+1. No file is overwritten. Only to an existing .gitignore lines are added.
+2. With the example model, the project builds without an edit. With the user's model, marks in the manifest show the
+   lines to edit.
+3. The proposed targets fit the installed toolchain, and this machine's GPU if the toolchain supports it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trtbuild.core.model.spec import ToolchainName
+from trtbuild.driver.answers.documents import InstalledToolchain, NewFile, NewProject
 from trtbuild.driver.project import wiring
 from trtbuild.errors import UsageError
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 
-Document = dict[str, Any]
-
 MANIFEST = "trtbuild.yaml"
 FOLDER = "manifests"
 EXAMPLE = "models/example.py"
 
-#: SM → a name for the target, and what has it (NVIDIA, "CUDA GPU Compute Capability").
+#: SM → a name for the target, and GPUs with this SM (NVIDIA, "CUDA GPU Compute Capability").
 ARCHITECTURES = {
     75: ("turing", "GeForce RTX 20, T4; float16 only: no float32 matrix products"),
     80: ("ampere_a100", "A100, A30"),
@@ -39,19 +38,19 @@ ARCHITECTURES = {
 }
 DEFAULT_SM = 89
 
-#: What a build leaves in the project, as .gitignore says it.
+#: The directories that a build makes in the project, as lines of .gitignore.
 IGNORED = (f"{wiring.STATE}/", "dist/", "cache/")
 
 MODEL = '''\
-"""A model to begin with. `trtbuild build` calls the function that the manifest names, and traces what it returns."""
+"""An example model. `trtbuild build` calls the function that the manifest names, and traces the returned module."""
 
 import torch
 from torch import nn
 
 
 def build(channels: int = 16) -> nn.Module:
-    """`kwargs` of the manifest are the arguments."""
-    torch.manual_seed(0)
+    """Return the module. The arguments are the `kwargs` of the manifest."""
+    torch.manual_seed(0)  # Each build has the same weights.
     return nn.Sequential(
         nn.Conv2d(3, channels, 3, stride=2, padding=1),
         nn.ReLU(),
@@ -76,25 +75,28 @@ class Toolchain:
 
     @property
     def sms(self) -> tuple[int, ...]:
-        """The SMs that it builds for here; the likeliest first is not their order, which ascends."""
+        """The SMs that it can build for on this machine, in ascending order."""
         return table.FLAVOURS[self.name].sms or self.devices
 
     @property
     def proposed(self) -> tuple[int, ...]:
-        """This machine's, or one that many have."""
+        """The SMs of this machine's GPUs that the toolchain supports, or `DEFAULT_SM`."""
         return tuple(sm for sm in dict.fromkeys(self.devices) if sm in self.sms) or (DEFAULT_SM,)
 
 
-def here() -> Toolchain:
-    """What is installed: TensorRT-RTX where nothing, or both, are."""
+def installed_toolchain() -> Toolchain:
+    """The installed toolchain; TensorRT-RTX if none or both are installed."""
     names: tuple[ToolchainName, ...] = ("tensorrt-rtx", "tensorrt")
     found = {name: table.installed_version(name) for name in names}
     name = next((name for name in names if found[name]), names[0])
     return Toolchain(name, found[name], device_sms())
 
 
-def create(project: Path, source: str | None, toolchain: Toolchain) -> Document:
-    """``trtbuild.init/1``. Raises UsageError, with nothing written, where a manifest is there or `source` is none."""
+def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProject:
+    """Write a project's files.
+
+    Raises UsageError, before any file is written, if a manifest exists or `source` is invalid.
+    """
     module, model = _split(source) if source else ("models.example", "example")
     _refuse_existing(project, example=source is None)
     files = []
@@ -105,17 +107,15 @@ def create(project: Path, source: str | None, toolchain: Toolchain) -> Document:
     ignore = _ignore(project)
     if ignore is not None:
         files.append(ignore)
-    return {
-        "schema": "trtbuild.init/1",
-        "ok": True,
-        "files": files,
-        "model": model,
-        "source": source or f"{module}:build",
-        "toolchain": {"name": toolchain.name, "version": toolchain.version},
-        "targets": [ARCHITECTURES[sm][0] if sm in ARCHITECTURES else f"sm{sm}" for sm in toolchain.proposed],
-        "warnings": _warnings(project, source, module, toolchain),
-        "next": _next_steps(source, toolchain),
-    }
+    return NewProject(
+        files=files,
+        model=model,
+        source=source or f"{module}:build",
+        toolchain=InstalledToolchain(name=toolchain.name, version=toolchain.version),
+        targets=[ARCHITECTURES[sm][0] if sm in ARCHITECTURES else f"sm{sm}" for sm in toolchain.proposed],
+        warnings=_warnings(project, source, module, toolchain),
+        next=_next_steps(source, toolchain),
+    )
 
 
 def manifest(source: str, model: str, toolchain: Toolchain, *, example: bool) -> str:
@@ -190,7 +190,8 @@ def _split(source: str) -> tuple[str, str]:
     match = _SOURCE.fullmatch(source)
     if match is None:
         raise UsageError(
-            f"{source!r} is no source: it is module.path:callable", hint="for example: trtbuild init models.vit:build"
+            f"{source!r} is not a source: the form is module.path:callable",
+            hint="for example: trtbuild init models.vit:build",
         )
     name = match[1].rpartition(".")[2]
     return match[1], name
@@ -198,60 +199,61 @@ def _split(source: str) -> tuple[str, str]:
 
 def _refuse_existing(project: Path, *, example: bool) -> None:
     if not project.is_dir():
-        raise UsageError(f"{project} is no directory", hint="-C names the project's directory")
-    there = [MANIFEST] if (project / MANIFEST).exists() or (project / MANIFEST).is_symlink() else []
-    there += sorted(str(path.relative_to(project)) for path in (project / FOLDER).glob("*.yaml"))
-    if there:
+        raise UsageError(f"{project} is not a directory", hint="-C names the project's directory")
+    existing = [MANIFEST] if (project / MANIFEST).exists() or (project / MANIFEST).is_symlink() else []
+    existing += sorted(str(path.relative_to(project)) for path in (project / FOLDER).glob("*.yaml"))
+    if existing:
         raise UsageError(
-            f"there is a manifest already: {', '.join(there[:5])}{', …' if len(there) > 5 else ''}; nothing was written",
-            hint="`trtbuild plan` says what it builds",
+            f"there is already a manifest: {', '.join(existing[:5])}{', …' if len(existing) > 5 else ''}; "
+            "nothing was written",
+            hint="`trtbuild plan` shows what it builds",
         )
     if example and ((project / EXAMPLE).exists() or (project / EXAMPLE).is_symlink()):
         raise UsageError(
-            f"{EXAMPLE} is there already; nothing was written",
+            f"{EXAMPLE} already exists; nothing was written",
             hint="name the model: trtbuild init models.example:build",
         )
 
 
-def _write(project: Path, name: str, text: str, what: str) -> Document:
+def _write(project: Path, name: str, text: str, what: str) -> NewFile:
     path = project / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(f"{name} cannot be written: {error.strerror}", hint="nothing was overwritten") from None
-    return {"path": name, "action": "written", "text": what}
+        raise UsageError(f"{name} cannot be written: {error.strerror}", hint="no file was overwritten") from None
+    return NewFile(path=name, action="written", text=what)
 
 
-def _ignore(project: Path) -> Document | None:
-    """Add to .gitignore what it does not have yet."""
+def _ignore(project: Path) -> NewFile | None:
+    """Add the missing lines to .gitignore. None if the file does not exist."""
     path = project / ".gitignore"
     try:
         old = path.read_text("utf-8")
         has = {line.strip().strip("/") for line in old.splitlines()}
         missing = [name for name in IGNORED if name.strip("/") not in has]
         if not missing:
-            return {"path": ".gitignore", "action": "unchanged", "text": f"it has {', '.join(IGNORED)}"}
+            return NewFile(path=".gitignore", action="unchanged", text=f"it already contains {', '.join(IGNORED)}")
         with open(path, "a", encoding="utf-8") as file:
             file.write(("" if not old or old.endswith("\n") else "\n") + "".join(f"/{name}\n" for name in missing))
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        return {"path": ".gitignore", "action": "unchanged", "text": f"it cannot be changed: {error}"}
-    return {"path": ".gitignore", "action": "extended", "text": f"added {', '.join(missing)}"}
+        return NewFile(path=".gitignore", action="unchanged", text=f"it cannot be changed: {error}")
+    return NewFile(path=".gitignore", action="extended", text=f"added {', '.join(missing)}")
 
 
 def _warnings(project: Path, source: str | None, module: str, toolchain: Toolchain) -> list[str]:
     found = []
     file = Path(*module.split("."))
     if source is not None and not any((project / path).exists() for path in (file.with_suffix(".py"), file)):
-        found.append(f"{file.with_suffix('.py')} is not there yet, and no installed module was looked for")
+        found.append(f"{file.with_suffix('.py')} does not exist yet; installed modules were not checked")
     missed = [sm for sm in dict.fromkeys(toolchain.devices) if sm not in toolchain.sms]
     if missed:
-        found.append(f"this machine's GPU is SM {_listed(missed)}, which {toolchain.name} does not build for")
+        found.append(f"this machine's GPU has SM {_listed(missed)}, which {toolchain.name} does not support")
     if table.FLAVOURS[toolchain.name].needs_gpu and not toolchain.devices:
-        found.append(f"{toolchain.name} builds on a GPU of the target's SM, and there is none here")
+        found.append(f"{toolchain.name} builds on a GPU with the target's SM, and this machine has no GPU")
     return found
 
 

@@ -1,12 +1,12 @@
-"""The two sides of ``trtbuild diff``: packages as they lie there, and models as they would be built now.
+"""The two sides of ``trtbuild diff``: existing packages, and models as they would be built now.
 
 Rules
-1. A package is known by its index. Where the record of the package step that made it is in the cache, so are the keys
-   of its engines, and their recipes as far as their records are there too.
-2. A model is planned; nothing is run. Where a step has to run first, only what stands in the manifest is known of it, and
-   the recipes of the steps before.
-3. Names of weights stand in the trace that a package came from: the project's last one, if the project's last package is
-   this one. Else the other side's names are used, where the graphs are the same (`driver.answers.differences`).
+1. The index of a package is always known. If the record of its package step is in the cache, the keys of its engines are
+   known, too. If the records of the engines are there, their recipes are also known.
+2. A model is planned, but no step is run. If a step has to run first, only the manifest and the recipes of the steps before
+   are known.
+3. The names of weights are in the trace of a package. It is known if this package is the last one of the project.
+   Otherwise the names of the other side are used, if the graphs are equal (`driver.answers.differences`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.core.engines.binding import Interface
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model
 from trtbuild.core.planning.graph import ModelPlan
-from trtbuild.core.recipes.keys import fields_of
+from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.nearest import suggestion
@@ -39,53 +39,56 @@ Part = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """One side. What is not known of it is None."""
+    """One side of a comparison. A field that is not known is None."""
 
-    said: str
+    #: The package's directory or the model's name, as the user wrote it.
+    title: str
     kind: Literal["package", "model"]
     model: str
-    #: What its description rests on: ``recipes`` (of its engines), ``index`` alone, or the ``manifest``.
+    #: The source of the other fields: ``recipes`` (of the engines), only the ``index``, or the ``manifest``.
     known_from: Literal["recipes", "index", "manifest"]
     inputs: Mapping[str, Part]
     dims: Mapping[str, Part]
     profiles: Mapping[str, Part]
     targets: Mapping[str, Part]
     precision: str
-    #: Whether its package runs without engines.
+    #: Whether the package can run without engines.
     reference: bool = False
     outputs: Mapping[str, Part] | None = None
     #: Target → partition → kind, graph, weights (slots), inputs.
     partitions: Mapping[str, Mapping[str, Part]] | None = None
-    #: ``partition@target`` → key, and → SHA-256 of the plan.
+    #: ``partition@target`` → key of the engine step.
     engines: Mapping[str, str] | None = None
+    #: ``partition@target`` → SHA-256 of the plan.
     plans: Mapping[str, str] | None = None
-    #: Step without its model (``engine/model@ada``) → recipe.
+    #: Step id without the model (``engine/model@ada``) → recipe.
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    #: Of a model: the first step that has to run before its graph is known, and why.
+    #: For a model: the first step that has to run before its graph is known, and the reason.
     unknown_below: tuple[str, str] | None = None
-    #: Slot → name of the weight, and slot → dtype, shape, SHA-256.
+    #: Slot → name of the weight.
     names: Mapping[int, str] = field(default_factory=dict)
+    #: Slot → dtype, shape and SHA-256 of the weight.
     weights: Mapping[int, Part] = field(default_factory=dict)
-    #: Of a package: the SHA-256 of its index.
+    #: For a package: the SHA-256 of its index.
     index: str | None = None
 
 
-def find(request: Request, said: str) -> Subject:
-    """The side that `said` names: a package's directory, else a model. Raises UsageError."""
-    folder = directory_of(request.project, said)
+def find(request: Request, title: str) -> Subject:
+    """The package in the directory `title`, or the model with this name. Raises UsageError."""
+    folder = directory_of(request.project, title)
     if folder is not None:
         try:
             package = open_package(folder)
-        except PackageError as error:  # its exit status would say that something differs
+        except PackageError as error:  # its exit status is that of `diff` for different sides
             raise UsageError(error.text, hint=error.hint) from error
-        return of_package(request.project.absolute(), package, said)
+        return of_package(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
-    if said not in models:
+    if title not in models:
         raise UsageError(
-            f"{said!r} is neither a package directory nor a model", hint=suggestion(said, models, "models")
+            f"{title!r} is neither a package directory nor a model", hint=suggestion(title, models, "models")
         )
-    workspace = Workspace(replace(request, models=(said,), force=False))
-    return _model(workspace, workspace.plan(said))
+    workspace = Workspace(replace(request, models=(title,), force=False))
+    return _model(workspace, workspace.plan(title))
 
 
 # -- a model
@@ -96,7 +99,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
     prefix = f"{model.name}/"
     recipes = {step.id.removeprefix(prefix): step.recipe for step in plan.steps.values() if step.recipe is not None}
     declared = Subject(
-        said=model.name,
+        title=model.name,
         kind="model",
         model=model.name,
         known_from="manifest",
@@ -133,8 +136,8 @@ def _shallow(subject: Subject) -> dict[str, Any]:
 
 
 def _input(entry: Input) -> dict[str, Any]:
-    said = {} if entry.range is None else {"range": list(entry.range)}
-    return {"dtype": entry.dtype, "keyword": entry.keyword, **said}
+    values = {} if entry.range is None else {"range": list(entry.range)}
+    return {"dtype": entry.dtype, "keyword": entry.keyword, **values}
 
 
 def _dims(shapes: ShapePlan) -> dict[str, Part]:
@@ -165,7 +168,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _described(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a subject by the parts of its package's recipe."""
+    """The fields of a subject that come from the parts of a package's recipe."""
     return {
         "known_from": "recipes",
         "inputs": {entry["name"]: _without(entry, "name") for entry in parts["inputs"]},
@@ -194,8 +197,8 @@ def _without(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 # -- a package
 
 
-def of_package(project: Path, package: Package, said: str, *, offline: bool = False) -> Subject:
-    """A package, which is called `said`; `offline` asks no remote."""
+def of_package(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
+    """The subject of a package. With `offline` no remote is used."""
     index, sha256 = json.loads(package.raw), package.digest
     targets = {name: _without(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     cuts = {name: entry["partitions"] for name, entry in index["targets"].items()}
@@ -205,7 +208,7 @@ def of_package(project: Path, package: Package, said: str, *, offline: bool = Fa
         for partition, path in entry["engines"].items()
     }
     subject = Subject(
-        said=said,
+        title=title,
         kind="package",
         model=index["model"],
         index=sha256,
@@ -228,7 +231,7 @@ def of_package(project: Path, package: Package, said: str, *, offline: bool = Fa
 
 
 def _record(store: LayeredStore, history: History, model: str, index: str) -> Record | None:
-    """The record of the package step that left this index: the project's last one, else any in the cache."""
+    """The record of the package step with this index: the project's last one, or another one in the cache, or None."""
     last = history.recipe(f"{model}/package")
     record = store.get_record(last.key) if last is not None else None
     if record is not None and record.outputs["index"].sha256 == index:
@@ -248,8 +251,8 @@ def _with_records(subject: Subject, package: Record, store: LayeredStore, histor
         recipe = recipes.get(f"engine/{name}")
         slots = (subject.partitions or {})[target][partition]["weights"]
         if recipe is not None:
-            given = _plain(recipe)["weights"]
-            weights.update({slot: given[f"w{number}"] for number, slot in enumerate(slots)})
+            engine_weights = _plain(recipe)["weights"]
+            weights.update({slot: engine_weights[f"w{number}"] for number, slot in enumerate(slots)})
     last = history.recipe(f"{subject.model}/package")
     if last is not None and last.key == package.recipe.key:
         for stage in ("trace", "lower", "partition"):

@@ -1,5 +1,5 @@
-"""Running what plans say has to run: scheduling, steps, progress events, the timeline.
+"""Running the steps of plans: scheduling, progress events, the timeline.
 
-In: a `Request`. Out: a `BuildResult`. The walk: `build` → `executor` → `steps` → `workers.pool`.
+In: a `Request`. Out: a `BuildResult`. Read in this order: `build` → `executor` → `steps` → `workers.pool`.
 Uses `answers`, `workers`, `packages`, `project`, `configuration` and `outputs`.
 """

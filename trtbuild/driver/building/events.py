@@ -1,10 +1,10 @@
-"""Who is told what happens while a build runs: progress for people, a timeline for `--trace`. The build works the same
-with nobody watching.
+"""The events of a build, and the watchers that receive them: a progress display, and the timeline of `--trace`.
 
 Rules
-1. Calls come from several threads: a watcher that keeps state has a lock.
-2. A watcher never raises for what it shows: a terminal that is gone is no reason to fail a build.
-3. It is told what the build knows anyway. Nothing is computed for it, and each call costs at most the size of one model.
+1. Several threads call a watcher, so a watcher with state needs a lock.
+2. A watcher never raises an error about its display: a closed terminal must not fail a build.
+3. Events contain only what the build has already computed. The cost of one call is at most linear in the size of a model.
+4. A build without watchers gives the same results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.errors import TrtbuildError
 
-if TYPE_CHECKING:  # `Ran` is at home beside the worker calls, which a watcher does not need
+if TYPE_CHECKING:  # a watcher does not need the worker code that this module imports
     from trtbuild.driver.project.outcome import Ran
 
 LastDuration = Callable[[str], float | None]
@@ -25,49 +25,52 @@ LastDuration = Callable[[str], float | None]
 
 @dataclass
 class Work:
-    """A piece of work: whether it has failed."""
+    """The state of a piece of work: whether it has failed."""
 
     failed: bool = False
 
 
 class Watcher:
-    """Is told what happens; the base does nothing. Used as a context manager: whatever happens, `close` is called."""
+    """Receives the events of a build. The base class ignores them. As a context manager it calls `close` at the end."""
 
     def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
-        """A build is about to run steps, at most `jobs` at once. `last_duration_s` is by step id."""
+        """A build begins to run steps, at most `jobs` at once.
+
+        `last_duration_s` returns the seconds that a step took last time, by step id.
+        """
 
     def planned(self, plan: ModelPlan) -> None:
-        """The plan of one model is this now; the first one, or one that takes the place of an earlier one."""
+        """A model was planned, for the first time or again."""
 
     def started(self, step: Step) -> None:
-        """A step is running now."""
+        """A step has started."""
 
     def finished(self, step: Step, ran: Ran) -> None:
-        """A step has run, or was found to have been run by another build meanwhile."""
+        """A step has run, or another build has run it meanwhile."""
 
     def failed(self, step: Step, error: TrtbuildError) -> None:
         """A step has failed."""
 
     def phase_started(self, name: str) -> None:
-        """Work that is no step begins: planning, writing a model's outputs."""
+        """Work that is not a step begins: planning, or writing a model's outputs."""
 
     def phase_finished(self, name: str) -> None:
-        """It has ended, well or not."""
+        """A phase has ended, with or without an error."""
 
     def work_started(self, name: str) -> None:
-        """A piece of a command that has no steps begins: a model that is verified, shapes that are timed."""
+        """A piece of work begins in a command without steps: a model is verified, or its shapes are timed."""
         self.phase_started(name)
 
     def work_finished(self, name: str, *, well: bool) -> None:
-        """It has ended."""
+        """A piece of work has ended; `well` is whether it succeeded."""
         self.phase_finished(name)
 
     def close(self) -> None:
-        """The build has ended, well or not. Nothing is told after this."""
+        """The build has ended, with or without an error. No event follows."""
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """`phase_started` and `phase_finished` around a block."""
+        """Call `phase_started` before a block and `phase_finished` after it."""
         self.phase_started(name)
         try:
             yield
@@ -76,7 +79,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def work(self, name: str) -> Iterator[Work]:
-        """`work_started` and `work_finished` around a block, which may say that the work has failed."""
+        """Call `work_started` before a block and `work_finished` after it. The block may set `Work.failed`."""
         self.work_started(name)
         work = Work()
         try:
@@ -95,7 +98,7 @@ class Watcher:
 
 
 class Watchers(Watcher):
-    """Tells several watchers, in order."""
+    """Passes each event to several watchers, in order."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self._watchers = tuple(watchers)

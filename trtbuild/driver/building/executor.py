@@ -1,19 +1,20 @@
-"""Doing what plans say: every step as early as its inputs are there, several at once, each key once.
+"""The executor: it runs the steps of plans in parallel, each as soon as its inputs exist, and each key once.
 
 Rules
-1. Nothing is decided here. When steps have finished their model is planned again, before anything that consumes them
-   starts; what the plan then calls ``run`` and whose inputs are there may start, most urgent first
-   (core/planning/priorities.py).
-2. Of steps with one key, one runs; the others wait for it and become hits. Across processes `Store.building` does the
-   same: who gets the lock second looks again before working.
-3. A step that finds a blob gone or damaged has not failed: the store has put that blob aside, so the next plan runs
-   the step that left it. Only if that comes about again and again (`MENDS`) it is an error.
-4. A failed step skips what is below it. Without ``keep_going`` no step is started after a failure, and what runs is
-   finished.
-5. A model's outputs are written as soon as all of its steps are hits, beside the steps that run, and after a failure
-   elsewhere too. What cannot be read then is rule 3's.
-6. A step starts beside others only if its memory is there (driver/building/memory.py). Smaller ones may go ahead of it.
-7. Plans are made and counted in the caller's thread alone; only `run` and `write` are called in others.
+1. The plan decides which steps run, not the executor. When steps have finished, their model is planned again before any
+   step that consumes them starts. Then the steps with the verdict ``run`` whose inputs exist may start, the most urgent
+   first (core/planning/priorities.py).
+2. If several steps have the same key, one runs. The others wait for it and become hits. `Store.building` does the same
+   across processes: the process that gets the lock second looks in the store again before it runs the step.
+3. A step that finds a missing or damaged blob has not failed. The store has moved that blob to the quarantine, so the next
+   plan runs the step that makes it. It is an error only after `MAX_RETRIES` such retries.
+4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure;
+   the steps that already run are finished.
+5. A model's outputs are written as soon as all of its steps are hits, in parallel to other steps. A failure of another
+   model does not prevent that. If a blob cannot be read, rule 3 applies.
+6. A step starts beside others only if enough memory is free (driver/building/memory.py). Smaller steps may start before
+   it.
+7. Only the caller's thread makes plans and changes the state. Other threads only call `run` and `write`.
 """
 
 from __future__ import annotations
@@ -30,49 +31,52 @@ from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import ranks
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.schedule import Schedule
-from trtbuild.driver.building.thread_pool import Crew, Done
+from trtbuild.driver.building.thread_pool import Done, ThreadPool
 from trtbuild.driver.project.outcome import Outcome, Ran, Written, is_done
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
 
-__all__ = ["MENDS", "Doing", "Outcome", "Room", "execute"]
+__all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "ResourceLimit", "execute"]
 
-#: How often one step, or one model's outputs, are tried again because a blob that they read cannot be read.
-MENDS = 8
+#: How often a step, or the writing of a model's outputs, is tried again when it cannot read a blob.
+MAX_RETRIES = 8
 
-#: Seconds after which memory is looked at again while a step waits for it.
-LOOK_AGAIN_S = 1.0
+#: Seconds between two looks at the free memory, while a step waits for memory.
+MEMORY_POLL_S = 1.0
 
-#: Seconds that an interrupted build waits for its threads. What still runs then ends with the process.
-PATIENCE_S = 5.0
-
-
-class Room(Protocol):
-    """Says whether a step may start beside those that run (rule 6)."""
-
-    def has(self, step: Step) -> bool: ...
-
-    def enter(self, step: Step) -> None: ...
-
-    def leave(self, step: Step) -> None: ...
+#: Seconds that an interrupted build waits for its threads. The process's end ends the remaining ones.
+SHUTDOWN_TIMEOUT_S = 5.0
 
 
-class Unlimited:
-    """As much room as is asked for."""
+class ResourceLimit(Protocol):
+    """Decides whether a step may start beside the running steps (rule 6)."""
 
-    def has(self, step: Step) -> bool:
+    def allows(self, step: Step) -> bool: ...
+
+    def acquire(self, step: Step) -> None: ...
+
+    def release(self, step: Step) -> None: ...
+
+
+class NoLimit:
+    """A limit that allows every step."""
+
+    def allows(self, step: Step) -> bool:
         return True
 
-    def enter(self, step: Step) -> None:
+    def acquire(self, step: Step) -> None:
         return
 
-    def leave(self, step: Step) -> None:
+    def release(self, step: Step) -> None:
         return
 
 
 @dataclass(frozen=True)
-class Doing:
-    """What a build is made of: `replan` plans a model anew, `run` does one step, `write` writes a finished model's
-    outputs. When a build is interrupted, `abort` has to end what runs."""
+class Callbacks:
+    """The functions that an executor calls.
+
+    `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
+    running steps when the build is interrupted. `last_duration_s` returns the seconds that a step took last time, by id.
+    """
 
     replan: Callable[[str], ModelPlan]
     run: Callable[[Step, ModelPlan], Ran]
@@ -88,52 +92,55 @@ _Result = Ran | list[Written]
 
 def execute(
     outcome: Outcome,
-    doing: Doing,
+    callbacks: Callbacks,
     *,
     jobs: int,
     watcher: Watcher,
     keep_going: bool = False,
-    room: Room | None = None,
-    mend: bool = True,
+    limit: ResourceLimit | None = None,
+    rebuild_lost: bool = True,
 ) -> None:
-    """Run until every step is a hit, or failed or below a failed one, and the outputs of all models that are done are
-    written. `outcome` has the first plans and the stages that are asked for, and is kept up to date. Without `mend`
-    nothing is run for outputs whose blobs cannot be read."""
-    execution = _Execution(outcome, doing, watcher, room or Unlimited(), jobs, keep_going, mend)
+    """Run the steps of all plans, and write the outputs of each finished model.
+
+    At the end every step is a hit, has failed, or depends on a failed step. `outcome` contains the first plans and the
+    requested stages, and is kept up to date. Without `rebuild_lost` no step is run again because a blob that an output
+    needs cannot be read.
+    """
+    execution = _Execution(outcome, callbacks, watcher, limit or NoLimit(), jobs, keep_going, rebuild_lost)
     try:
         execution.go()
     except BaseException:
-        doing.abort()
-        execution.dismiss(PATIENCE_S)
+        callbacks.abort()
+        execution.shut_down(SHUTDOWN_TIMEOUT_S)
         raise
-    execution.dismiss(PATIENCE_S)
+    execution.shut_down(SHUTDOWN_TIMEOUT_S)
 
 
 class _Execution:
     def __init__(
         self,
         outcome: Outcome,
-        doing: Doing,
+        callbacks: Callbacks,
         watcher: Watcher,
-        room: Room,
+        limit: ResourceLimit,
         jobs: int,
         keep_going: bool,
-        mend: bool,
+        rebuild_lost: bool,
     ) -> None:
         self.outcome = outcome
-        self._doing = doing
+        self._callbacks = callbacks
         self._watcher = watcher
-        self._room = room
+        self._limit = limit
         self._jobs = jobs
         self._keep_going = keep_going
-        self._mend = mend
+        self._rebuild_lost = rebuild_lost
         self._schedule = Schedule(outcome.stages)
         self._done: SimpleQueue[Done[_Task, _Result]] = SimpleQueue()
-        self._steps: Crew[_Task, _Result] = Crew(jobs, self._done)
-        self._writer: Crew[_Task, _Result] = Crew(1, self._done)
-        #: Model → conversions that its partition step made, until the next plan knows their records.
+        self._steps: ThreadPool[_Task, _Result] = ThreadPool(jobs, self._done)
+        self._writer: ThreadPool[_Task, _Result] = ThreadPool(1, self._done)
+        #: Model → the plan and the result of a partition step that made conversions, until the model is planned again.
         self._conversions: dict[str, tuple[ModelPlan, Ran]] = {}
-        #: Models whose outputs are to be written once what could not be read is made again, and what that was.
+        #: Model → the error of a blob that its outputs need, until that blob is made again.
         self._lost: dict[str, TrtbuildError] = {}
         self._times: Counter[str] = Counter()
         self._refused = False
@@ -153,9 +160,9 @@ class _Execution:
             self._wait()
         self.outcome.unwritten.update(self._lost)
 
-    def dismiss(self, timeout_s: float) -> None:
-        self._steps.dismiss(timeout_s)
-        self._writer.dismiss(timeout_s)
+    def shut_down(self, timeout_s: float) -> None:
+        self._steps.shut_down(timeout_s)
+        self._writer.shut_down(timeout_s)
 
     # -- starting
 
@@ -165,30 +172,30 @@ class _Execution:
             step = self._schedule.take(self._fits)
             if step is None:
                 return
-            self._room.enter(step)
+            self._limit.acquire(step)
             self._watcher.started(step)
-            self._steps.give(step, self._work(step, self.outcome.plans[step.model]))
+            self._steps.submit(step, self._work(step, self.outcome.plans[step.model]))
 
     def _work(self, step: Step, plan: ModelPlan) -> Callable[[], _Result]:
-        return lambda: self._doing.run(step, plan)
+        return lambda: self._callbacks.run(step, plan)
 
     def _fits(self, step: Step) -> bool:
-        fits = self._room.has(step)
+        fits = self._limit.allows(step)
         self._refused = self._refused or not fits
         return fits
 
     # -- finishing
 
     def _wait(self) -> None:
-        """Take in all that is done; wait for the first of it."""
+        """Wait for a finished task, and process all finished tasks."""
         try:
-            task, found = self._done.get(timeout=LOOK_AGAIN_S if self._refused else None)
+            task, found = self._done.get(timeout=MEMORY_POLL_S if self._refused else None)
         except queue.Empty:
             return
         while True:
             if isinstance(task, Step):
                 self._steps.busy -= 1
-                self._room.leave(task)
+                self._limit.release(task)
                 self._step_done(task, found)
             else:
                 self._writer.busy -= 1
@@ -205,10 +212,10 @@ class _Execution:
             if found.source == "built":
                 self.outcome.ran[step.id] = (step.reason, found)
                 self._times[step.id] += 1
-            if self._times[step.id] > MENDS + 1:
+            if self._times[step.id] > MAX_RETRIES + 1:
                 error: TrtbuildError = StoreError(
-                    f"{step.id} was run {self._times[step.id]} times, and what it left is gone each time",
-                    hint="look for what removes or damages files of the cache, and build again",
+                    f"{step.id} was run {self._times[step.id]} times, and its results were missing or damaged each time",
+                    hint="find out which program removes or damages files of the cache, and build again",
                 )
                 self._schedule.failed(step)
                 self._fail(step, error)
@@ -221,7 +228,7 @@ class _Execution:
                 self._schedule.invalidate(step.model)
             return
         error = _typed(found)
-        if isinstance(error, BlobMissing | EntryCorrupt) and self._may_mend(step.id):
+        if isinstance(error, BlobMissing | EntryCorrupt) and self._may_retry(step.id):
             self._schedule.again(step)
             return
         self._schedule.failed(step)
@@ -233,15 +240,15 @@ class _Execution:
             self._lost.pop(model, None)
             return
         error = _typed(found)
-        if isinstance(error, BlobMissing | EntryCorrupt) and self._mend and self._may_mend(model):
+        if isinstance(error, BlobMissing | EntryCorrupt) and self._rebuild_lost and self._may_retry(model):
             self._lost[model] = error
-            self._schedule.invalidate(model)  # what could not be read is in quarantine now: who left it runs again
+            self._schedule.invalidate(model)  # the blob is in quarantine now, so the step that makes it runs again
             return
         self.outcome.unwritten[model] = error
 
-    def _may_mend(self, what: str) -> bool:
-        self.outcome.mended[what] = self.outcome.mended.get(what, 0) + 1
-        return self.outcome.mended[what] <= MENDS
+    def _may_retry(self, what: str) -> bool:
+        self.outcome.retries[what] = self.outcome.retries.get(what, 0) + 1
+        return self.outcome.retries[what] <= MAX_RETRIES
 
     def _fail(self, step: Step, error: TrtbuildError) -> None:
         self.outcome.failed[step.id] = (step.reason, error)
@@ -251,10 +258,10 @@ class _Execution:
 
     def _plan(self, name: str) -> None:
         try:
-            plan = self._doing.replan(name)
+            plan = self._callbacks.replan(name)
         except TrtbuildError as error:
             step = self._schedule.give_up(name)
-            if step is None:  # nothing was open: what cannot be brought up to date are the outputs
+            if step is None:  # no step was open, so only the outputs are not up to date
                 self.outcome.unwritten[name] = error
             else:
                 self._fail(step, error)
@@ -268,22 +275,22 @@ class _Execution:
     def _planned(self, plan: ModelPlan) -> None:
         name = plan.model.name
         self._watcher.planned(plan)
-        self._schedule.put(plan, ranks(plan, self._doing.last_duration_s))
+        self._schedule.put(plan, ranks(plan, self._callbacks.last_duration_s))
         if plan.steps and is_done(plan) and name not in self.outcome.written and name not in self.outcome.unwritten:
-            self._writer.give(name, lambda: self._doing.write(plan))
+            self._writer.submit(name, lambda: self._callbacks.write(plan))
 
 
 def _typed(found: object) -> TrtbuildError:
-    """The error that a step or a writer met. What is no error of ours goes on to the caller: nobody expected it."""
+    """The error that a step or a writer raised. Exceptions of other types are raised again: they are bugs."""
     if isinstance(found, TrtbuildError):
         return found
     if isinstance(found, BaseException):
         raise found
-    raise StoreError(f"a step left {type(found).__name__}")
+    raise StoreError(f"a step returned {type(found).__name__}")
 
 
 def _note_conversions(outcome: Outcome, before: ModelPlan, after: ModelPlan, ran: Ran) -> None:
-    """Conversions that the partition step made on its way are convert steps that ran."""
+    """Note as run the convert steps whose conversions the partition step made."""
     made = dict(ran.conversions)
     for step in after.steps.values():
         if step.stage == "convert" and step.key in made and step.record is not None:

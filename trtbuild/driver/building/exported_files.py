@@ -1,4 +1,4 @@
-"""Having a package's ``.pt2`` files made, once: by a torch worker, kept in the store under a recipe of their own."""
+"""Make a package's ``.pt2`` files in a torch worker, and keep them in the store under their own recipe."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from trtbuild.driver.workers.tasks import call
 
 
 def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
-    """Make the ``.pt2`` files of a finished model, where its outputs have them and the store has not. Raises
-    ToolchainMissing (no torch here), ConversionRefused, BlobMissing."""
+    """Make the ``.pt2`` files of a finished model if its outputs include them and the store lacks them.
+
+    Raises ToolchainMissing (torch is not installed), ConversionRefused or BlobMissing.
+    """
     package = plan.package
     if package is None or package.record is None:
-        raise AssertionError("outputs are written when the package is there")
+        raise AssertionError("outputs are written after the package is built")
     if "pt2" not in dict(plan.model.outputs) or workspace.request.frozen:
         return
     if workspace.exported_record(plan.model, package.record) is not None:
@@ -31,18 +33,18 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
     check_torch_side(plan.model.name, facts)
     wanted = pt2.recipe(package.record, facts.versions)
     with workspace.store.building(wanted.key):
-        workspace.look.forget(wanted.key)
+        workspace.lookups.forget(wanted.key)
         if workspace.exported_record(plan.model, package.record) is not None:
             return  # another build was faster
         index = package.record.outputs["index"].sha256
-        needed = [entry["sha256"] for entry in json.loads(workspace.look.blob(index))["files"].values()]
-        workspace.look.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
+        needed = [entry["sha256"] for entry in json.loads(workspace.lookups.blob(index))["files"].values()]
+        workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
         workspace.store.bring([index, *needed])
         reply = call(pool, "pt2", PT2Job(index))
         outputs = reply.outputs
         made = {"duration_s": round(reply.duration_s, 3), "finished": _now(), "builder": builder()}
         record = Record(wanted, outputs, made)
-        workspace.look.ran(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
+        workspace.lookups.note_run(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
         workspace.store.put_record(Record(keys.any_exported_file(wanted), outputs, made), replace=True)
 
 

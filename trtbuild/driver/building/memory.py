@@ -1,14 +1,15 @@
-"""How much memory there is, what a step will take of it, and whether it may start beside the others.
+"""The memory limit: free memory, the estimate for a step, and whether it may start beside the running steps.
 
 Rules
-1. One step always runs, whatever it takes: a build on a small machine is slow, not stuck.
-2. Another one starts only if its estimate is free now, and if the estimates of all that run fit into what was free when
-   nothing ran. The first looks at what the machine does besides; the second counts what steps have not taken yet.
-3. An estimate is the peak that the step had last time, plus a tenth. Else it is made from bytes that are known: of an
-   engine's weights, or of a model's weights file, times `PER_BYTE`, on top of `BASE`. Both are larger than what was
-   measured, for a build that waits costs less than one that is ended by the kernel.
-4. Free is what Linux calls available, or what the control groups of this process have left, if that is less. Page cache
-   counts as free in both. Where nothing of that can be read, there is no limit.
+1. One step can always run, even if its estimate is too large. So a build on a small machine is slow, but it makes progress.
+2. Another step starts only if its estimate is at most the memory that is free now. In addition, all estimates together
+   must be at most the memory that was free when no step ran. The first condition respects other programs. The second
+   respects memory that running steps have not allocated yet.
+3. An estimate is the peak of the step's last run, plus a tenth. Without a last run, it is `BASE` plus `PER_BYTE` times the
+   size of the weights: the engine's weights, or the model's weights file. Both constants are larger than the measured
+   values, because a build that waits costs less than one that the kernel ends.
+4. Free memory is Linux's MemAvailable, or what the control groups of this process have left, if that is less. Page cache
+   counts as free in both. If none of these can be read, there is no limit.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from trtbuild.core.planning.graph import Stage, Step
 
 MIB = 1 << 20
 
-#: Bytes that a worker takes with no weights at all: the interpreter and its libraries. By stage. Measured with torch 2.13
-#: and TensorRT-RTX 1.7.1 on a model of two layers: 345, 380, 495, 495 and 216 MiB.
+#: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured with torch 2.13 and
+#: TensorRT-RTX 1.7.1 on a model of two layers: 345, 380, 495, 495 and 216 MiB.
 BASE: dict[Stage, int] = {
     "trace": 450 * MIB,
     "lower": 450 * MIB,
@@ -30,7 +31,7 @@ BASE: dict[Stage, int] = {
     "engine": 300 * MIB,
     "package": 0,
 }
-#: Bytes for each byte of weights. Measured on ViTs of 120 and 343 MB: a trace 1.3, an engine 3.4.
+#: Bytes for each byte of weights, by stage. Measured on ViTs of 120 and 343 MB: a trace 1.3, an engine 3.4.
 PER_BYTE: dict[Stage, float] = {
     "trace": 3.0,
     "lower": 2.0,
@@ -45,7 +46,7 @@ _UNLIMITED = 1 << 60
 
 
 def estimate_bytes(stage: Stage, weights_bytes: int, last_peak_bytes: int | None) -> int:
-    """What a step will take at its peak (rule 3)."""
+    """The expected memory peak of a step in bytes (rule 3)."""
     if last_peak_bytes:
         return last_peak_bytes + last_peak_bytes // 10
     return BASE[stage] + int(PER_BYTE[stage] * weights_bytes)
@@ -54,7 +55,7 @@ def estimate_bytes(stage: Stage, weights_bytes: int, last_peak_bytes: int | None
 def may_start(
     estimate_bytes: int, running: Collection[int], free_at_rest_bytes: int | None, free_now_bytes: int | None
 ) -> bool:
-    """Whether a step may start beside others, whose estimates are `running`. None is no limit."""
+    """Whether a step may start beside others with the estimates `running`. None means that there is no limit."""
     if not running or estimate_bytes == 0:
         return True
     if free_now_bytes is not None and estimate_bytes > free_now_bytes:
@@ -63,7 +64,7 @@ def may_start(
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory that this process and its children can still take (rule 4); None where that cannot be found out."""
+    """Bytes that this process and its children can still allocate (rule 4); None if they cannot be determined."""
     found = [_available(proc / "meminfo"), *_left_in_groups(proc / "self" / "cgroup", groups)]
     return min((size for size in found if size is not None), default=None)
 
@@ -76,11 +77,11 @@ def _available(meminfo: Path) -> int | None:
 
 
 def _left_in_groups(own: Path, groups: Path) -> list[int | None]:
-    """What is left in each memory group that this process is in, and in those above it (cgroups(7))."""
+    """The bytes left in each memory control group of this process and in its parent groups (cgroups(7))."""
     left: list[int | None] = []
     for line in _lines(own):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":  # version 2; where both are in use it is mounted beside the other
+        if controllers == "":  # version 2; if both versions are in use, it is mounted below `unified`
             roots, names = [groups, groups / "unified"], ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             roots = [groups / "memory"]
@@ -89,10 +90,8 @@ def _left_in_groups(own: Path, groups: Path) -> list[int | None]:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for root in roots:
-            for length in range(
-                len(parts) + 1
-            ):  # in a container the path may be the host's: what is not there is no limit
-                left.append(_left(root.joinpath(*parts[:length]), *names))
+            # in a container the path may be the host's; a directory that does not exist sets no limit
+            left += [_left(root.joinpath(*parts[:length]), *names) for length in range(len(parts) + 1)]
     return left
 
 
@@ -120,8 +119,8 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-class MemoryRoom:
-    """Which of the steps fit beside those that run. For one thread. `free` is asked before each start."""
+class MemoryLimit:
+    """Decides which steps fit beside the running ones. Not thread-safe. `free` is called before each start."""
 
     def __init__(self, estimate: Callable[[Step], int], free: Callable[[], int | None] = free_bytes) -> None:
         self._estimate = estimate
@@ -129,18 +128,18 @@ class MemoryRoom:
         self._at_rest: int | None = None
         self._running: dict[str, int] = {}
 
-    def has(self, step: Step) -> bool:
+    def allows(self, step: Step) -> bool:
         """Whether the step may start now."""
         if not self._running:
             return True
         return may_start(self._estimate(step), self._running.values(), self._at_rest, self._free())
 
-    def enter(self, step: Step) -> None:
-        """The step starts."""
+    def acquire(self, step: Step) -> None:
+        """Note that the step starts."""
         if not self._running:
             self._at_rest = self._free()
         self._running[step.id] = self._estimate(step)
 
-    def leave(self, step: Step) -> None:
-        """The step has ended."""
+    def release(self, step: Step) -> None:
+        """Note that the step has ended."""
         del self._running[step.id]

@@ -1,7 +1,7 @@
-"""What a compiler refused, in the user's words: a node of an ONNX model is an operator of one of the model's modules.
+"""Name the PyTorch operator and module of each ONNX node that a compiler refused.
 
-A compiler knows the names of ONNX nodes, which are canonical. Which operator of which module a node comes from is known to
-the records of the steps before: the partition's document, the conversion's origins and the program's module paths.
+A compiler reports the canonical names of ONNX nodes. The records of earlier steps relate a node to its operator and
+module: the partitions document, the conversion's origins and the program's module paths.
 """
 
 from __future__ import annotations
@@ -14,33 +14,37 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.errors import BlobMissing, EntryCorrupt, ToolchainError
 
-#: How many nodes a message says more about.
-_MOST = 5
+#: The most nodes that a message explains.
+_MAX_NODES = 5
 
 
-def say_where(error: ToolchainError, plan: ModelPlan, step: Step, look: StoreLookups) -> None:
-    """Add to `error`, which the engine `step` met, the module and operator of each node that it is about, and what keeps
-    these operators in PyTorch. What is not known is left out."""
+def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: StoreLookups) -> None:
+    """Add the module and operator of each refused node to `error`, and a hint that keeps these operators in PyTorch.
+
+    `error` was raised by the engine step `step`. Nodes without a known operator are left out.
+    """
     try:
-        names = _names(plan, step, look)
+        names = _names(plan, step, lookups)
     except (BlobMissing, EntryCorrupt, LookupError, TypeError, ValueError):
         return
     found = [(node, *names[node][:2]) for node in error.nodes if node in names]
     if not found:
         return
-    lines = [f"{node} is {operator} in {path or 'the root module'}" for node, path, operator in found[:_MOST]]
-    more = [f"and {len(found) - _MOST} more"] if len(found) > _MOST else []
+    lines = [f"{node} is {operator} in {path or 'the root module'}" for node, path, operator in found[:_MAX_NODES]]
+    more = [f"and {len(found) - _MAX_NODES} more"] if len(found) > _MAX_NODES else []
     error.text += "".join(f"\n    {line}" for line in lines + more)
     operators = ", ".join(dict.fromkeys(operator for _, _, operator in found))
-    error.hint = error.hint or f"keep what it refuses in PyTorch: partition: {{torch_executed_ops: [{operators}]}}"
+    error.hint = (
+        error.hint or f"keep the refused operators in PyTorch: partition: {{torch_executed_ops: [{operators}]}}"
+    )
 
 
-def _names(plan: ModelPlan, step: Step, look: StoreLookups) -> Mapping[str, list[str]]:
-    """Node → module path and operator, for the partition of an engine step. Raises LookupError where nothing is known."""
+def _names(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, list[str]]:
+    """Node → [module path, operator, …], for the partition of an engine step. Raises LookupError if it is unknown."""
     contents = plan.contents
     if contents is None or step.target is None:
         raise LookupError(step.id)
-    modules = json.loads(look.blob(contents.modules.sha256))
-    origins = {graph: json.loads(look.blob(sha256)) for graph, sha256 in contents.origins.items()}
+    modules = json.loads(lookups.blob(contents.modules.sha256))
+    origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
     part = step.id.partition("/engine/")[2].rpartition("@")[0]
     return name_table(contents.cuts[step.target], modules, origins)[part]

@@ -1,13 +1,15 @@
-"""What may start: kept up to date step by step, so that a build of thousands of steps costs no more for each of them.
+"""The schedule: which steps may start next.
+
+It is updated step by step, so the cost for one step does not grow with the number of steps.
 
 Rules
-1. A step may start when its plan says ``run`` and all that it consumes are hits; of steps with one key, one at a time.
-2. When a step has finished, every model that has a step with that key is affected. Such a model has to be planned again
-   (`due`) as soon as something that consumes finished steps waits for nothing else, or nothing of it is open any more.
-   Until then its other steps go on: an engine that is done makes no other one possible, and planning a model after each
-   of its hundred engines is work for nothing.
-3. Nothing that has failed is started again, under whatever model.
-4. Plans and marks change here and nowhere else; no thread, no clock and no file is involved.
+1. A step may start if its verdict is ``run`` and all steps that it consumes are hits. If several steps have the same key,
+   one of them runs at a time.
+2. A finished step affects every model that has a step with its key. Such a model has to be planned again (`due`) when all
+   inputs of another of its steps are finished, or when none of its steps is open. Until then its other steps continue.
+   So a model with a hundred engines is not planned again after each engine: no other engine waits for it.
+3. A failed key is not started again, for any model.
+4. This module alone changes plans and marks. It uses no thread, no clock and no file.
 """
 
 from __future__ import annotations
@@ -19,32 +21,33 @@ from dataclasses import dataclass, field
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Step
 
-#: How many steps that could start are looked at for one that `fits`: bounds the work when hardly any does.
+#: The most steps that `take` offers to `fits` in one call.
 LOOK_AHEAD = 16
 
-#: (-rank, order of arrival, model, step id, number of the plan that it is from)
+#: (-rank, order of arrival, model, step id, number of its plan)
 _Entry = tuple[float, int, str, str, int]
 
 
 @dataclass
 class _Model:
-    """A plan that is being worked off."""
+    """A model's current plan, and the state of its steps."""
 
     plan: ModelPlan
     number: int
     #: Steps that are neither hits nor finished since the plan was made.
     open: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
-    #: Step id → how many of the steps that it consumes are open.
+    #: Step id → the number of open steps that it consumes.
     waits_for: dict[str, int] = field(default_factory=dict)
+    #: Step id → the steps that consume it.
     below: dict[str, list[str]] = field(default_factory=dict)
-    #: Key → steps that have it and would run.
+    #: Key → the steps with this key that have to run.
     keys: dict[str, list[str]] = field(default_factory=dict)
     due: bool = False
 
 
 class Schedule:
-    """The steps of all models that may start, most urgent first; those of `stages` alone."""
+    """The steps of all models that may start, the most urgent first. Only steps of `stages` are scheduled."""
 
     def __init__(self, stages: Collection[str] = STAGES) -> None:
         self._stages = stages
@@ -54,13 +57,14 @@ class Schedule:
         self._numbers = itertools.count()
         self._running: set[str] = set()
         self._failed: set[str] = set()
-        #: Key that runs → steps with that key that could start otherwise.
+        #: Key of a running step → other steps with that key, which could start if it did not run.
         self._parked: dict[str, list[_Entry]] = {}
+        #: Key → the models that have a step with that key.
         self._users: dict[str, set[str]] = {}
         self._due: dict[str, None] = {}
 
     def put(self, plan: ModelPlan, ranks: Mapping[str, float]) -> None:
-        """A model's plan is this now."""
+        """Replace the plan of a model. `ranks` contains the urgency of its steps, by step id."""
         name = plan.model.name
         self._forget(name)
         model = self._models[name] = _Model(plan, next(self._numbers))
@@ -81,7 +85,7 @@ class Schedule:
                 heapq.heappush(self._ready, entry)
 
     def take(self, fits: Callable[[Step], bool] = lambda step: True) -> Step | None:
-        """The most urgent step that may start and that `fits`. It counts as running from here on."""
+        """Return the most urgent step that may start and that `fits`, and mark it as running; None if no step may start."""
         passed: list[_Entry] = []
         found: Step | None = None
         while self._ready and found is None and len(passed) < LOOK_AHEAD:
@@ -101,7 +105,7 @@ class Schedule:
         return found
 
     def finished(self, step: Step) -> None:
-        """A running step has left its record."""
+        """Note that a running step has made its record."""
         key = self._stop(step)
         self._parked.pop(key, None)
         users = self._users.get(key, set())
@@ -113,37 +117,37 @@ class Schedule:
                 self._mark(name, model, identifier)
 
     def failed(self, step: Step) -> None:
-        """A running step has failed, and with it all that have its key."""
+        """Note that a running step has failed. All other steps with its key have failed, too."""
         key = self._stop(step)
         self._parked.pop(key, None)
         self._failed.add(key)
 
     def again(self, step: Step) -> None:
-        """A running step could not be done as things stand: its model has to be planned again."""
+        """Note that a running step could not be finished with the current plan: its model has to be planned again."""
         for entry in self._parked.pop(self._stop(step), ()):
             heapq.heappush(self._ready, entry)
         self.invalidate(step.model)
 
     def invalidate(self, model: str) -> None:
-        """The model has to be planned again."""
+        """Note that the model has to be planned again."""
         if model in self._models:
             self._models[model].due = True
             self._due[model] = None
 
     def give_up(self, model: str) -> Step | None:
-        """The model cannot be planned: nothing of it is started any more. Returns its first open step."""
+        """Remove a model that cannot be planned: none of its steps is started. Returns its first open step, or None."""
         left = self._models[model]
         self._forget(model)
         return next((left.plan.steps[identifier] for identifier in left.plan.steps if identifier in left.open), None)
 
     def due(self) -> list[str]:
-        """The models that have to be planned again before anything else of them can start."""
+        """Return and clear the list of models that have to be planned again before another of their steps can start."""
         found = [name for name in self._due if name in self._models and self._models[name].due]
         self._due.clear()
         return found
 
     def outdated(self) -> list[str]:
-        """The models of which steps have finished since they were planned."""
+        """The models with steps that have finished after they were planned."""
         return [name for name, model in self._models.items() if model.finished or model.due]
 
     def _forget(self, name: str) -> None:

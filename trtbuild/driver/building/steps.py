@@ -1,4 +1,4 @@
-"""Running one step: the job, the worker, the record."""
+"""Run one step: call a worker with the step's job, and publish the record of its results."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
 
-#: Reasons to run a step though there may be a record under its key, which the new one replaces.
+#: Reasons to run a step although a record may exist under its key. The new record replaces it.
 _REPLACED = ("forced", "evicted", "corrupt", "untrusted")
 
 
 def run_step(
-    step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool
+    step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
 ) -> Ran:
-    """Run one step whose inputs are in the store. Raises what went wrong, typed."""
+    """Run one step whose inputs are in the store. Raises TrtbuildError, OSError, or any error of the step."""
     if step.recipe is None:
         raise AssertionError("a step runs when its recipe is known")
     started = time.monotonic()
     if step.stage == "package":
-        return Ran(pack(step.recipe, plan, store, look), time.monotonic() - started)
+        return Ran(pack(step.recipe, plan, store, lookups), time.monotonic() - started)
     if step.stage == "trace":
-        return _trace(step, plan, facts, look, store, pool)
+        return _trace(step, plan, facts, lookups, store, pool)
     if step.stage in ("lower", "engine"):
         wanted = weights_of(step)
-        look.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
+        lookups.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
     store.bring(sha256 for _, sha256 in inputs_of(step))
     job = step.job
     if isinstance(job, PartitionJob):
@@ -62,11 +62,11 @@ def run_step(
 
 
 def _keep_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
-    """Publish the conversions that a partition step made on its way. Key → seconds."""
+    """Publish the conversions that a partition step made. Returns key → seconds."""
     made = {}
     for key, conversion in reply.conversions.items():
         record = Record.from_bytes(conversion.record.encode())
-        store.put_record(record, replace=True)  # it was made because what there was could not be used
+        store.put_record(record, replace=True)  # the stored one, if any, could not be used
         made[key] = conversion.duration_s
     return made
 
@@ -83,7 +83,7 @@ def _provenance(reply: Reply) -> dict[str, object]:
 
 
 def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
-    """What the trace worker is told about a model."""
+    """The job of a trace worker for a model."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
@@ -91,13 +91,15 @@ def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
     return TraceJob(model.source, model.inputs, plan.shapes, points, weights.weights, places)
 
 
-def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store: LayeredStore, pool: WorkerPool) -> Ran:
+def _trace(
+    step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
+) -> Ran:
     started = time.monotonic()
     if not isinstance(step.job, WeightHeads):
         raise AssertionError("the job of a trace step has the heads of its weights")
     reply = call(pool, "trace", trace_job(plan, step.job))
     found = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
-    changed = look.look_again(found)
+    changed = lookups.changed_since(found)
     if changed:
         names = ", ".join(dependency.name for dependency in changed[:5])
         raise SourceError(
@@ -109,7 +111,7 @@ def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store:
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
-        # the chain stays as it is: this record must not be found by another build
+        # no link is added to the chain, so no other build can find this record
         record = Record(keys.trace(plan.declared, plan.observations), reply.outputs, _provenance(reply))
         return Ran(
             record,
@@ -119,53 +121,61 @@ def _trace(step: Step, plan: ModelPlan, facts: Facts, look: StoreLookups, store:
             log=reply.log,
             peak_rss_bytes=reply.peak_rss_bytes,
         )
-    look.learned(found)
-    seen = chain.extend(plan.declared, found, look.read_link, look.write_link, look.observe)
+    lookups.set_observed(found)
+    seen = chain.extend(plan.declared, found, lookups.read_link, lookups.write_link, lookups.observe)
     recipe = keys.trace(plan.declared, seen)
     record = Record(recipe, reply.outputs, _provenance(reply))
     record = store.put_record(record, replace=step.reason.code in _REPLACED)
-    _publish_for_any_version(plan, facts, found, record, look, store)
+    _publish_for_any_version(plan, facts, found, record, lookups, store)
     return Ran(
         record, time.monotonic() - started, observations=found, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
     )
 
 
 def _publish_for_any_version(
-    plan: ModelPlan, facts: Facts, found: Sequence[Observation], record: Record, look: StoreLookups, store: LayeredStore
+    plan: ModelPlan,
+    facts: Facts,
+    found: Sequence[Observation],
+    record: Record,
+    lookups: StoreLookups,
+    store: LayeredStore,
 ) -> None:
-    """Let machines without torch find this trace by its files alone (keys.any_trace)."""
-    table = look.weights_table(plan.model)
+    """Publish a pointer to this trace without versions, for machines that lack torch (keys.any_trace)."""
+    table = lookups.weights_table(plan.model)
     declared: Sequence[tuple[str, Value]] = keys.trace_declared(
         plan.model, plan.shapes, names_of(table), facts.platform, None
     )
     files = [seen for seen in found if seen.dependency.kind != "distribution"]
-    seen = chain.extend(declared, files, look.read_link, look.write_link, look.observe)
+    seen = chain.extend(declared, files, lookups.read_link, lookups.write_link, lookups.observe)
     pointer = keys.any_trace(keys.trace(declared, seen))
     output = store.put_bytes(record.to_bytes())
     store.put_record(Record(pointer, {"record": output}), replace=True)
 
 
 def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """Let machines that cannot cut this model find what was cut here, where parsers differ (keys.any_partition)."""
+    """Publish a pointer to these partitions, if parsers differ between platforms (keys.any_partition).
+
+    A machine that lacks this parser finds the partitions by it.
+    """
     toolchain = str(dict(keys.any_partition(record.recipe).parts)["parser"][0])  # type: ignore[index]
     if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
         output = store.put_bytes(record.to_bytes())
         store.put_record(Record(keys.any_partition(record.recipe), {"record": output}), replace=True)
 
 
-def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
-    """Put a package together from what is known and in the store, and publish it. Raises BlobMissing."""
-    if plan.contents is not None:  # the record names the engines, which may all be in a remote
+def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
+    """Make a package from blobs in the store, and publish its record. Raises BlobMissing."""
+    if plan.contents is not None:  # the engines may all be in a remote cache
         engines = plan.contents.engines
         store.bring(left.sha256 for e in engines for left in (e.plan, e.layers) if left is not None)
-    return store.put_record(_package(recipe, plan, store, look), replace=True)
+    return store.put_record(_package(recipe, plan, store, lookups), replace=True)
 
 
-def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLookups) -> Record:
+def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
     contents = plan.contents
     if contents is None:
-        raise AssertionError("a package is put together when its contents are known")
-    names = store.put_bytes(json.dumps(_names(contents, look), indent=1, sort_keys=True).encode())
+        raise AssertionError("a package is made after its contents are known")
+    names = store.put_bytes(json.dumps(_names(contents, lookups), indent=1, sort_keys=True).encode())
     index = json.dumps(contents.index(names), indent=1, sort_keys=True).encode()
     plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
     outputs = {"index": store.put_bytes(index), "names": names}
@@ -176,7 +186,7 @@ def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, look: StoreLo
     return Record(recipe, outputs, {"plans": plans})
 
 
-def _names(contents: Contents, look: StoreLookups) -> dict[str, object]:
-    modules = json.loads(look.blob(contents.modules.sha256))
-    origins = {graph: json.loads(look.blob(sha256)) for graph, sha256 in contents.origins.items()}
+def _names(contents: Contents, lookups: StoreLookups) -> dict[str, object]:
+    modules = json.loads(lookups.blob(contents.modules.sha256))
+    origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
     return {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}

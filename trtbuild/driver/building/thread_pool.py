@@ -1,11 +1,11 @@
-"""Threads that do a build's steps.
+"""A thread pool that runs the steps of a build.
 
 Rules
-1. They are daemons. A step can be stuck where no signal reaches it (it waits for the lock of a key that another build is
-   building, for minutes), and Ctrl-C must not wait for that. What such a thread holds ends with the process.
-2. Each lives until its crew is dismissed. Linux ends a worker process when the thread that started it ends
-   (prctl(2), PR_SET_PDEATHSIG), and workers are used by one step after another.
-3. No more of them are started than there is work for at once.
+1. The threads are daemons. A step can wait for minutes where no signal reaches it, for example for the lock of a key that
+   another build holds. Ctrl-C must not wait for such a step. The process's end releases what the thread holds.
+2. Each thread lives until its pool is shut down. Linux ends a worker process when the thread that started it ends
+   (prctl(2), PR_SET_PDEATHSIG), and several steps use one worker after another.
+3. A thread is started only when there is a task for it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Generic, TypeVar
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-#: A task, and what came of it: a result or an exception.
+#: A task, and its result or the exception that it raised.
 Done = tuple[Task, "Result | BaseException"]
 
 
-class Crew(Generic[Task, Result]):
-    """Up to `size` threads; what they have done goes to the queue `done`, which several crews may share."""
+class ThreadPool(Generic[Task, Result]):
+    """Up to `size` threads. Results go to the queue `done`, which several pools may share."""
 
     def __init__(self, size: int, done: SimpleQueue[Done[Task, Result]]) -> None:
         self._size = size
         self._done = done
         self._work: SimpleQueue[tuple[Task, Callable[[], Result]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        #: Tasks that were given and are not taken out of `done` yet.
+        #: The number of submitted tasks whose results are not taken out of `done` yet. The owner of `done` lowers it.
         self.busy = 0
 
-    def give(self, task: Task, work: Callable[[], Result]) -> None:
-        """Have `work` done as soon as a thread is free."""
+    def submit(self, task: Task, work: Callable[[], Result]) -> None:
+        """Call `work` in a thread as soon as one is free."""
         self.busy += 1
         if len(self._threads) < min(self.busy, self._size):
             thread = threading.Thread(target=self._serve, name=f"trtbuild-{len(self._threads)}", daemon=True)
@@ -43,8 +43,8 @@ class Crew(Generic[Task, Result]):
             thread.start()
         self._work.put((task, work))
 
-    def dismiss(self, timeout_s: float) -> bool:
-        """Let the threads go home when they have done what they do; whether all did, within that time."""
+    def shut_down(self, timeout_s: float) -> bool:
+        """End each thread after its current tasks. Return whether all threads have ended within `timeout_s`."""
         for _ in self._threads:
             self._work.put(None)
         deadline = time.monotonic() + timeout_s
@@ -53,11 +53,11 @@ class Crew(Generic[Task, Result]):
         return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self) -> None:
-        while (given := self._work.get()) is not None:
-            task, work = given
-            found: Result | BaseException
+        while (item := self._work.get()) is not None:
+            task, work = item
+            result: Result | BaseException
             try:
-                found = work()
+                result = work()
             except BaseException as error:
-                found = error
-            self._done.put((task, found))
+                result = error
+            self._done.put((task, result))

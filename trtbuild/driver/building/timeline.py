@@ -1,12 +1,13 @@
-"""The timeline of a build (`--trace`): when each step ran and beside what, as Chrome's trace events, which
-ui.perfetto.dev and chrome://tracing open. (Format: "Trace Event Format", the Catapult project; times are in µs.)
+"""The timeline of a build (`--trace`): when each step ran, as Chrome trace events.
+
+ui.perfetto.dev and chrome://tracing open it. (Format: "Trace Event Format", the Catapult project; times are in µs.)
 
 Rules
-1. A lane (a "thread" of the format) shows one thing at a time. Steps take the lowest free worker lane when they start,
-   phases the lowest free lane of the build itself, so that nothing overlaps within a lane.
-2. The document is written when the build ends, well or not, and replaces the file in one step. What still ran then is
-   in it, and says so.
-3. A file that cannot be written is said when the command begins, not after an hour.
+1. Events within one lane (a "thread" of the format) do not overlap. A step uses the lowest free worker lane, and a phase
+   the lowest free lane of the build itself.
+2. The document is written when the build ends, with or without an error. It replaces the file atomically. Steps that still
+   ran are marked as interrupted.
+3. If the file cannot be written, the command fails at its beginning, and not after an hour.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtbuild.atomic import replace_file
 from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.values.codec import encode
 from trtbuild.driver.building.events import LastDuration, Watcher
 from trtbuild.driver.project.outcome import Ran
 from trtbuild.errors import TrtbuildError, UsageError
@@ -33,7 +36,7 @@ BUILD, WORKERS = 1, 2
 
 @dataclass
 class _Lanes:
-    """Which lanes are taken, by what."""
+    """The lanes in use, by number, and the highest number of lanes used at once (`most`)."""
 
     names: str
     taken: dict[int, str] = field(default_factory=dict)
@@ -47,16 +50,16 @@ class _Lanes:
 
 
 class Timeline(Watcher):
-    """Collects events and writes them to `path`. Raises UsageError when that cannot be written; `complain` is told when
-    it could not be in the end."""
+    """Collects events and writes them to `path`.
+
+    Raises UsageError if `path` cannot be written. If writing fails at the end, `complain` is called with a message.
+    """
 
     def __init__(self, path: str | Path, complain: Callable[[str], None]) -> None:
         self._complain = complain
         self._path = Path(path).absolute()
         if self._path.is_dir() or not os.access(self._path if self._path.exists() else self._path.parent, os.W_OK):
-            raise UsageError(
-                f"--trace {path}: no file can be written there", hint="name a file in a writable directory"
-            )
+            raise UsageError(f"--trace {path}: the file cannot be written", hint="name a file in a writable directory")
         self._lock = threading.Lock()
         self._begun = time.perf_counter()
         self._epoch_s = time.time()
@@ -72,12 +75,12 @@ class Timeline(Watcher):
 
     def started(self, step: Step) -> None:
         reason = {"code": step.reason.code, "text": step.reason.text}
-        changed = [change.to_json() for change in step.reason.changed]
+        changed = encode(step.reason.changed)
         args = {"model": step.model, "target": step.target, "key": step.key, "reason": reason, "changed": changed}
         self._begin(WORKERS, step.id, step.stage, args)
 
     def finished(self, step: Step, ran: Ran) -> None:
-        # the key again: what a trace found out has made it whole
+        # a trace step's key is complete only now, with the observed dependencies
         args: Event = {
             "verdict": "run" if ran.source == "built" else "hit",
             "source": ran.source,
@@ -111,11 +114,11 @@ class Timeline(Watcher):
             document = json.dumps(self.document(), separators=(",", ":"))
         try:
             _write(self._path, document)
-        except OSError as error:  # rule 2 of watchers: the build was what it was
+        except OSError as error:  # a watcher never raises (events.py, rule 2)
             self._complain(f"the timeline could not be written to {self._path}: {error.strerror or error}")
 
     def document(self) -> Event:
-        """The trace: complete events (``X``) in order of time, and metadata (``M``) that names the lanes."""
+        """The trace document: complete events (``X``) sorted by time, and metadata (``M``) with the names of lanes."""
         names = {BUILD: "trtbuild", WORKERS: "workers"}
         named = [_named(process, 0, "process_name", name) for process, name in names.items()]
         for process, lanes in self._lanes.items():
@@ -162,13 +165,7 @@ def _named(process: int, lane: int, what: str, name: str) -> Event:
 
 
 def _write(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():  # a pipe, or /dev/null: nothing to put in its place
+    if path.exists() and not path.is_file():  # a pipe or /dev/null must not be replaced
         path.write_text(text, encoding="utf-8")
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode())

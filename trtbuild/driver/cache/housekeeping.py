@@ -8,6 +8,7 @@ from typing import Any
 
 from trtbuild.core.recipes.ports import Store
 from trtbuild.driver.cache import locking
+from trtbuild.driver.cache.documents import CacheGc, CacheStats, CacheVerify, DamagedEntry
 from trtbuild.driver.configuration.quantities import age_s, size_bytes
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
@@ -21,40 +22,36 @@ from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
-Document = dict[str, Any]
 
-
-def stats(request: Request) -> Document:
-    """``trtbuild.cache-stats/1``. Sizes are in bytes."""
+def stats(request: Request) -> CacheStats:
+    """The numbers and sizes of the entries in the project's cache."""
     store = _open(request)
     found = check.stats(store)
-    return {
-        "schema": "trtbuild.cache-stats/1",
-        "cache": str(wiring.store_root(request.project.absolute())),
-        "records": dict(found.records),
-        "blobs": found.blobs,
-        "chunks": found.chunks,
-        "logical_bytes": found.logical_bytes,
-        "stored_bytes": found.stored_bytes,
-        "allocated_bytes": found.allocated_bytes,
-        "dedup_ratio": round(found.dedup_ratio, 2),
-        "quarantine_entries": found.quarantine_entries,
-        "quarantine_bytes": found.quarantine_bytes,
-    }
+    return CacheStats(
+        cache=str(wiring.store_root(request.project.absolute())),
+        records=dict(found.records),
+        blobs=found.blobs,
+        chunks=found.chunks,
+        logical_bytes=found.logical_bytes,
+        stored_bytes=found.stored_bytes,
+        allocated_bytes=found.allocated_bytes,
+        dedup_ratio=round(found.dedup_ratio, 2),
+        quarantine_entries=found.quarantine_entries,
+        quarantine_bytes=found.quarantine_bytes,
+    )
 
 
-def verify(request: Request) -> Document:
-    """``trtbuild.cache-verify/1``: `ok` is false when something was wrong; it is in quarantine then."""
+def verify(request: Request) -> CacheVerify:
+    """Check all entries of the project's cache. `ok` is false if some are damaged; these are in quarantine then."""
     found = check.verify(_open(request))
-    return {
-        "schema": "trtbuild.cache-verify/1",
-        "ok": not found.damage,
-        "records": found.records,
-        "lists": found.lists,
-        "blobs": found.blobs,
-        "bytes_read": found.bytes_read,
-        "damage": [{"kind": entry.kind, "name": entry.name, "text": entry.text} for entry in found.damage],
-    }
+    return CacheVerify(
+        ok=not found.damage,
+        records=found.records,
+        lists=found.lists,
+        blobs=found.blobs,
+        bytes_read=found.bytes_read,
+        damage=[DamagedEntry(kind=entry.kind, name=entry.name, text=entry.text) for entry in found.damage],
+    )
 
 
 def collect(
@@ -66,11 +63,11 @@ def collect(
     directory: str | None = None,
     grace: str | None = None,
     locks: Sequence[str] = (),
-) -> Document:
-    """``trtbuild.cache-gc/1``: of the project's cache, or of `directory`: a shared one, or a local store elsewhere.
+) -> CacheGc:
+    """Collect the project's cache, or `directory`: a shared cache directory, or another local store.
 
-    What the project's lock file and those at `locks` name stays. Without `max_size` the project's cache is kept within what
-    is configured. Raises UsageError for sizes and ages that cannot be read, ConfigurationError, StoreUnavailable.
+    Records that are named by the project's lock file or by `locks` are kept. Without `max_size` the configured size limit
+    applies to the project's cache. Raises UsageError for invalid sizes and ages, ConfigurationError, and StoreUnavailable.
     """
     project = request.project.absolute()
     root = wiring.store_root(project) if directory is None else Path(directory).expanduser().absolute()
@@ -84,29 +81,30 @@ def collect(
     shared_grace_s: float | None = None
     if directory is None or (root / "format").exists():
         if grace is not None:
-            raise UsageError(f"{root} is a local store, which has no grace", hint="--grace is for shared directories")
+            raise UsageError(
+                f"{root} is a local store, which has no grace period", hint="use --grace for shared directories only"
+            )
         local = LocalStore(root)
         found = run_collection(local, pinned=_pinned(project, locks, local), **bounds)
     else:
         shared_grace_s = GRACE_S if grace is None else age_s(grace)
         found = _collect_shared(root, project, shared_grace_s, locks, bounds)
-    return {
-        "schema": "trtbuild.cache-gc/1",
-        "cache": str(root),
-        "dry_run": dry_run,
-        "records_removed": len(found.records_removed),
-        "blobs_removed": found.blobs_removed,
-        "freed_bytes": found.freed.allocated,
-        "records_kept": found.records_kept,
-        "blobs_kept": found.blobs_kept,
-        "kept_bytes": found.kept.allocated,
-        "kept_because": dict(found.kept_because),
-        "grace_s": None if shared_grace_s is None else round(shared_grace_s),
-        "leftovers_removed": found.leftovers_removed,
-        "blobs_condemned": found.condemned,
-        "condemned_bytes": found.condemned_size.allocated,
-        "blobs_restored": found.restored,
-    }
+    return CacheGc(
+        cache=str(root),
+        dry_run=dry_run,
+        records_removed=len(found.records_removed),
+        blobs_removed=found.blobs_removed,
+        freed_bytes=found.freed.allocated,
+        records_kept=found.records_kept,
+        blobs_kept=found.blobs_kept,
+        kept_bytes=found.kept.allocated,
+        kept_because=dict(found.kept_because),
+        grace_s=None if shared_grace_s is None else round(shared_grace_s),
+        leftovers_removed=found.leftovers_removed,
+        blobs_condemned=found.condemned,
+        condemned_bytes=found.condemned_size.allocated,
+        blobs_restored=found.restored,
+    )
 
 
 def _collect_shared(
@@ -115,17 +113,18 @@ def _collect_shared(
     if grace_s < LEAST_GRACE_S:
         least = f"{LEAST_GRACE_S / 60:g}m"
         raise UsageError(
-            f"a grace of less than {least} is shorter than writers may take between looking for a file and naming it",
+            f"a grace period of less than {least} is too short: writers may need more time to name the files they write",
             hint=f"leave --grace out (1h), or write {least} or more",
         )
-    there = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
+    shared = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
     try:
-        # The way to a locked trace may be known here alone: there, it may stand in another domain's entries.
-        pinned = _pinned(project, locks, there) | _pinned(project, locks, wiring.open_local(project))
+        # The links to a locked trace may be readable only here: in the shared directory, they may be in entries of
+        # another trust domain.
+        pinned = _pinned(project, locks, shared) | _pinned(project, locks, wiring.open_local(project))
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault
     finally:
-        there.close()
+        shared.close()
     return collect_directory(str(root), grace_s=grace_s, pinned=pinned, **bounds)
 
 

@@ -1,12 +1,12 @@
-"""``trtbuild lock``: what is planned now, written down; and which records a lock keeps from collection.
+"""``trtbuild lock`` writes the current plans into the lock file. `pinned_keys` protects locked records from collection.
 
 Rules
-1. What is locked is what is there: every step is a hit, here or in a remote. Nothing is built.
-2. Versions are those of the lock that is there (`driver.project.environment`); with ``--upgrade``, those that are
-   installed. Of the models that are not asked for, what the lock has stays.
-3. A package is for all targets of its model, so a model is locked for all of them.
-4. Pinned are all locked records, and the links that lead to a locked trace: without them nobody would find it. Links are
-   read from the store, by what the trace has seen: no file of the project is looked at.
+1. A model can be locked only if all of its steps are hits, in the local store or a remote. Nothing is built.
+2. Versions come from the existing lock file (`driver.project.environment`); with ``--upgrade`` the installed versions are
+   used. Entries of models that were not requested stay as they are.
+3. A package contains the engines for all targets of its model, so a model is locked for all of its targets.
+4. All locked records are pinned, and also the links that lead to a locked trace, because it is found by them. The links are
+   computed from the observations in the trace's record, without reading the project's files.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.planning.locks import (
     LOCKED_OUTPUTS,
     NAME,
+    Difference,
     Lock,
     LockedModel,
     LockedStep,
@@ -32,18 +33,18 @@ from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.driver.cache.documents import LockDifference, Locked, LockedSummary, MissingStep
 from trtbuild.driver.project import locked, wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import LockFileError, StoreError, UsageError
 from trtbuild.toolchain.libraries import table
 
-Document = dict[str, Any]
 
+def lock(request: Request, *, check: bool) -> Locked:
+    """Write the lock file; with `check` compare it only.
 
-def lock(request: Request, *, check: bool) -> Document:
-    """``trtbuild.locked/1``. `ok` is false when something is missing, or with `check` when the lock is out of date.
-
-    Raises UsageError: for a lock file that cannot be read, or that cannot be written.
+    `ok` is false if a step is missing, or with `check` if the lock is out of date. Raises UsageError if the lock file
+    cannot be read or written.
     """
     if request.targets:
         raise UsageError("a lock is for all targets of a model", hint="leave --target out")
@@ -59,31 +60,30 @@ def lock(request: Request, *, check: bool) -> Document:
     written = False
     if not missing and not check:
         written = locked.write(workspace.project, now)
-    return {
-        "schema": "trtbuild.locked/1",
-        "ok": not missing and not (check and (stale or before is None)),
-        "duration_s": round(time.monotonic() - started, 3),
-        "path": NAME,
-        "existed": before is not None,
-        "check": check,
-        "written": written,
-        "models": [] if missing else [_summary(name, now.models[name]) for name in plans],
-        "missing": [_missing(step) for step in missing],
-        "differences": [entry.to_json() for entry in (stale if check else found)],
-        "next": _next(request, bool(missing), bool(stale)) if missing or check else [],
-        "errors": [],
-        "warnings": [],
-    }
+    return Locked(
+        ok=not missing and not (check and (stale or before is None)),
+        duration_s=round(time.monotonic() - started, 3),
+        path=NAME,
+        existed=before is not None,
+        check=check,
+        written=written,
+        models=[] if missing else [_summary(name, now.models[name]) for name in plans],
+        missing=[_missing(step) for step in missing],
+        differences=[_difference(entry) for entry in (stale if check else found)],
+        next=_next(request, bool(missing), bool(stale)) if missing or check else [],
+        errors=[],
+        warnings=[],
+    )
 
 
 def _next(request: Request, missing: bool, stale: bool) -> list[str]:
-    """What to type when something is missing, or the lock is out of date."""
+    """The next commands, if a step is missing or the lock is out of date."""
     how = " --upgrade" if request.upgrade else ""
     return [f"trtbuild build{how}"] * missing + [f"trtbuild lock{how}"] * (missing or stale)
 
 
 def _before(request: Request) -> Lock | None:
-    """The lock that is there. One that cannot be read is none where a whole new one is written."""
+    """The existing lock, or None. An unreadable lock file counts as missing if it is replaced completely."""
     try:
         found = locked.read(request.project.absolute())
     except LockFileError:
@@ -94,11 +94,11 @@ def _before(request: Request) -> Lock | None:
 
 
 def _together(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
-    """What is planned, and what the lock has of the project's other models (rule 2)."""
+    """The lock with the planned models, and with the old entries of the project's other models (rule 2)."""
     models = {name: _model(workspace, plan) for name, plan in plans.items()}
     if before is not None and workspace.request.models:
         models = {**before.models, **models}
-    versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}  # no step of a build
+    versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}  # not a step of a build
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 
 
@@ -115,7 +115,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> LockedModel:
 
 
 def _versions(workspace: Workspace, plan: ModelPlan) -> dict[str, str]:
-    """The torch-side versions that the trace was made with."""
+    """The versions of Python and of the torch side that the trace was made with."""
     trace = plan.steps[f"{plan.model.name}/trace"]
     made = dict(trace.recipe.parts).get("versions") if trace.recipe is not None else None
     known = made if isinstance(made, Mapping) else workspace.facts[plan.model.name].versions or {}
@@ -128,7 +128,7 @@ def _outputs(step: Step) -> dict[str, Any]:
 
 
 def _as_far_as_known(now: Lock, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
-    """`now`, and of steps that are not known yet what was locked: they are missing, and not different."""
+    """`now`, with the locked entries of steps that are not known yet: these are missing, but not different."""
     if before is None:
         return now
     models = dict(now.models)
@@ -139,29 +139,33 @@ def _as_far_as_known(now: Lock, plans: Mapping[str, ModelPlan], before: Lock | N
     return replace(now, models=models)
 
 
-def _summary(name: str, model: LockedModel) -> Document:
+def _summary(name: str, model: LockedModel) -> LockedSummary:
     engines = [step for step in model.steps.values() if "plan" in step.outputs]
-    return {
-        "model": name,
-        "steps": len(model.steps),
-        "engines": len(engines),
-        "engine_bytes": sum(step.outputs["plan"].size for step in engines),
-        "targets": sorted(model.targets),
-    }
+    return LockedSummary(
+        model=name,
+        steps=len(model.steps),
+        engines=len(engines),
+        engine_bytes=sum(step.outputs["plan"].size for step in engines),
+        targets=sorted(model.targets),
+    )
 
 
-def _missing(step: Step) -> Document:
-    return {"id": step.id, "key": step.key, "verdict": step.verdict, "reason": step.reason.to_json()}
+def _missing(step: Step) -> MissingStep:
+    return MissingStep(id=step.id, key=step.key, verdict=step.verdict, reason=step.reason)
+
+
+def _difference(found: Difference) -> LockDifference:
+    return LockDifference(area=found.area, name=found.name, change=found.change, was=found.was, now=found.now)
 
 
 # -- collection
 
 
 def pinned_keys(project: Path, path: Path | None = None, store: Store | None = None) -> frozenset[str]:
-    """The keys of all records that the project's lock file, or the one at `path`, keeps (rule 4); none where there is none.
+    """The keys of all records that the project's lock file, or the one at `path`, pins (rule 4).
 
-    `store` is where links are read, the project's local one unless it is given. Raises LockFileError, StoreUnavailable, and
-    UsageError when there is no file at `path`.
+    Empty if the project has no lock file. Links are read from `store`, or from the project's local store. Raises
+    LockFileError, StoreUnavailable, and UsageError if the file `path` does not exist.
     """
     found = locked.read(project, path)
     if found is None:
@@ -174,10 +178,10 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
 
 def _links(model: LockedModel, store: Store) -> Iterator[str]:
-    """The keys of the links that lead to a model's trace: with its versions, and by its files alone."""
+    """The keys of the links that lead to a model's trace, with its versions and without them."""
     try:
         record = store.get_record(model.trace) if model.trace is not None else None
-    except StoreError:  # it is not there to be found
+    except StoreError:  # without its record, the trace cannot be found anyway
         return
     if record is None:
         return

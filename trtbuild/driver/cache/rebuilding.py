@@ -1,13 +1,14 @@
-"""Proof that a cache holds what it says: engines built once more, and compared byte by byte.
+"""Check cached engines by building them again and comparing the bytes.
 
 Rules
-1. Only engines of this project that are hits, whose toolchain gives equal bytes for equal jobs, and is installed here in
-   the version that their recipe names. What cannot be checked is told, with the reason.
-2. Each is built in a worker of its own, into a store of its own that is removed afterwards. Nothing that is built here
-   gets into the cache. One that comes out otherwise is built up to `TRIES` times: TensorRT-RTX 1.7.1 on a
-   loaded machine seldom gives a plan in other bytes (toolchain/libraries/table.py). To come out the same once is proof.
-3. Where the two differ, the cache lies, or a machine does: the local record is put aside, and the next build plans anew,
-   and makes the engine, whatever outputs are in place; the record of a remote is named, for who runs it to remove.
+1. An engine of this project can be checked if it is a hit, if its toolchain is reproducible, and if the version in its
+   recipe is installed here. The result names each other engine, with the reason.
+2. Each engine is built in a separate worker, into a temporary store. The cache does not get the result. If the bytes
+   differ, the engine is built up to `TRIES` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
+   bytes (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
+3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine, and
+   the next build plans again and makes the engine. The result names the remotes that have the record, so that their
+   administrators can remove it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from trtbuild import null_build
 from trtbuild.core.engines.engine_job import EngineJob
@@ -31,6 +31,7 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.recipes.trust import places
 from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.cache.documents import CacheVerify, Rebuilt, RebuiltEngine, UncheckedEngine
 from trtbuild.driver.project.weights_file import WeightsFile
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.workers.pool import WorkerPool
@@ -40,16 +41,13 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.toolchain.libraries import table
 
-Document = dict[str, Any]
-
-
-#: Builds after which an engine that never came out as recorded counts as another one.
+#: The number of builds after which an engine that always had other bytes counts as different.
 TRIES = 4
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An engine step that can be checked here, its model's plan, and its record."""
+    """An engine step that can be checked here, its model's plan, its record, and its key."""
 
     step: Step
     plan: ModelPlan
@@ -57,13 +55,15 @@ class _Candidate:
     key: str
 
 
-def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) -> Document:
-    """Build a `share` (0 to 1) of the project's engines again, at least one, and compare: ``rebuilt`` of
-    ``trtbuild.cache-verify/1``. The same `seed` takes the same sample of the same engines."""
+def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) -> Rebuilt:
+    """Build a `share` (0 to 1) of the project's engines again, at least one, and compare them with the cache.
+
+    The same `seed` chooses the same sample of the same engines; with None a random seed is used.
+    """
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     workspace = Workspace(replace(request, force=False))
     unchecked: list[tuple[str, str]] = []
-    different: list[Document] = []
+    different: list[RebuiltEngine] = []
     same = 0
     try:
         with workspace.store.only_reading(), workspace.store.session():
@@ -73,7 +73,7 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
             for candidate in sorted(sample, key=lambda each: each.step.id):
                 try:
                     with watcher.phase(f"build {candidate.step.id} again"):
-                        found = _built_again(workspace, candidate, candidate.record.outputs["plan"].sha256)
+                        found = _rebuild(workspace, candidate, candidate.record.outputs["plan"].sha256)
                 except TrtbuildError as error:
                     unchecked.append((candidate.step.id, error.text.partition("\n")[0]))
                     continue
@@ -83,27 +83,27 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
                     different.append(_difference(workspace, candidate, found))
     finally:
         workspace.store.close()
-    return {
-        "seed": seed,
-        "engines": len(candidates),
-        "sampled": count,
-        "same": same,
-        "different": different,
-        "unchecked": [{"step": step, "reason": reason} for step, reason in sorted(unchecked)],
-    }
+    return Rebuilt(
+        seed=seed,
+        engines=len(candidates),
+        sampled=count,
+        same=same,
+        different=different,
+        unchecked=[UncheckedEngine(step=step, reason=reason) for step, reason in sorted(unchecked)],
+    )
 
 
-def compared(document: Document, request: Request, share: float, seed: int | None, watcher: Watcher) -> Document:
-    """``trtbuild.cache-verify/1`` with ``rebuilt``; `ok` is false when an engine is another one, too."""
+def compared(document: CacheVerify, request: Request, share: float, seed: int | None, watcher: Watcher) -> CacheVerify:
+    """The document with the result of `rebuild`. `ok` is false if an engine differs, or if it was false before."""
     rebuilt = rebuild(request, share, seed, watcher)
-    return {**document, "ok": document["ok"] and not rebuilt["different"], "rebuilt": rebuilt}
+    return replace(document, ok=document.ok and not rebuilt.different, rebuilt=rebuilt)
 
 
 def share_of(text: str) -> float:
-    """``10%`` → 0.1. Raises UsageError."""
+    """A percentage as a number: ``10%`` → 0.1. Raises UsageError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%", text.strip())
     if match is None or not 0 < float(match[1]) <= 100:
-        raise UsageError(f"{text!r} is no share of the engines", hint="write a percentage: --rebuild 10%")
+        raise UsageError(f"{text!r} is not a percentage above 0% and up to 100%", hint="for example: --rebuild 10%")
     return float(match[1]) / 100
 
 
@@ -124,7 +124,7 @@ def _candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Itera
 
 
 def _why_not(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str | None:
-    """Why an engine cannot be checked here, or None."""
+    """The reason why an engine cannot be checked here, or None."""
     if step.verdict != "hit":
         return "it is not in the cache"
     target = targets[step.target or ""]
@@ -147,14 +147,16 @@ def _job(step: Step) -> EngineJob:
     return step.job
 
 
-def _built_again(workspace: Workspace, candidate: _Candidate, recorded: str) -> str:
-    """The SHA-256 of the plan that comes of the recorded inputs: `recorded`, if one of several tries gives it (rule 2).
-    Raises what the worker raises, or StoreError."""
+def _rebuild(workspace: Workspace, candidate: _Candidate, recorded: str) -> str:
+    """The SHA-256 of the plan that is built from the recorded inputs: `recorded` if one of the tries gives it (rule 2).
+
+    Raises the error of the worker, or StoreError.
+    """
     with tempfile.TemporaryDirectory(prefix="trtbuild-rebuild-") as folder:
-        apart = LocalStore(Path(folder))
-        _provide(workspace, candidate, apart)
+        temporary = LocalStore(Path(folder))
+        _copy_inputs(workspace, candidate, temporary)
         for _ in range(TRIES):
-            pool = WorkerPool(apart.root, workspace.project)
+            pool = WorkerPool(temporary.root, workspace.project)
             try:
                 reply = call(pool, "engine", _job(candidate.step))
             finally:
@@ -165,30 +167,30 @@ def _built_again(workspace: Workspace, candidate: _Candidate, recorded: str) -> 
     return found
 
 
-def _provide(workspace: Workspace, candidate: _Candidate, apart: LocalStore) -> None:
-    """Put what the engine is made of into a store of its own."""
+def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalStore) -> None:
+    """Copy the inputs of an engine step into a temporary store."""
     job, model = _job(candidate.step), candidate.plan.model
     from_file = []
     for sha256 in dict.fromkeys([job.onnx, *(weight.sha256 for weight in job.weights)]):
         try:
-            apart.put_bytes(workspace.store.get_bytes(sha256))
+            temporary.put_bytes(workspace.store.get_bytes(sha256))
         except StoreError as error:
             if sha256 not in candidate.plan.file_weights:
-                raise StoreError("what it was made from is not in the cache any more") from error
+                raise StoreError("its inputs are not in the cache any more") from error
             from_file.append(sha256)
-    tensors = workspace.look.weights_table(model)
+    tensors = workspace.lookups.weights_table(model)
     if from_file and model.weights is not None and tensors is not None:
-        WeightsFile(model.weights, workspace.project / model.weights).keep(tensors, from_file, apart)
+        WeightsFile(model.weights, workspace.project / model.weights).keep(tensors, from_file, temporary)
 
 
-def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> Document:
+def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> RebuiltEngine:
     store, key, plan = workspace.store, candidate.key, candidate.record.outputs["plan"].sha256
     source = store.source_of(key)
     entries = dict(_entries(store.local, key, plan))
     signed = [signature for entry in entries.values() for signature in entry.signatures]
     remotes = []
     for remote in store.readers:
-        with suppress(StoreError):  # it cannot be asked, or says nothing that counts
+        with suppress(StoreError):  # the remote cannot be read, or its record is not trusted
             found = remote.find(key)
             if found is not None and found.record.outputs["plan"].sha256 == plan:
                 remotes.append(remote.name)
@@ -196,22 +198,22 @@ def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> Do
     why = f"{candidate.step.id} was built again, and is another engine ({rebuilt})"
     for name in entries:
         store.local.entries.quarantine("ac", name, why)
-    shutil.rmtree(workspace.project / null_build.FOLDER, ignore_errors=True)  # what is in place may hold it (rule 3)
-    return {
-        "step": candidate.step.id,
-        "key": key,
-        "recorded": plan,
-        "rebuilt": rebuilt,
-        "source": source,
-        "quarantined": bool(entries),
-        "remotes": remotes,
-        "builder": str(candidate.record.provenance.get("builder", "")),
-        "signed_by": [f"{each.signer} ({each.domain}, {each.builder})" for each in dict.fromkeys(signed)],
-    }
+    shutil.rmtree(workspace.project / null_build.FOLDER, ignore_errors=True)  # the next build has to plan (rule 3)
+    return RebuiltEngine(
+        step=candidate.step.id,
+        key=key,
+        recorded=plan,
+        rebuilt=rebuilt,
+        source=source,
+        quarantined=bool(entries),
+        remotes=remotes,
+        builder=str(candidate.record.provenance.get("builder", "")),
+        signed_by=[f"{each.signer} ({each.domain}, {each.builder})" for each in dict.fromkeys(signed)],
+    )
 
 
 def _entries(store: LocalStore, key: str, plan: str) -> Iterator[tuple[str, ActionResult]]:
-    """The local entries of a record that say that this plan is its engine."""
+    """The local entries of a record that name this plan, by entry name."""
     for name in places(store.trust, key):
         entry = store.get_action(name)
         if entry is not None and plan in entry.blobs():

@@ -1,15 +1,15 @@
-"""What a build of some models goes by: the records with which every step of it is a hit, on any machine.
+"""Select the records that make every step of some models a hit, on any machine.
 
 Rules
-1. It is found by planning: what a plan asks for and finds is what the same plan asks for somewhere else. Outputs that are
-   in place do not count, as they are not elsewhere.
-2. A trace is found with the versions of the torch side that are installed, or by a machine that has none: both ways are
-   taken, so that both kinds of machines find it. So it is with a partition and the parsers that can be asked.
-3. The table of a weights file is a record too, though no step leaves it; and so are a package's ``.pt2`` files.
-4. A record is taken whole, with all that its step left: a store keeps no record that lacks some of it. So a step below
-   can be run again from what was taken.
-5. A package of some targets (``--target``) is another than that of all. One that only has to be put together, which takes
-   no compiler and no time, is put together.
+1. The selection is made by planning: a plan on another machine looks up the same records. The project's outputs are
+   ignored, because another machine does not have them.
+2. A machine with torch looks up a trace by its installed versions, and a machine without torch only by files. The selection
+   follows both ways, so that both find the trace. The same applies to a partition and the available parsers.
+3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
+4. A record is selected with all of its outputs, because a store accepts only complete records. So later steps can run again
+   from the selection.
+5. The package for some targets (``--target``) differs from the package for all targets. If only such a package is missing,
+   it is made: that needs no compiler and little time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
 
 @dataclass(frozen=True)
 class Selection:
-    """Keys of records, sorted; the steps that some of them are the results of; and the steps that have no record.
+    """The selected records: their sorted `keys`, the step of a key in `steps`, and the steps without a record, `missing`.
 
-    `packed` are those of packages that were put together just now (rule 5).
+    `packed` contains the keys of packages that the selection has made (rule 5).
     """
 
     keys: tuple[str, ...]
@@ -41,12 +41,12 @@ class Selection:
     packed: frozenset[str]
 
     def named(self, key: str) -> str:
-        """What people call a record."""
+        """The name of a record in messages."""
         return self.steps.get(key, f"record {key}")
 
 
 def select(workspace: Workspace) -> Selection:
-    """All records by which the models that were asked for are built. Raises ManifestErrors."""
+    """All records that a build of the requested models needs. Raises ManifestErrors."""
     plans: list[ModelPlan] = []
     packed = set[str]()
     problems: list[Problem] = []
@@ -59,15 +59,15 @@ def select(workspace: Workspace) -> Selection:
         raise ManifestErrors(problems)
     found = set[str]()
     for plan in plans:
-        _follow_the_other_way(workspace, plan)
-        _ask_as_no_parser_is(workspace, plan)
-        _ask_for_exported_files(workspace, plan)
+        _look_up_trace_both_ways(workspace, plan)
+        _look_up_without_parser(workspace, plan)
+        _look_up_exported_files(workspace, plan)
         weights = plan.model.weights
-        if weights is not None and weights in workspace.look.weights_digests:
-            found.add(keys.weights_file(workspace.look.weights_digests[weights], "safetensors").key)
+        if weights is not None and weights in workspace.lookups.weights_digests:
+            found.add(keys.weights_file(workspace.lookups.weights_digests[weights], "safetensors").key)
     steps = [step for plan in plans for step in plan.steps.values()]
     without = [step for step in steps if step.verdict != "hit"]
-    found |= workspace.look.seen_records() - {step.key for step in without if step.key is not None}
+    found |= workspace.lookups.seen_records() - {step.key for step in without if step.key is not None}
     asked = stages_until(workspace.request.until)
     missing = [step for step in without if step.stage in asked]
     named = {step.key: step.id for step in reversed(steps) if step.key is not None}
@@ -75,51 +75,51 @@ def select(workspace: Workspace) -> Selection:
 
 
 def _packed(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> ModelPlan:
-    """The plan, with its package put together if that is all that is to be done (rule 5)."""
+    """The plan, after making its package if that is the only open step (rule 5)."""
     package, contents, store = plan.package, plan.contents, workspace.store
     to_do = [step for step in plan.steps.values() if step.verdict != "hit"]
     if package is None or contents is None or package.recipe is None or to_do != [package]:
         return plan
-    if package.reason.code not in ("new", "changed", "evicted"):  # what is not trusted, or not what is locked, is said
+    if package.reason.code not in ("new", "changed", "evicted"):  # an untrusted or refused record is reported instead
         return plan
     try:
-        record = pack(package.recipe, plan, store, workspace.look)
+        record = pack(package.recipe, plan, store, workspace.lookups)
     except (BlobMissing, EntryCorrupt):
         return plan
     packed.add(record.recipe.key)
-    workspace.look.ran(package.id, record)
+    workspace.lookups.note_run(package.id, record)
     return workspace.plan_elsewhere(plan.model.name)
 
 
-def _ask_as_no_parser_is(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look partitions up as a machine does that cannot cut the model itself, where another parser may be asked (rule 2)."""
+def _look_up_without_parser(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look up partitions like a machine without a parser for them, if parsers differ between machines (rule 2)."""
     facts = workspace.facts[plan.model.name]
     differ = {target.toolchain for target, found in facts.toolchains.items() if found.parsers_differ}
     for step in plan.steps.values():
         if step.recipe is not None and isinstance(step.job, PartitionJob) and step.job.toolchain in differ:
-            workspace.look.record(keys.any_partition(step.recipe).key)
+            workspace.lookups.record(keys.any_partition(step.recipe).key)
 
 
-def _ask_for_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look ``.pt2`` files up as a machine with this torch does, and as one without (rule 3)."""
+def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look up ``.pt2`` files like a machine with this version of torch, and like a machine without torch (rule 3)."""
     package = plan.package
     if package is None or package.record is None or "pt2" not in dict(plan.model.outputs):
         return
     for versions in (workspace.facts[plan.model.name].versions, None):
-        workspace.look.record(pt2.recipe(package.record, versions).key)
+        workspace.lookups.record(pt2.recipe(package.record, versions).key)
 
 
-def _follow_the_other_way(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look a trace up as a machine does that has what this one lacks: torch, or no torch (rule 2)."""
-    look, facts = workspace.look, workspace.facts[plan.model.name]
+def _look_up_trace_both_ways(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look up a trace like a machine without torch, if this machine has torch, or the other way round (rule 2)."""
+    lookups, facts = workspace.lookups, workspace.facts[plan.model.name]
     trace = next((step for step in plan.steps.values() if step.stage == "trace"), None)
     if trace is None or trace.recipe is None:
         return
-    names = names_of(look.weights_table(plan.model))
+    names = names_of(lookups.weights_table(plan.model))
     if facts.versions is not None:
         declared = keys.trace_declared(plan.model, plan.shapes, names, facts.platform, None)
-        recipe = keys.trace(declared, chain.follow(declared, look.read_link, look.observe))
-        look.record(keys.any_trace(recipe).key)
+        recipe = keys.trace(declared, chain.follow(declared, lookups.read_link, lookups.observe))
+        lookups.record(keys.any_trace(recipe).key)
         return
     made = dict(trace.recipe.parts)
     versions = made.get("versions")
@@ -128,9 +128,9 @@ def _follow_the_other_way(workspace: Workspace, plan: ModelPlan) -> None:
 
     def observe(dependency: Dependency) -> str:
         seen = made.get(dependency.part) if dependency.kind == "distribution" else None
-        return seen if isinstance(seen, str) else look.observe(dependency)
+        return seen if isinstance(seen, str) else lookups.observe(dependency)
 
     declared = keys.trace_declared(
         plan.model, plan.shapes, names, facts.platform, {name: str(version) for name, version in versions.items()}
     )
-    chain.follow(declared, look.read_link, observe)  # to the trace that was found the first way
+    chain.follow(declared, lookups.read_link, observe)  # leads to the trace that was found by its files

@@ -1,12 +1,12 @@
-"""Moving what a cache holds, to a remote and from one. Nothing is built.
+"""Push records to a remote cache, and pull records from one. Nothing is built.
 
 Rules
-1. What is moved is whole records (`selection`): afterwards the other side has them, or it is said which not, and why.
-   Unlike a build, a transfer that could not do what it was told has failed (`ok`).
-2. What the other side has is not moved again, file by file. So a transfer that was broken off goes on where it stopped.
-3. Signatures travel as they are. What only this machine vouches for stays here, and what this machine does not believe is
-   neither taken nor passed on.
-4. Pointers go behind what they lead to: nobody finds one that leads nowhere.
+1. Complete records are transferred (`selection`). The result names each record that could not be transferred, with the
+   reason. Then `ok` is false; a build, on the other hand, does not fail because of a remote.
+2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
+3. Signatures are not changed. Records that only this machine's own key signs are not sent, and records that are not
+   trusted here are neither fetched nor sent.
+4. Pointers are sent last, after the records that they lead to, so that a pointer never leads to a missing record.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from trtbuild.core.recipes.keys import POINTERS
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.nearest import suggestion
+from trtbuild.driver.cache.documents import CachePull, CachePush, MissingRecord, PulledFrom, SentTo, UnsentRecord
 from trtbuild.driver.cache.selection import Selection, select
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
@@ -32,22 +32,21 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import INLINE
 from trtbuild.store.remote.store import RemoteStore
 
-Document = dict[str, Any]
+#: A function that reports progress. Its arguments: a description, the finished part, the total, and the unit of both,
+#: ``records`` or ``bytes``.
+Progress = Callable[[str, int, int, str], None]
 
-#: Is told what goes on, how much of it is done, how much there is, and of what: ``records`` or ``bytes``.
-Told = Callable[[str, int, int, str], None]
-
-#: Why a record stays here that only this machine vouches for, and what to do.
+#: The reason why a record that only this machine's own key signs is not sent, and what to do.
 OWN_ONLY = "only this machine vouches for it: configure a signing key, and build it with --force"
 
-# Records that are sent at once: most are a few small files, one after another.
-_AT_ONCE = 8
+#: The number of records that are sent in parallel. Most consist of a few small files, which are sent one after another.
+_PARALLEL = 8
 
 
-def push(request: Request, remote: str | None, told: Told) -> Document:
-    """``trtbuild.cache-push/1``: the records of the models that were asked for, to the remotes that may be written.
+def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
+    """Send the records of the requested models to the writable remotes, or to the one with the name `remote`.
 
-    Raises UsageError when there is none (of that name).
+    Raises UsageError if there is no such remote.
     """
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
@@ -56,70 +55,71 @@ def push(request: Request, remote: str | None, told: Told) -> Document:
         with store.session():
             with store.only_reading():
                 selection = select(workspace)
-                lacking, _ = complete(store, selection.keys, told)
+                lacking, _ = complete(store, selection.keys, progress)
             sendings = [_Sending(store.local, target) for target in targets]
             for sending in sendings:
-                sending.send([key for key in selection.keys if key not in lacking], told)
+                sending.send([key for key in selection.keys if key not in lacking], progress)
     finally:
         store.close()
     not_sent = [
-        {"remote": sending.name, "step": selection.named(key), "key": key, "reason": reason}
+        UnsentRecord(remote=sending.name, step=selection.named(key), key=key, reason=reason)
         for sending in sendings
         for key, reason in sorted(sending.failures.items())
-        if (key in selection.packed, reason) != (True, OWN_ONLY)  # others put it together as this machine did
+        if (key in selection.packed, reason) != (True, OWN_ONLY)  # other machines can make this package themselves
     ]
-    missing = not_there(selection, lacking)
-    return {
-        "schema": "trtbuild.cache-push/1",
-        "ok": not (not_sent or missing),
-        "records": len(selection.keys),
-        "remotes": [sending.to_json() for sending in sendings],
-        "not_sent": not_sent,
-        "missing": missing,
-        "warnings": store.warnings(),
-    }
+    missing = missing_records(selection, lacking)
+    return CachePush(
+        ok=not (not_sent or missing),
+        records=len(selection.keys),
+        remotes=[sending.sent() for sending in sendings],
+        not_sent=not_sent,
+        missing=missing,
+        warnings=store.warnings(),
+    )
 
 
-def pull(request: Request, remote: str | None, told: Told) -> Document:
-    """``trtbuild.cache-pull/1``: the records of the models that were asked for, into the local store.
+def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
+    """Copy the records of the requested models from the readable remotes, or from `remote`, into the local store.
 
-    Raises UsageError when there is no remote (of that name) that may be read.
+    Raises UsageError if there is no such remote.
     """
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
     try:
         with store.only_reading(_named(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
-            lacking, brought = complete(store, selection.keys, told)
+            lacking, brought = complete(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in lacking)
-            # what planning looked at came by then, what it did not look at came with `brought`
+            # planning fetched some records (`sources`), and `complete` fetched the others (`brought`)
             for name, each in brought.items():
                 sources[name] += sum(store.source_of(key) == "local" for key in each.came)
-            moved = {report["name"]: report.get("bytes_down", 0) for report in store.reports()}
+            moved = {report.name: report.bytes_down for report in store.reports()}
             warnings = store.warnings()
     finally:
         store.close()
     came = {name: records for name, records in sources.items() if name != "local" and records}
-    missing = not_there(selection, lacking)
-    return {
-        "schema": "trtbuild.cache-pull/1",
-        "ok": not missing,
-        "records": len(selection.keys),
-        "present": len(selection.keys) - len(lacking) - sum(came.values()),
-        "remotes": [{"name": name, "records": came[name], "bytes": moved.get(name, 0)} for name in sorted(came)],
-        "missing": missing,
-        "warnings": warnings,
-    }
+    missing = missing_records(selection, lacking)
+    return CachePull(
+        ok=not missing,
+        records=len(selection.keys),
+        present=len(selection.keys) - len(lacking) - sum(came.values()),
+        remotes=[PulledFrom(name=name, records=came[name], bytes=moved.get(name, 0)) for name in sorted(came)],
+        missing=missing,
+        warnings=warnings,
+    )
 
 
-def complete(store: LayeredStore, keys: Sequence[str], told: Told) -> tuple[dict[str, str], dict[str, Brought]]:
-    """Bring the records with these keys that are not whole here from the remotes. Those that are not whole then → why; and
-    what each remote gave. Raises StoreUnavailable."""
+def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tuple[dict[str, str], dict[str, Brought]]:
+    """Fetch the records with these keys that are incomplete in the local store from the remotes.
+
+    Returns the keys that are still incomplete, each with the reason, and the result of each remote by its name. Raises
+    StoreUnavailable.
+    """
     lacking: dict[str, str] = {}
     tolerated: list[str] = []
     for key in keys:
         found = held(store.local, key)
-        why = "it is not whole in the cache" if found is None else store.refuses(key, found.record, False)
+        why = "it is incomplete in the cache" if found is None else store.refuses(key, found.record, False)
         if why is not None:
             lacking[key] = why
         if why is not None and found is not None and store.refuses(key, found.record, True) is None:
@@ -130,35 +130,37 @@ def complete(store: LayeredStore, keys: Sequence[str], told: Told) -> tuple[dict
             break
         what, total = f"pull from {remote.name}", len(lacking)
 
-        def heard(brought: Brought, what: str = what, total: int = total) -> None:
-            told(what, brought.done, total, "records")
+        def report(brought: Brought, what: str = what, total: int = total) -> None:
+            progress(what, brought.done, total, "records")
 
-        brought = came[remote.name] = bring(remote, list(lacking), store.local, heard, store.refuses)
+        brought = came[remote.name] = bring(remote, list(lacking), store.local, report, store.refuses)
         lacking.update({key: f"{remote.name}: {text}" for key, text in brought.failed.items()})
         lacking.update(brought.untrusted)
         for key in (*brought.came, *brought.present):
             del lacking[key]
-    for key in tolerated:  # no remote has a better one
+    for key in tolerated:  # no remote has a record that matches the lock
         lacking.pop(key, None)
     return lacking, came
 
 
-def not_there(selection: Selection, lacking: dict[str, str]) -> list[Document]:
-    """The steps without which a build would have to run something, each with the reason; those that only follow from them
-    are left out."""
+def missing_records(selection: Selection, lacking: dict[str, str]) -> list[MissingRecord]:
+    """The missing records because of which a build would have to run steps, each with the reason.
+
+    A package that is missing only because its engines are missing is left out.
+    """
     to_run = [step for step in selection.missing if step.verdict == "run"]
     lack_more = {step.model for step in to_run if step.stage != "package"}
     steps = [
-        {"step": step.id, "key": step.key, "reason": step.reason.text}
+        MissingRecord(step=step.id, key=step.key, reason=step.reason.text)
         for step in to_run
         if step.stage != "package" or step.model not in lack_more
     ]
-    records = [{"step": selection.named(key), "key": key, "reason": why} for key, why in sorted(lacking.items())]
+    records = [MissingRecord(step=selection.named(key), key=key, reason=why) for key, why in sorted(lacking.items())]
     return steps + records
 
 
 def _named(remotes: Iterable[RemoteStore], name: str | None, what: str) -> tuple[RemoteStore, ...]:
-    """The remotes that are meant. Raises UsageError when there is none."""
+    """The remote with this name, or all remotes if it is None. Raises UsageError if there is no such remote."""
     known = {remote.name: remote for remote in remotes}
     if name is not None and name not in known:
         hint = (
@@ -168,32 +170,33 @@ def _named(remotes: Iterable[RemoteStore], name: str | None, what: str) -> tuple
     if not known:
         raise UsageError(
             f"no remote is configured that {what}",
-            hint='set TRTBUILD_REMOTES="team=rw:https://…", or write [[remote]] into your config.toml',
+            hint='set TRTBUILD_REMOTES="team=rw:https://…", or add a [[remote]] section to your config.toml',
         )
     return tuple(known.values()) if name is None else (known[name],)
 
 
 class _Sending:
-    """Records on their way from the local store to one remote."""
+    """Sends records from the local store to one remote."""
 
     def __init__(self, local: LocalStore, remote: RemoteStore) -> None:
         self.name = remote.name
-        #: Records that could not be sent → why.
+        #: Key of a record that could not be sent → the reason.
         self.failures: dict[str, str] = {}
         self._local = local
         self._remote = remote
         self._read = reading(local)
         self._lock, self._turns = threading.Lock(), Turns()
-        self._named: dict[str, int] = {}  # files, and their sizes
+        #: SHA-256 of a file → its size in bytes.
+        self._named: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         self._came = self._present = 0
 
-    def send(self, keys: Sequence[str], told: Told) -> None:
-        """Have the records with these keys over there. Raises StoreUnavailable."""
-        told(f"push to {self.name}", 0, len(keys), "records")
-        pointers = {key for key in keys if self._leads_on(key)}
+    def send(self, keys: Sequence[str], progress: Progress) -> None:
+        """Send the records with these keys that the remote lacks. Raises StoreUnavailable."""
+        progress(f"push to {self.name}", 0, len(keys), "records")
+        pointers = {key for key in keys if self._is_pointer(key)}
         done = 0
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_PARALLEL) as pool:
             for batch in ([key for key in keys if key not in pointers], sorted(pointers)):  # rule 4
                 running = {pool.submit(self._send, key): key for key in batch}
                 try:
@@ -202,22 +205,22 @@ class _Sending:
                         if why_not is not None:
                             self.failures[running[future]] = why_not
                         done += 1
-                        told(f"push to {self.name}", done, len(keys), "records")
+                        progress(f"push to {self.name}", done, len(keys), "records")
                 except BaseException:
                     pool.shutdown(cancel_futures=True)
                     raise
 
-    def _leads_on(self, key: str) -> bool:
-        with suppress(StoreError, KeyError, ValueError):  # why it cannot be read is said when it is to be sent
+    def _is_pointer(self, key: str) -> bool:
+        with suppress(StoreError, KeyError, ValueError):  # `_send` reports the error
             found = found_locally(self._local, key)
             return found is not None and found.record.recipe.stage in POINTERS
         return False
 
     def _send(self, key: str) -> str | None:
-        """None, or why the record could not be sent."""
+        """Send one record. Returns None, or the reason why it could not be sent."""
         found = held(self._local, key)
         if found is None:
-            return "it is not whole in the cache any more"
+            return "it is not complete in the cache any more"
         found = for_others(found, self._remote.trust)
         if found is None:
             return OWN_ONLY
@@ -229,7 +232,7 @@ class _Sending:
             return data
 
         try:
-            with self._turns.of(found.parts):  # what several records name is sent once
+            with self._turns.of(found.parts):  # a blob of several records is sent once
                 there = self._remote.publish(found, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text
@@ -238,18 +241,17 @@ class _Sending:
             if there is found:
                 self._came += 1
                 self._sent.update(sent)
-            else:  # nothing but its entry was made ready, which has small files in it
+            else:  # small files were read for the entry, but not sent
                 self._present += 1
                 self._sent.update({name: size for name, size in sent.items() if size > INLINE})
         return None
 
-    def to_json(self) -> Document:
-        """What was sent, and what was there already."""
-        sent = sum(self._sent.values())
-        return {
-            "name": self.name,
-            "records_sent": self._came,
-            "records_there": self._present,
-            "bytes_sent": sent,
-            "bytes_there": sum(size for name, size in self._named.items() if name not in self._sent),
-        }
+    def sent(self) -> SentTo:
+        """The numbers of records and bytes that were sent, and that the remote already had."""
+        return SentTo(
+            name=self.name,
+            records_sent=self._came,
+            records_there=self._present,
+            bytes_sent=sum(self._sent.values()),
+            bytes_there=sum(size for name, size in self._named.items() if name not in self._sent),
+        )

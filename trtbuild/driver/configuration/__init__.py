@@ -1,8 +1,8 @@
-"""The user's and CI's configuration: remotes, whom to believe, and how large the cache may be. docs/configuration.md.
+"""The configuration of a user or of CI: remotes, trusted keys, and the size limit of the cache (docs/configuration.md).
 
-In: the environment and one TOML file. Out: a `Configuration`. `file` reads the file and knows its lines, `sources` joins
-it with the variables, `remotes` and `trust` give the entries their meaning, `settings` has the values and the rules.
-Uses no other room.
+Input: the environment and one TOML file. Output: a `Configuration`. `file` reads the file and finds line numbers. `sources`
+joins the file with the variables. `remotes` and `trust` interpret the entries. `settings` has the value types and rules.
+This package imports no other package of `driver`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VARIABLES", "Configuration", "TrustSettings", "config_path", "expanded", "load"]
 
-#: The variables, but for those of single remotes: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``, ``…_CONNECTIONS``, and their
+#: The variables, without those of single remotes: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``, ``…_CONNECTIONS``, and the
 #: credentials (``…_TOKEN``, ``…_USER``, ``…_PASSWORD``).
 VARIABLES = (
     "TRTBUILD_CACHE_MAX_SIZE",
@@ -35,10 +35,10 @@ VARIABLES = (
 
 
 def load(environ: Mapping[str, str], project: Path) -> Configuration:
-    """The configuration of who runs this in `project`. Raises ConfigurationError (or ConfigurationErrors, of several)."""
+    """Return the configuration of this user in `project`. Raises ConfigurationError, or ConfigurationErrors for several."""
     path, chosen = config_path(environ)
     file = None
-    if path is not None and (chosen or _may_be_there(path)):
+    if path is not None and (chosen or _may_exist(path)):
         file = _read(path, None if chosen else project)
     if file is None and not any(name in environ for name in VARIABLES):
         return Configuration(path=path)
@@ -57,8 +57,8 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
     return found
 
 
-def _may_be_there(path: str) -> bool:
-    """Whether there is something under the path. What cannot be looked at may be a policy that counts."""
+def _may_exist(path: str) -> bool:
+    """Whether the path exists. True also if that cannot be checked, because an unreadable file must not be ignored."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -73,13 +73,13 @@ def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
     if chosen := environ.get("TRTBUILD_CONFIG"):
         return os.path.abspath(expanded(chosen, environ)), True  # noqa: PTH100
     base = environ.get("XDG_CONFIG_HOME", "")
-    if not base.startswith("/"):  # the XDG Base Directory Specification: a relative one is to be ignored
+    if not base.startswith("/"):  # the XDG Base Directory Specification: a relative path must be ignored
         base = expanded("~/.config", environ)
     return (f"{base}/trtbuild/config.toml" if base.startswith("/") else None), False
 
 
 def _read(path: str, project: Path | None) -> ConfigFile | None:
-    """The file; not one of `project` (rule 2)."""
+    """Read the file. Raises ConfigurationError if it lies in `project` (rule 2 of `settings`)."""
     from trtbuild.driver.configuration import file
 
     if project is not None:

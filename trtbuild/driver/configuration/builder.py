@@ -1,4 +1,4 @@
-"""Who builds: what records and signatures say of it."""
+"""The name of the builder that records and signatures contain."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import platform
 
 
 def builder() -> str:
-    """``user@host``, as far as that is known."""
+    """Return ``user@host``; the user is ``unknown`` if the user id has no name."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # no entry for this user id
+    except (KeyError, OSError):  # the user id has no entry
         user = "unknown"
     return f"{user}@{platform.node()}"

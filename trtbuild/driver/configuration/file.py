@@ -1,13 +1,13 @@
-"""The file that a user's configuration is in: may it be believed, what does it say, and in which line.
+"""The configuration file: check its owner and mode, read its values, and find the line of each entry.
 
 Rules
-1. As with ssh's configuration: it belongs to the user or to root, and nobody else may write it. It says where engines come
-   from and whom to believe, so whoever may write it may run code as this user. A group may write it only if the user is
-   alone in it, as where every user has a group of the same name. Root believes a file of any owner: in containers a mounted
-   file has the owner that it has outside.
-2. It is a regular file of UTF-8 text. What is checked is what was opened.
-3. TOML parsers give no lines. They are looked for in the text: headers of tables, and keys at the beginning of a line. An
-   entry that cannot be found so (one of an inline table) is at the line of what holds it.
+1. As with ssh's configuration, the file must belong to the user or to root, and other users must not be able to write it.
+   The file names the sources of engines and the trusted keys, so a user who can write it can run code as this user. A group
+   may write it only if this user is the group's only member (many systems give every user a group of the same name). Root
+   accepts a file of any owner, because a file that is mounted into a container keeps its outside owner.
+2. It is a regular file of UTF-8 text. The checks apply to the opened file, not to the path.
+3. TOML parsers do not report the lines of entries. They are found in the text: table headers, and keys at the beginning of
+   a line. An entry that is not found in this way (in an inline table) has the line of the entry around it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from trtbuild.errors import ConfigurationError
 
-#: More than this is no configuration.
+#: The largest accepted file, in bytes.
 LARGEST = 1 << 20
 
 _POSITION = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
@@ -31,24 +31,24 @@ _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_.-]+)["']?\s*=""")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an entry stands: a line of a file, or a variable of the environment."""
+    """The place of an entry: a line of a file, or an environment variable."""
 
     file: str | None = None
     line: int | None = None
     variable: str | None = None
 
     def error(self, text: str, hint: str | None = None) -> ConfigurationError:
-        """An error about the entry."""
+        """Return an error about the entry."""
         return ConfigurationError(
             f"{self.variable}: {text}" if self.variable else text, file=self.file, line=self.line, hint=hint
         )
 
 
 class ConfigFile:
-    """A file that was read: its values, the places of its entries, and its digest."""
+    """A parsed configuration file: its values, the places of its entries, and its SHA-256."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        """Raises ConfigurationError where the text is no TOML."""
+        """Raises ConfigurationError if the data is not UTF-8 text or not TOML."""
         from hashlib import sha256
 
         self.path = path
@@ -62,7 +62,7 @@ class ConfigFile:
         self._lines = self._text.splitlines()
 
     def place(self, table: str, key: str | None = None, *, nth: int = 0, item: str | None = None) -> Place:
-        """The place of a table (the `nth` of an array of tables), of a key in it, or of an item of the key's array."""
+        """Return the place of a table (the `nth` of its array), of a key in it, or of an item of the key's array."""
         start, found = 0, None
         for number, current, index, name in self._entries():
             if current != table or index != nth:
@@ -71,13 +71,13 @@ class ConfigFile:
             if name is not None and name.split(".")[0] == key:
                 found = number
                 break
-        line = found or start or self._somewhere(table)
+        line = found or start or self._line_of_key(table)
         if found and item is not None:
             line = next((n for n in range(found, len(self._lines) + 1) if item in self._lines[n - 1]), found)
         return Place(self.path, line)
 
     def _entries(self) -> list[tuple[int, str, int, str | None]]:
-        """(line, table, which of its name, key or None for a header) of every line that begins something."""
+        """Return (line, table, index in an array of tables, key) for each header and key; the key of a header is None."""
         table, index, counts = "", 0, dict[str, int]()
         found: list[tuple[int, str, int, str | None]] = []
         for number, line in enumerate(self._lines, 1):
@@ -91,8 +91,8 @@ class ConfigFile:
                 found.append((number, table, index, key[1]))
         return found
 
-    def _somewhere(self, name: str) -> int | None:
-        """The line of a table that is written as ``name = …`` or ``name.key = …``."""
+    def _line_of_key(self, name: str) -> int | None:
+        """Return the line of a table that is written as ``name = …`` or ``name.key = …``."""
         for number, _, _, key in self._entries():
             if key is not None and key.split(".")[0] == name:
                 return number
@@ -100,7 +100,7 @@ class ConfigFile:
 
 
 def read(path: str, *, must_exist: bool) -> ConfigFile | None:
-    """The file; None where there is none and none has to be. Raises ConfigurationError."""
+    """Read and check the file. None for ``/dev/null``, or if an optional file is missing. Raises ConfigurationError."""
     if path == os.devnull:
         return None
     try:
@@ -128,32 +128,32 @@ def read(path: str, *, must_exist: bool) -> ConfigFile | None:
 
 def _unreadable(path: str, error: OSError) -> ConfigurationError:
     reason = (error.strerror or str(error)).lower()
-    hint = "make it readable; or name another by TRTBUILD_CONFIG (/dev/null stands for none)"
+    hint = "make it readable, or set TRTBUILD_CONFIG to another file (/dev/null: no configuration)"
     return ConfigurationError(f"it cannot be read: {reason}", file=path, hint=hint)
 
 
 def _check(path: str, found: os.stat_result) -> None:
-    """Rules 1 and 2."""
+    """Check the type, owner and mode (rules 1 and 2)."""
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigurationError("it is no regular file", file=path, hint="name a TOML file")
+        raise ConfigurationError("it is not a regular file", file=path, hint="name a TOML file")
     user = os.geteuid()
     if found.st_uid not in (user, 0) and user != 0:
         raise ConfigurationError(
-            "it belongs to another user, who could have engines of theirs run as yours",
+            "it belongs to another user, who could use it to run code as you",
             file=path,
-            hint=f'use a file of your own: cp "{path}" ~/.config/trtbuild/config.toml',
+            hint=f'copy it to a file that you own: cp "{path}" ~/.config/trtbuild/config.toml',
         )
     others = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
     if others & stat.S_IWOTH or (others and not _alone_in_group(found.st_gid)):
         raise ConfigurationError(
-            f"others may write it (mode {stat.S_IMODE(found.st_mode):04o}), and so have engines of theirs run as yours",
+            f"other users can write it (mode {stat.S_IMODE(found.st_mode):04o}), and could use it to run code as you",
             file=path,
             hint=f'chmod go-w "{path}"',
         )
 
 
 def _alone_in_group(gid: int) -> bool:
-    """Whether a group has the name of this user and no other member (rule 1)."""
+    """Whether this user is the only member of a group with the user's name (rule 1)."""
     import grp
     import pwd
 
@@ -174,10 +174,10 @@ def _parsed(path: str, text: str) -> Mapping[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         position = _POSITION.search(str(error))
-        told = _POSITION.sub("", str(error)).replace("(at end of document)", "at the end of the file").strip()
+        reason = _POSITION.sub("", str(error)).replace("(at end of document)", "at the end of the file").strip()
         raise ConfigurationError(
-            f"it is no TOML: {told[:1].lower()}{told[1:]}",
+            f"it is not valid TOML: {reason[:1].lower()}{reason[1:]}",
             file=path,
             line=int(position[1]) if position else len(text.splitlines()) or 1,
-            hint='texts stand in quotes: name = "team"; docs/configuration.md has an example',
+            hint='write strings in quotes: name = "team"; docs/configuration.md has an example',
         ) from None

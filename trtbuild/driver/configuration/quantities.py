@@ -22,7 +22,7 @@ _AGES = {"S": 1, "M": 60, "H": 3600, "D": 86400, "W": 7 * 86400}
 
 
 def size_bytes(text: str) -> int:
-    """``50GiB`` → bytes."""
+    """Parse a size such as ``50GiB`` and return bytes. Raises UsageError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _SIZES:
         raise UsageError(f"{text!r} is not a size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
@@ -30,7 +30,7 @@ def size_bytes(text: str) -> int:
 
 
 def age_s(text: str) -> float:
-    """``30d`` → seconds."""
+    """Parse an age such as ``30d`` and return seconds. Raises UsageError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z])", text.strip())
     if match is None or match[2].upper() not in _AGES:
         raise UsageError(f"{text!r} is not an age", hint="write a number and a unit: 30d, 12h, 90m")

@@ -1,6 +1,6 @@
-"""What is said of remotes: names, modes and URLs, in ``[[remote]]`` or ``TRTBUILD_REMOTES``.
+"""The configured remotes: names, modes and URLs, from ``[[remote]]`` or ``TRTBUILD_REMOTES``.
 
-No message shows the credentials that a URL may hold.
+Messages never show the credentials in a URL.
 """
 
 from __future__ import annotations
@@ -10,49 +10,50 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.configuration.file import ConfigFile, Place
 from trtbuild.driver.configuration.sources import FIELDS, Sources
 from trtbuild.errors import ConfigurationError
+from trtbuild.store.transports.kinds import kind_of
 from trtbuild.store.transports.settings import RemoteSettings
 
 MODES = ("r", "w", "rw")
-SCHEMES = ("http", "https", "file", "s3", "gs", "az")
 
-#: A name stands in ``TRTBUILD_REMOTES``, in names of variables and in every summary.
+#: The pattern of a remote's name, which appears in ``TRTBUILD_REMOTES``, in names of variables and in summaries.
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-#: A step's `source` in ``--json`` is one of these, or a remote's name.
+#: Names that no remote may have: the `source` of a step in ``--json`` is one of these, or a remote's name.
 RESERVED = ("local", "built")
 
-#: Seconds that a remote may be silent, and its parallel connections.
+#: The upper limits of `patience_s` (seconds that a remote may be silent) and `connections`.
 LONGEST_PATIENCE_S = 600.0
 MOST_CONNECTIONS = 256
 
 EXAMPLE = "team=rw:https://cache.example"
+_EXAMPLES = f"write one such as {EXAMPLE.partition(':')[2]}, file:///mnt/cache or s3://bucket/prefix"
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A remote as it is written. Fields that were refused are empty."""
+    """A remote as the user wrote it. Invalid fields are empty."""
 
     place: Place
     name: str
     mode: str
     url: str
     numbers: Mapping[str, tuple[Any, Place]] = field(default_factory=dict)
-    #: Where its fields stand, if not all at one place.
+    #: Places of its fields, if they differ.
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
 def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
-    """The remotes, in the order in which they are asked. What is wrong goes to the sources' problems."""
+    """Return the remotes, in the order of lookup. Errors are added to the problems of `sources`."""
     entries = list(_entries(sources))
-    _check_apart(sources, entries)
+    _check_distinct(sources, entries)
     found = []
     for entry in entries:
         before = len(sources.problems)
-        for key, check in (("name", _check_name), ("mode", _check_mode), ("url", _check_url)):
-            if value := str(getattr(entry, key)):
+        written = (("name", entry.name, _check_name), ("mode", entry.mode, _check_mode), ("url", entry.url, _check_url))
+        for key, value, check in written:
+            if value:
                 try:
                     check(value)
                 except ConfigurationError as error:
@@ -75,7 +76,7 @@ def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
 
 
 def variable_part(name: str) -> str:
-    """A remote's name as it stands in its variables, such as ``TRTBUILD_REMOTE_<this>_TOKEN``."""
+    """Return a remote's name as its variables spell it, such as in ``TRTBUILD_REMOTE_<this>_TOKEN``."""
     return name.upper().replace("-", "_")
 
 
@@ -95,7 +96,7 @@ def _entries(sources: Sources) -> Iterator[_Entry]:
 
 
 def _parts(word: str) -> tuple[str, str, str]:
-    """(name, mode, URL) of a word of ``TRTBUILD_REMOTES``. Raises ConfigurationError without a place."""
+    """Return (name, mode, URL) of one word of ``TRTBUILD_REMOTES``. Raises ConfigurationError without a place."""
     name, equals, rest = word.partition("=")
     mode, colon, url = rest.partition(":")
     if not equals or "/" in name:
@@ -118,8 +119,8 @@ def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping
         texts[key] = value.strip() if isinstance(value, str) else ""
         if not texts[key]:
             at = file.place("remote", key, nth=number)
-            said = "is not a text" if key in table else "is missing"
-            sources.problem(at, f"{key} of a remote {said}", f'write {key} = "{example}"')
+            fault = "is not a string" if key in table else "is missing"
+            sources.problem(at, f"{key} of a remote {fault}", f'write {key} = "{example}"')
     numbers = {
         key: (table[key], file.place("remote", key, nth=number))
         for key in ("patience_s", "connections")
@@ -130,16 +131,16 @@ def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping
 
 
 def _number(sources: Sources, entry: _Entry, key: str, most: float) -> float | None:
-    """A number of a remote: its variable's, else the entry's."""
+    """Return a number of a remote, from its variable or, if that is not set, from the entry."""
     whole = key == "connections"
-    given = sources.variable(f"TRTBUILD_REMOTE_{variable_part(entry.name)}_{key.upper()}")
-    place = given[1] if given is not None else entry.numbers.get(key, (None, entry.place))[1]
-    value = entry.numbers[key][0] if given is None and key in entry.numbers else None
-    if given is not None:
+    variable = sources.variable(f"TRTBUILD_REMOTE_{variable_part(entry.name)}_{key.upper()}")
+    place = variable[1] if variable is not None else entry.numbers.get(key, (None, entry.place))[1]
+    value = entry.numbers[key][0] if variable is None and key in entry.numbers else None
+    if variable is not None:
         try:
-            value = int(given[0]) if whole else float(given[0])
+            value = int(variable[0]) if whole else float(variable[0])
         except ValueError:
-            value = given[0]
+            value = variable[0]
     if value is None:
         return None
     if isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and 0 < value <= most:
@@ -149,8 +150,8 @@ def _number(sources: Sources, entry: _Entry, key: str, most: float) -> float | N
     return None
 
 
-def _check_apart(sources: Sources, entries: Iterable[_Entry]) -> None:
-    """Names, and those of their variables, must tell remotes apart: no credential may go to another remote."""
+def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
+    """Check that no two remotes share a name or variables, so that no credential is sent to another remote."""
     by_part: dict[str, str] = {}
     for entry in entries:
         part = variable_part(entry.name)
@@ -169,18 +170,18 @@ def _check_name(name: str) -> None:
     """Raises ConfigurationError without a place."""
     if not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} is no name of a remote", hint="letters, digits, - and _, at most 32, a letter first"
+            f"{name!r} is not a valid name of a remote", hint="letters, digits, - and _, at most 32, a letter first"
         )
     if name in RESERVED:
         raise ConfigurationError(
-            f"no remote may be called {name!r}: that is where a step can come from otherwise", hint="call it team"
+            f"no remote may be called {name!r}: reports use this name for other sources", hint="call it team"
         )
 
 
 def _check_mode(mode: str) -> None:
     """Raises ConfigurationError without a place."""
     if mode not in MODES:
-        raise ConfigurationError(f"{mode!r} is no mode", hint="r (read), w (write) or rw (both)")
+        raise ConfigurationError(f"{mode!r} is not a mode", hint="r (read), w (write) or rw (both)")
 
 
 def _check_url(url: str) -> None:
@@ -190,53 +191,50 @@ def _check_url(url: str) -> None:
     if any(character <= " " or character == "\x7f" for character in url):
         raise ConfigurationError(f"{shown(url)!r} has a space or control character in it", hint="write %20 for a space")
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme.lower() not in SCHEMES:
-        raise ConfigurationError(f"{shown(url)!r} is no URL of a remote", hint=_scheme_hint(url, scheme, separator))
+    if not separator:
+        hint = f"write file://{shown(url)}" if url.startswith("/") else _EXAMPLES
+        raise ConfigurationError(f"{shown(url)!r} is not the URL of a remote", hint=hint)
+    try:
+        address = kind_of(url).address
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{shown(url)!r} is not the URL of a remote", hint=error.hint) from None
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         raise ConfigurationError(
-            f"{shown(url)!r} is no URL: its host or port cannot be read",
+            f"{shown(url)!r} is not a valid URL: its host or port cannot be read",
             hint=f"write one such as {EXAMPLE.partition(':')[2]}",
         ) from None
     if "?" in url or "#" in url:
         raise ConfigurationError(
             f"{shown(url)!r} has a query or fragment, and names of entries are added to the URL", hint="leave it out"
         )
-    if scheme.lower() == "file":
-        _check_directory(parts.netloc, parts.path, rest)
+    if address == "directory":
+        _check_directory(scheme, parts.netloc, parts.path, rest)
     elif not host:
-        what = "host" if scheme.lower().startswith("http") else "bucket"
-        raise ConfigurationError(f"{shown(url)!r} has no {what}", hint=f"write {scheme}://{what}/path")
-    elif not scheme.lower().startswith("http") and (port is not None or "@" in parts.netloc):
+        raise ConfigurationError(f"{shown(url)!r} has no {address}", hint=f"write {scheme}://{address}/path")
+    elif address == "bucket" and (port is not None or "@" in parts.netloc):
         raise ConfigurationError(
             f"{shown(url)!r} has more than a bucket before its path",
             hint="credentials and endpoints come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)",
         )
 
 
-def _scheme_hint(url: str, scheme: str, separator: str) -> str:
-    if url.startswith("/"):
-        return f"write file://{shown(url)}"
-    if not separator:
-        return f"write one such as {EXAMPLE.partition(':')[2]}, file:///mnt/cache or s3://bucket/prefix"
-    return suggestion(scheme, SCHEMES, "schemes")
-
-
-def _check_directory(host: str, path: str, rest: str) -> None:
+def _check_directory(scheme: str, host: str, path: str, rest: str) -> None:
+    url, example = f"{scheme}://{rest}", f"{scheme}:///mnt/cache"
     if host == "~" or rest.startswith(("~", "./", "../")) or host not in ("", "localhost"):
         raise ConfigurationError(
-            f"'file://{rest}' is not an absolute path", hint="write three slashes and the whole path: file:///mnt/cache"
+            f"{url!r} is not an absolute path", hint=f"write three slashes and the whole path: {example}"
         )
     if path.strip("/") == "":
-        raise ConfigurationError("the root of the file system is no cache", hint="name a directory: file:///mnt/cache")
+        raise ConfigurationError("the root of the file system cannot be a cache", hint=f"name a directory: {example}")
     if ".." in path.split("/"):
-        raise ConfigurationError(f"'file://{rest}' has .. in it", hint="write the path without it")
+        raise ConfigurationError(f"{url!r} has .. in it", hint="write the path without it")
 
 
 def shown(url: str) -> str:
-    """A URL, or what was meant as one, without what could be credentials or a signature."""
+    """Return a URL, even an invalid one, without its possible credentials and signature."""
     head, separator, rest = url.partition("://")
     if not separator:
         head, separator, rest = "", "", url

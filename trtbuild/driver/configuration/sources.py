@@ -1,4 +1,4 @@
-"""The file and the variables as one: an entry, wherever it stands, with its place; and all problems at once."""
+"""The entries of the file and of the variables, each with its place, and the list of all problems."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from trtbuild.errors import ConfigurationError, ConfigurationErrors, UsageError
 
 Value = TypeVar("Value")
 
-#: What the file may hold, by table.
+#: The allowed keys of the file, by table.
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "cache": ("max_size",),
     "remote": ("name", "url", "mode", "patience_s", "connections"),
     "trust": ("keys", "revoked", "signing_key_file", "domain", "read_domains"),
 }
 
-#: Fields that people look for, and where it is said instead.
+#: Fields that the file does not have → the place to set them.
 _ELSEWHERE = {
-    "signing_key": "a key stands in a file of its own (signing_key_file), or in TRTBUILD_SIGNING_KEY",
-    "dir": "the place of the cache is said by TRTBUILD_CACHE_DIR",
-    "token": "credentials stand in TRTBUILD_REMOTE_<NAME>_TOKEN, or …_USER and …_PASSWORD, or in ~/.netrc",
-    "password": "credentials stand in TRTBUILD_REMOTE_<NAME>_USER and …_PASSWORD, or in ~/.netrc",
+    "signing_key": "put the key into a separate file (signing_key_file), or into TRTBUILD_SIGNING_KEY",
+    "dir": "TRTBUILD_CACHE_DIR sets the directory of the cache",
+    "token": "put credentials into TRTBUILD_REMOTE_<NAME>_TOKEN, or …_USER and …_PASSWORD, or into ~/.netrc",
+    "password": "put credentials into TRTBUILD_REMOTE_<NAME>_USER and …_PASSWORD, or into ~/.netrc",
 }
 
 
 class Sources:
-    """Where entries come from, and what was wrong with them so far."""
+    """The file and the variables, and the problems found so far."""
 
     def __init__(self, environ: Mapping[str, str], file: ConfigFile | None) -> None:
         self.environ = environ
@@ -38,18 +38,18 @@ class Sources:
             self._check_tables(file)
 
     def raise_problems(self) -> None:
-        """Raise what was found: ConfigurationError, or ConfigurationErrors."""
+        """Raise the problems that were found: ConfigurationError, or ConfigurationErrors for several."""
         if len(self.problems) > 1:
             raise ConfigurationErrors(self.problems)
         if self.problems:
             raise self.problems[0]
 
     def problem(self, place: Place, text: str, hint: str | None = None) -> None:
-        """Something is wrong with the entry at a place."""
+        """Add a problem of the entry at `place`."""
         self.problems.append(place.error(text, hint))
 
     def tried(self, place: Place, check: Callable[[], Value]) -> Value | None:
-        """What `check` returns. A ConfigurationError of it gets the place, and is kept."""
+        """Return the result of `check`. If it raises ConfigurationError, add that as a problem at `place`."""
         try:
             return check()
         except ConfigurationError as error:
@@ -57,42 +57,42 @@ class Sources:
             return None
 
     def variable(self, name: str) -> tuple[str, Place] | None:
-        """A variable that is set, and not empty."""
+        """Return the value and place of a variable; None if it is not set or empty."""
         value = self.environ.get(name, "").strip()
         return (value, Place(variable=name)) if value else None
 
     def text(self, variable: str, table: str, key: str) -> tuple[str, Place] | None:
-        """A text and its place; None where it is not said, or is none."""
+        """Return a string and its place; None if it is not set, or invalid (which is added as a problem)."""
         found = self.variable(variable)
         if found is not None or (value := self.in_table(table).get(key)) is None or self.file is None:
             return found
         place = self.file.place(table, key)
         if not isinstance(value, str) or not value.strip():
-            self.problem(place, f"{key} is not a text", f'write {key} = "…", or leave it out')
+            self.problem(place, f"{key} is not a string", f'write {key} = "…", or leave it out')
             return None
         return value.strip(), place
 
     def texts(self, variable: str, table: str, key: str) -> list[tuple[str, Place]]:
-        """The texts of a list, each with its place. In a variable they are separated by spaces."""
+        """Return the strings of a list, each with its place. In a variable they are separated by spaces."""
         found = self.variable(variable)
         if found is not None:
             return [(word, found[1]) for word in found[0].split()]
         return [(value.strip(), place) for value, place in self.items(table, key) if self._is_text(value, place, key)]
 
     def items(self, table: str, key: str) -> list[tuple[Any, Place]]:
-        """The items of a list of the file, each with its place."""
+        """Return the items of a list in the file, each with its place."""
         value = self.in_table(table).get(key)
         if value is None or self.file is None:
             return []
         if not isinstance(value, list) or not value:
             self.problem(
-                self.file.place(table, key), f"{key} is not a list of texts", f'write {key} = ["…"], or leave it out'
+                self.file.place(table, key), f"{key} is not a list of strings", f'write {key} = ["…"], or leave it out'
             )
             return []
         return [(item, self.file.place(table, key, item=item if isinstance(item, str) else None)) for item in value]
 
     def size(self, variable: str, table: str, key: str) -> int | None:
-        """A size in bytes."""
+        """Return a size in bytes; None if it is not set or invalid."""
         entry = self.text(variable, table, key)
         if entry is None:
             return None
@@ -105,18 +105,18 @@ class Sources:
             return None
 
     def in_table(self, name: str) -> Mapping[str, Any]:
-        """A table of the file, as far as there is one."""
+        """Return a table of the file; empty if there is no such table."""
         value = {} if self.file is None else self.file.values.get(name, {})
         return value if isinstance(value, dict) else {}
 
     def unknown(self, place: Place, key: str, known: Sequence[str], what: str) -> None:
-        """A key that is not among the known ones of a table."""
+        """Add a problem for a key that the table does not have."""
         self.problem(place, f"{key!r} is not known here", _ELSEWHERE.get(key) or suggestion(key, known, what))
 
     def _is_text(self, value: object, place: Place, key: str) -> bool:
         if isinstance(value, str) and value.strip():
             return True
-        self.problem(place, f"{key} holds something that is not a text", f'write {key} = ["…"]')
+        self.problem(place, f"{key} has an item that is not a string", f'write {key} = ["…"]')
         return False
 
     def _check_tables(self, file: ConfigFile) -> None:

@@ -1,4 +1,4 @@
-"""What is said of trust: keys that are believed, keys that are not any more, the key that signs, and domains."""
+"""The configuration of trust: trusted keys, revoked keys, the signing key, and domains."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trtbuild.errors import ConfigurationError
 if TYPE_CHECKING:
     from trtbuild.store.trust.signing import TrustedKey
 
-#: A trusted key that is written as a table.
+#: The fields of a trusted key that is written as a table.
 KEY_FIELDS = ("name", "key", "expires", "domains")
 
 _KEY_EXAMPLE = '"ci:<base64>", as `trtbuild cache keygen` prints it'
 
 
 def configured(sources: Sources) -> TrustSettings:
-    """Whom to believe. What is wrong goes to the sources' problems."""
+    """Return the trust settings. Errors are added to the problems of `sources`."""
     key_file, key = _signing(sources)
     domain = sources.text("TRTBUILD_DOMAIN", "trust", "domain")
     written = _parsed(sources, "check_domain", [] if domain is None else [domain])
@@ -37,13 +37,13 @@ def configured(sources: Sources) -> TrustSettings:
     )
 
 
-def _parsed(sources: Sources, how: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
-    """What a function of `store.trust.signing` makes of texts; it is imported only if there are any."""
+def _parsed(sources: Sources, function: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
+    """Parse each text by the named function of `store.trust.signing`, which is imported only if there is a text."""
     found = []
     for text, place in texts:
         from trtbuild.store.trust import signing
 
-        parsed = sources.tried(place, lambda: getattr(signing, how)(text))  # noqa: B023
+        parsed = sources.tried(place, lambda: getattr(signing, function)(text))  # noqa: B023
         if parsed is not None:
             found.append(parsed)
     return found
@@ -53,13 +53,13 @@ def _keys(sources: Sources) -> tuple[TrustedKey, ...]:
     if sources.environ.get("TRTBUILD_TRUSTED_KEYS", "-").strip() == "":
         sources.problem(
             Place(variable="TRTBUILD_TRUSTED_KEYS"),
-            "it is set and empty, which would believe everybody",
-            "unset it, or give it the keys; a secret or variable that CI does not know is empty text",
+            "it is set and empty, which would trust every signature",
+            "unset it, or give it the keys; CI passes an empty string for a secret that it does not know",
         )
         return ()
-    given = sources.variable("TRTBUILD_TRUSTED_KEYS")
-    lines: list[tuple[str, Place]] = [] if given is None else [(word, given[1]) for word in given[0].split()]
-    for item, place in [] if given is not None else sources.items("trust", "keys"):
+    variable = sources.variable("TRTBUILD_TRUSTED_KEYS")
+    lines: list[tuple[str, Place]] = [] if variable is None else [(word, variable[1]) for word in variable[0].split()]
+    for item, place in [] if variable is not None else sources.items("trust", "keys"):
         line = sources.tried(place, lambda: _line(item))  # noqa: B023
         if line is not None:
             lines.append((line, place))
@@ -67,11 +67,11 @@ def _keys(sources: Sources) -> tuple[TrustedKey, ...]:
 
 
 def _line(item: Any) -> str:
-    """A trusted key as one text: ``name:<base64>;expires=…;domains=…``. Raises ConfigurationError without a place."""
+    """Return a trusted key as ``name:<base64>;expires=…;domains=…``. Raises ConfigurationError without a place."""
     if isinstance(item, str):
         return item.strip()
     if not isinstance(item, dict):
-        raise ConfigurationError("a trusted key is a text or a table", hint=f"write {_KEY_EXAMPLE}")
+        raise ConfigurationError("a trusted key is a string or a table", hint=f"write {_KEY_EXAMPLE}")
     for key in item:
         if key not in KEY_FIELDS:
             raise ConfigurationError(f"{key!r} is not known here", hint=suggestion(key, KEY_FIELDS, "fields of a key"))
@@ -83,7 +83,7 @@ def _line(item: Any) -> str:
 
 def _limits(item: Mapping[str, Any]) -> str:
     text = ""
-    if "expires" in item:  # a date of TOML, or a text; what is no date is refused by who parses the line
+    if "expires" in item:  # a TOML date or a string; the line's parser rejects invalid dates
         text += f";expires={item['expires']}"
     if "domains" in item:
         domains = item["domains"]
@@ -94,11 +94,11 @@ def _limits(item: Mapping[str, Any]) -> str:
 
 
 def _signing(sources: Sources) -> tuple[Path | None, str | None]:
-    """(file, key); at most one of them."""
+    """Return (file, key); at most one of them is set."""
     key = sources.variable("TRTBUILD_SIGNING_KEY")
     if key is not None:
         if sources.variable("TRTBUILD_SIGNING_KEY_FILE") is not None:
-            text = "TRTBUILD_SIGNING_KEY_FILE is set too, and only one key signs"
+            text = "TRTBUILD_SIGNING_KEY_FILE is set too, and there can be only one signing key"
             sources.problem(key[1], text, "unset one of them")
         return None, key[0]
     entry = sources.text("TRTBUILD_SIGNING_KEY_FILE", "trust", "signing_key_file")

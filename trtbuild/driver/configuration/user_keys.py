@@ -1,4 +1,4 @@
-"""The keys of this user on this machine: those that the configuration names, and the machine's own."""
+"""The keys of this user on this machine: the configured keys, and the machine's key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.store.trust.signing import Signer
 
 
 def keyring(settings: TrustSettings, environ: Mapping[str, str]) -> Keyring:
-    """Whom this machine believes, and how it signs. Raises ConfigurationError for a key that cannot be read."""
+    """Return the trusted keys and the signer. Raises ConfigurationError for a key that cannot be read."""
     machine = machine_key_path(environ)
     return Keyring(
         settings.keys,
@@ -39,8 +39,8 @@ def _signer(settings: TrustSettings) -> Signer | None:
 
 
 def machine_key_path(environ: Mapping[str, str]) -> Path | None:
-    """Where the key lies that counts on this machine alone: ``$XDG_STATE_HOME/trtbuild/local.key``."""
+    """Return the path of the key that is valid on this machine only: ``$XDG_STATE_HOME/trtbuild/local.key``."""
     base = environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):  # the XDG Base Directory Specification: a relative one is to be ignored
+    if not base.startswith("/"):  # the XDG Base Directory Specification: a relative path must be ignored
         base = expanded("~/.local/state", environ)
     return Path(base) / "trtbuild" / "local.key" if base.startswith("/") else None

@@ -1,7 +1,11 @@
-"""``trtbuild doctor``: what is wrong with an installation, and the command that mends it.
+"""``trtbuild doctor``: find the problems of an installation, with the command that fixes each.
 
-A file for each thing that is examined: `interpreter` (Python, trtbuild, the command on PATH), `libraries` (torch, onnx and
-the toolchains, each imported in a process of its own), `machine` (GPU, clock, encoding), `storage` (cache, index, state),
-`remotes` (configuration, team caches, keys), `project` (manifest and targets). `examination` puts them in order.
-Uses `project` and `configuration`.
+* `interpreter`: Python, trtbuild, the command on PATH
+* `libraries`: torch, onnx and the toolchains, each imported in a separate process
+* `machine`: GPU, clock, encoding
+* `storage`: cache, index, state
+* `remotes`: configuration, remote caches, keys
+* `project`: manifest and targets
+
+`examination` runs all checks in order. Uses `driver.project` and `driver.configuration`.
 """

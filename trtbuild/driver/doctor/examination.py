@@ -1,37 +1,41 @@
-"""All checks, in order, and what they come to.
+"""Run all checks in order, and collect their findings.
 
 Rules
-1. A check returns findings and never raises: what it meets is what it finds.
-2. Nothing is changed but files of its own, which it removes.
-3. A problem keeps something from working, a warning may; each has the command that mends it (`fix`).
-4. A machine without torch is not a fault: it plans, and takes packages that others have built.
+1. A check returns findings and never raises. An unexpected exception becomes a finding.
+2. A check changes nothing. It removes the temporary files that it writes.
+3. A problem prevents something from working; a warning may prevent it. Each has the command that fixes it (`fix`).
+4. A machine without torch is valid: it can plan, and can use packages that were built elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from trtbuild.driver.doctor import interpreter, libraries, machine, project, remotes, storage
 from trtbuild.driver.doctor.finding import Finding, problem
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 
-Document = dict[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """The findings about this installation. `ok` is false if there is a problem."""
+
+    schema: Literal["trtbuild.doctor/1"] = "trtbuild.doctor/1"
+    ok: bool
+    checks: Sequence[Finding]
 
 
-def examine(request: Request) -> Document:
-    """``trtbuild.doctor/1``: `ok` is false when there is a problem. Raises UsageError where there is no such directory."""
+def examine(request: Request) -> Diagnosis:
+    """Run all checks for the project of `request`. Raises UsageError if its directory does not exist."""
     folder = request.project.absolute()
     if not folder.is_dir():
-        raise UsageError(f"{request.project} is no directory", hint="-C names the project's directory")
+        raise UsageError(f"{request.project} is not a directory", hint="-C names the project's directory")
     found = list(_findings(folder, request))
-    return {
-        "schema": "trtbuild.doctor/1",
-        "ok": all(finding.status != "problem" for finding in found),
-        "checks": [finding.to_json() for finding in found],
-    }
+    return Diagnosis(ok=all(finding.status != "problem" for finding in found), checks=found)
 
 
 def _findings(folder: Path, request: Request) -> Iterator[Finding]:
@@ -54,5 +58,5 @@ def _findings(folder: Path, request: Request) -> Iterator[Finding]:
         try:
             found = check()
             yield from [found] if isinstance(found, Finding) else list(found)
-        except Exception as error:  # rule 1: the machine is not as it is expected to be
+        except Exception as error:  # rule 1
             yield problem(name, f"the check itself failed: {type(error).__name__}: {error}", "please report this")

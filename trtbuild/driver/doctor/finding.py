@@ -1,36 +1,33 @@
-"""What a check has found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 Status = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, and the command that mends it."""
+    """One line of the report: the checked thing, its state, and the command that fixes it."""
 
     name: str
     status: Status
     text: str
     fix: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def ok(name: str, text: str, hint: str | None = None) -> Finding:
-    """All is well; `hint` is what else could be done."""
+    """Return a finding without a problem; `hint` is an optional improvement."""
     return Finding(name, "ok", text, hint)
 
 
 def warning(name: str, text: str, fix: str) -> Finding:
-    """It works, or may not."""
+    """Return a finding about something that may not work."""
     return Finding(name, "warning", text, fix)
 
 
 def problem(name: str, text: str, fix: str) -> Finding:
-    """Something does not work."""
+    """Return a finding about something that does not work."""
     return Finding(name, "problem", text, fix)

@@ -1,4 +1,4 @@
-"""Python, the trtbuild that runs now, and the one that a shell would run."""
+"""Checks of Python, of the imported trtbuild, and of the ``trtbuild`` command that a shell finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLDEST = (3, 10)
 
 
 def python() -> Finding:
-    """Its version and width."""
+    """Check Python's version, and that it is a 64-bit build."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -28,7 +28,7 @@ def python() -> Finding:
 
 
 def installations() -> list[Finding]:
-    """The trtbuild that is imported, and others that it hides or that hide it."""
+    """Check the imported trtbuild, and look for second copies of it."""
     folder = Path(errors.__file__).resolve().parent
     versions = _installed()
     others = [path for path in _packages() if path != folder]
@@ -56,7 +56,7 @@ def installations() -> list[Finding]:
 
 
 def _installed() -> list[tuple[str, str]]:
-    """Where on ``sys.path`` a distribution says that it is trtbuild, and its version."""
+    """Return (entry of ``sys.path``, version) for each installed distribution of trtbuild."""
     found: dict[str, str] = {}
     for entry in dict.fromkeys(os.path.realpath(entry or ".") for entry in sys.path):
         for distribution in metadata.distributions(name="trtbuild", path=[entry]):
@@ -65,13 +65,13 @@ def _installed() -> list[tuple[str, str]]:
 
 
 def _packages() -> list[Path]:
-    """Folders that ``import trtbuild`` would find, in its order."""
+    """Return the folders that ``import trtbuild`` could find, in the order of ``sys.path``."""
     entries = dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path)
     return [entry / "trtbuild" for entry in entries if (entry / "trtbuild" / "__init__.py").is_file()]
 
 
 def command() -> Finding:
-    """The ``trtbuild`` that a shell finds."""
+    """Check that the ``trtbuild`` on PATH belongs to this Python."""
     scripts = Path(sys.executable).parent
     found = shutil.which("trtbuild")
     if found is None:
@@ -82,7 +82,7 @@ def command() -> Finding:
         return ok("command", found)
     return warning(
         "command",
-        f"the first `trtbuild` on PATH, {found}, is not of this Python ({sys.executable})",
+        f"the first `trtbuild` on PATH, {found}, does not belong to this Python ({sys.executable})",
         f'export PATH="{scripts}:$PATH"',
     )
 
@@ -98,7 +98,7 @@ def _is_of_this_python(script: Path) -> bool:
 
 
 def completion() -> Finding:
-    """How a shell comes to know the commands."""
+    """Return a finding with the line that turns on completion in the user's shell."""
     shell = os.path.basename(os.environ.get("SHELL", "")) or "bash"
     lines = {
         "bash": 'eval "$(trtbuild completion bash)"  in ~/.bashrc',

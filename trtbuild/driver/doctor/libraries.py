@@ -1,6 +1,6 @@
-"""torch, onnx and the toolchains: installed, importable, and one version throughout.
+"""Checks of torch, onnx and the toolchains: whether each can be imported, and whether the versions of its parts agree.
 
-Each is imported in a child process that has a time limit, because a broken library ends its process, or waits for ever.
+Each is imported in a child process with a time limit, because a broken library can crash or hang its process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project.environment import TORCH_SIDE
 from trtbuild.toolchain.libraries import table
 
-#: How long an import may take, in seconds.
+#: The time limit of an import, in seconds.
 LIMIT_S = 120.0
 
 _MODULES = {"onnx-ir": "onnx_ir"}
@@ -32,7 +32,7 @@ print("trtbuild-found", getattr(module, "__version__", ""), getattr(module, "__f
 
 @dataclass(frozen=True)
 class Loaded:
-    """What came of an import: the library's own version and file, or what went wrong."""
+    """The result of an import: the version and file that the library reports, or the error."""
 
     version: str = ""
     file: str = ""
@@ -40,7 +40,7 @@ class Loaded:
 
 
 def load(module: str, limit_s: float = LIMIT_S) -> Loaded:
-    """Import `module` in a child process."""
+    """Import `module` in a child process and return its version and file, or the error."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _IMPORT, module],
@@ -72,54 +72,52 @@ def _signal(number: int) -> str:
 
 
 def torch_side() -> list[Finding]:
-    """What traces and converts. None of it is needed for planning, nor for taking results from a cache (rule 4)."""
+    """Check the libraries that trace and convert. Planning and downloading results do not need them (rule 4)."""
     installed = {name: version for name in TORCH_SIDE if (version := _version(name)) is not None}
     if not installed:
-        text = f"{', '.join(TORCH_SIDE)} are not installed: this machine plans, and takes what others have built"
+        text = f"{', '.join(TORCH_SIDE)} are not installed: this machine plans, and downloads results"
         return [ok("torch", text, "pip install 'trtbuild[torch]'  to build here")]
     with ThreadPoolExecutor(2) as pool:
         loaded = dict(zip(installed, pool.map(load, [_MODULES.get(name, name) for name in installed]), strict=True))
     found = []
     for name in TORCH_SIDE:
         if name in installed:
-            found.append(judged(name, installed[name], loaded[name]))
+            found.append(compared(name, installed[name], loaded[name]))
         else:
-            text = "not installed, and models cannot be traced without it"
+            text = "not installed; models cannot be traced without it"
             found.append(problem(name, text, "pip install 'trtbuild[torch]'"))
     return found
 
 
 def toolchains() -> list[Finding]:
-    """What compiles engines, and for which GPUs."""
+    """Check the installed toolchains, which compile engines."""
     found = []
     for flavour in table.FLAVOURS.values():
         version = _version(flavour.distribution)
         if version is None:
             continue
         expected = flavour.library_versions.get(version, version)
-        finding = judged(flavour.distribution, version, load(flavour.module), expected)
+        finding = compared(flavour.distribution, version, load(flavour.module), expected)
         if finding.status == "problem" and _is_stub(flavour.distribution):
             why, wanted = finding.text.partition(": ")[2], f"'{flavour.distribution}=={version}'"
             finding = problem(
                 flavour.distribution,
-                f"{version}: {why}. The distribution on PyPI is a stub: NVIDIA's own index has the libraries",
+                f"{version}: {why}. The distribution on PyPI is a stub: the libraries are in NVIDIA's index",
                 f"pip install --force-reinstall --extra-index-url https://pypi.nvidia.com {wanted}",
             )
         found.append(finding)
         found += _mixed(flavour.distribution, version)
     if not found:
-        text = (
-            "none is installed: engines cannot be built here, only taken from a cache, for targets that pin a version"
-        )
+        text = "no toolchain is installed: engines cannot be built here, only downloaded for targets that pin a version"
         return [warning("toolchain", text, "pip install 'trtbuild[rtx]'")]
     return found
 
 
-def judged(name: str, version: str, loaded: Loaded, expected: str | None = None) -> Finding:
-    """Whether what was imported is what is installed."""
+def compared(name: str, version: str, loaded: Loaded, expected: str | None = None) -> Finding:
+    """Check that the imported version is `expected`; unless given, that is the installed `version`."""
     again = f"pip install --force-reinstall '{name}=={version.partition('+')[0]}'"
     if loaded.error is not None:
-        return problem(name, f"{version} is installed, and cannot be imported: {loaded.error}", again)
+        return problem(name, f"{version} is installed, but cannot be imported: {loaded.error}", again)
     if loaded.version and loaded.version != (expected or version):
         text = f"{version} is installed, but {loaded.file} is {loaded.version}"
         return problem(name, text, f"pip uninstall -y {name} && {again}")
@@ -127,7 +125,7 @@ def judged(name: str, version: str, loaded: Loaded, expected: str | None = None)
 
 
 def _mixed(name: str, version: str) -> list[Finding]:
-    """The parts of a toolchain that comes in several distributions, where their versions differ."""
+    """Return a problem if the distributions of one toolchain have different versions."""
     stem = re.compile(re.escape(name).replace("\\-", "[-_]") + r"[-_](?:cu\d+)(?:[-_].*)?", re.IGNORECASE)
     parts = {entry.name: entry.version for entry in metadata.distributions() if stem.fullmatch(entry.name or "")}
     odd = {part: other for part, other in parts.items() if other != version}
@@ -142,7 +140,7 @@ def _reinstall(names: Sequence[str], version: str) -> str:
 
 
 def _is_stub(name: str) -> bool:
-    """Whether an installed distribution has no library of its own, nor a part that has."""
+    """Whether neither an installed distribution nor its ``-libs`` part contains a shared library."""
     try:
         files = metadata.distribution(name).files or []
     except metadata.PackageNotFoundError:

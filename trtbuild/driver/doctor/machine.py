@@ -1,4 +1,4 @@
-"""The GPU, the clock and the text encoding."""
+"""Checks of the GPU, the clock and the text encoding."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from trtbuild.toolchain.libraries import table
 
 LIMIT_S = 30.0
 
-#: How far a file system's clock may be from the system's, in seconds: make and the null build compare the two.
+#: The allowed difference between the clocks of the file system and of the machine, in seconds. make and the check for
+#: unchanged files compare times of both.
 SKEW_S = 2.0
 
 
 def gpu() -> Finding:
-    """The GPUs here, and what that means for the toolchains that are installed. Asked in a child process: a driver that
-    is broken may end it."""
+    """Check that the installed toolchains can build for the GPUs of this machine.
+
+    A child process asks the driver, because a broken driver can crash the process.
+    """
     code = "from trtbuild.toolchain.libraries import devices; print('sms', *devices.device_sms())"
     try:
         done = subprocess.run(
@@ -36,19 +39,19 @@ def gpu() -> Finding:
     except (subprocess.TimeoutExpired, OSError):
         done = None
     if done is None or done.returncode != 0:
-        return warning("gpu", "asking the CUDA driver fails or does not end", "nvidia-smi  says what is wrong with it")
+        return warning("gpu", "the CUDA driver fails or does not answer", "nvidia-smi  shows the reason")
     words = next((line.split() for line in done.stdout.splitlines() if line.startswith("sms")), ["sms"])
-    return _judged(tuple(int(word) for word in words[1:]))
+    return _served(tuple(int(word) for word in words[1:]))
 
 
-def _judged(sms: tuple[int, ...]) -> Finding:
+def _served(sms: tuple[int, ...]) -> Finding:
     installed = [flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None]
     anywhere = [flavour for flavour in installed if flavour.sms is not None]
     built = "; ".join(f"{flavour.name} builds for SM {_listed(flavour.sms or ())} without one" for flavour in anywhere)
     if not sms:
         if installed and not anywhere:
-            return warning("gpu", "none found, and tensorrt builds on a GPU only", "pip install 'trtbuild[rtx]'")
-        return ok("gpu", f"none found{'; ' + built if built else ''}; engines cannot be run here")
+            return warning("gpu", "no GPU found, and tensorrt builds on a GPU only", "pip install 'trtbuild[rtx]'")
+        return ok("gpu", f"no GPU found{'; ' + built if built else ''}; engines cannot be run here")
     unserved = [sm for sm in sms if not any(flavour.sms is None or sm in flavour.sms for flavour in installed)]
     text = f"SM {_listed(sms)}"
     if unserved and installed:
@@ -62,7 +65,7 @@ def _listed(numbers: tuple[int, ...]) -> str:
 
 
 def clock(folder: Path) -> Finding:
-    """Whether the file system of `folder` has the system's time."""
+    """Check that files in `folder` get the time of this machine."""
     while not folder.is_dir():
         folder = folder.parent
     try:
@@ -71,7 +74,7 @@ def clock(folder: Path) -> Finding:
             file.flush()
             skew_s = os.stat(file.name).st_mtime - time.time()  # noqa: PTH116
     except OSError as error:
-        return ok("clock", f"not looked at: {folder} cannot be written ({error.strerror})")
+        return ok("clock", f"not checked: {folder} cannot be written ({error.strerror})")
     if abs(skew_s) > SKEW_S:
         text = f"files in {folder} get times {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the system's"
         return warning("clock", text, "set both clocks (timedatectl set-ntp true), here and on the file server")
@@ -79,8 +82,8 @@ def clock(folder: Path) -> Finding:
 
 
 def text_encoding() -> Finding:
-    """Whether names and messages may hold any character."""
+    """Check that file names and text use UTF-8."""
     names, text = sys.getfilesystemencoding(), locale.getpreferredencoding(False)
     if all(encoding.lower().replace("-", "") in ("utf8", "utf8mode") for encoding in (names, text)):
         return ok("encoding", "UTF-8")
-    return warning("encoding", f"{text} for text, {names} for names of files", "export LANG=C.UTF-8")
+    return warning("encoding", f"{text} for text, {names} for file names", "export LANG=C.UTF-8")

@@ -1,4 +1,4 @@
-"""The manifest, and whether this machine can build what it declares."""
+"""Checks of the manifest, and of its targets: whether this machine can build them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.toolchain.libraries.devices import device_sms
 
 
 def declared(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:
-    """The manifest, then each of its targets that cannot be built here."""
+    """Yield a finding about the manifest, then a warning for each target that cannot be built here."""
     try:
         found = manifest.load(project, files or None)
     except ManifestErrors as error:
@@ -25,7 +25,7 @@ def declared(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:
     except TrtbuildError as error:
         yield warning("manifest", error.text, "trtbuild init")
         return
-    except Exception as error:  # a library that it is read with is broken
+    except Exception as error:  # for example a broken library
         yield problem(
             "manifest", f"it cannot be read: {type(error).__name__}: {error}", "pip install --force-reinstall trtbuild"
         )

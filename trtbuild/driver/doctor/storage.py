@@ -1,4 +1,4 @@
-"""The cache, the index of file digests, and the project's state."""
+"""Checks of the cache, of the index of file digests, and of the project's state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtbuild.store.digests.index import Index
 from trtbuild.store.local.layout import Layout, listed
 from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
-#: Free space below which a build of ordinary engines may fail, and below which it will, in bytes.
+#: Free space, in bytes: with less than `LITTLE` a build may fail, with less than `TOO_LITTLE` it will.
 LITTLE = 10 << 30
 TOO_LITTLE = 1 << 30
 
@@ -37,7 +37,7 @@ NETWORK = (
 
 
 def cache(project: Path) -> Iterator[Finding]:
-    """The store's directory: its format, whether it can be written, its file system and how much is free."""
+    """Yield findings about the store's directory: its format, write access, free space and file system."""
     root = wiring.store_root(project)
     try:
         wiring.open_local(project)
@@ -49,21 +49,21 @@ def cache(project: Path) -> Iterator[Finding]:
     if why_not is not None:
         yield problem(
             "cache",
-            f"{root} cannot be written: {why_not}; what is in it is used, and nothing can be built",
+            f"{root} cannot be written: {why_not}; cached results are used, but nothing can be built",
             f'chmod u+rwX "{existing}", or export TRTBUILD_CACHE_DIR to another directory',
         )
     else:
-        yield ok("cache", f"{root}{'' if root.is_dir() else ', made by the first build'}")
+        yield ok("cache", f"{root}{'' if root.is_dir() else ', which the first build makes'}")
     yield _space(existing)
     kind = file_system(existing)
     if kind in NETWORK:
-        text = f"{root} is on {kind}: locks and durability are those of the server, and slow"
+        text = f"{root} is on {kind}: locks and durability depend on the server, and are slow"
         yield warning("cache", text, "export TRTBUILD_CACHE_DIR to a local directory")
     yield from _leftovers(Layout(str(root)))
 
 
 def _existing(path: Path) -> Path:
-    """The nearest directory above `path`, or itself, that is there."""
+    """Return the nearest existing directory: `path`, or one above it."""
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
@@ -93,7 +93,7 @@ def _space(folder: Path) -> Finding:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The kind of the file system that `folder` is on, as mount(8) calls it; None where that is not known."""
+    """Return the type of the file system of `folder`, as mount(8) names it; None if it is not known."""
     try:
         lines = mounts.read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -110,11 +110,11 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
 
 
 def _leftovers(layout: Layout) -> Iterator[Finding]:
-    """What was put aside because it was wrong, and what killed processes left."""
-    aside = len(listed(layout.quarantine))
-    if aside:
+    """Yield warnings about quarantined entries, and about unfinished files of killed processes."""
+    quarantined = len(listed(layout.quarantine))
+    if quarantined:
         yield warning(
-            "quarantine", f"{aside} entries were wrong and are in {layout.quarantine}", "trtbuild cache verify"
+            "quarantine", f"{quarantined} damaged entries are in {layout.quarantine}", "trtbuild cache verify"
         )
     before_s = time.time() - UNFINISHED_AGE_S
     old = sum(_older(entry, before_s) for entry in listed(layout.tmp))
@@ -130,14 +130,16 @@ def _older(entry: os.DirEntry[str], than_s: float) -> bool:
 
 
 def state(project: Path) -> Iterator[Finding]:
-    """``.trtbuild/`` and the index in it. Both can be deleted at any time."""
+    """Yield findings about ``.trtbuild/`` and the index in it. Both can be deleted at any time."""
     folder = project / wiring.STATE
-    why_not = _why_not_writable(_existing(folder)) if not folder.exists() or folder.is_dir() else "it is no directory"
+    why_not = (
+        _why_not_writable(_existing(folder)) if not folder.exists() or folder.is_dir() else "it is not a directory"
+    )
     if why_not is not None:
-        text = f"{folder} cannot be written: {why_not}. Builds work, and are slower: nothing is remembered"
+        text = f"{folder} cannot be written: {why_not}. Builds work, but are slower: nothing is remembered"
         yield warning("state", text, f'chmod u+rwX "{_existing(folder)}"')
         return
-    yield ok("state", f"{folder}{'' if folder.exists() else ', made by the first build'}")
+    yield ok("state", f"{folder}{'' if folder.exists() else ', which the first build makes'}")
     with tempfile.TemporaryDirectory(prefix="trtbuild-doctor-") as scratch:
         place = folder / "index" if (folder / "index").is_dir() else Path(scratch)
         index = Index(place)

@@ -1,5 +1,5 @@
-"""trtbuild inside a running program: `compile` for a module that is in memory, and the backend of ``torch.compile``.
+"""trtbuild inside a running program: `compile` for a module in memory, and the backend of ``torch.compile``.
 
-The same planner, keys, workers and cache as the command line's; only what makes a model is another (no manifest, and a
-trace in this process). docs/in-a-program.md is for users.
+It uses the planner, keys, workers and cache of the command line. The differences: there is no manifest, and the model is
+traced in this process. docs/in-a-program.md is the page for users.
 """

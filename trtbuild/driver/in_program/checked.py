@@ -1,4 +1,4 @@
-"""Arguments of a program, one by one: of the kind that they have to be, or a UsageError that names the argument."""
+"""Checks of single arguments. Each returns the argument, or raises a UsageError that names it."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from trtbuild.errors import UsageError
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Return `value`, which has to be True or False."""
     if not isinstance(value, bool):
         raise wrong(name, "True or False", value)
     return value
 
 
 def count(name: str, value: Any) -> int:
-    """A whole number from 1 on."""
+    """Return `value`, which has to be a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise wrong(name, "a whole number ≥ 1", value)
     return value
 
 
 def text(name: str, value: Any, hint: str | None = None) -> str:
-    """Text that is not empty."""
+    """Return `value`, which has to be a string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise wrong(name, "text", value, hint)
+        raise wrong(name, "a string", value, hint)
     return value
 
 
 def path(name: str, value: Any) -> str | os.PathLike[str]:
-    """A path."""
+    """Return `value`, which has to be a path that is not empty."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise wrong(name, "the path of a directory", value)
     return value
 
 
 def listed(name: str, value: Any, example: str) -> list[Any]:
-    """A list, or what is like one; text is none."""
+    """Return a list of the items of `value`, which may be any iterable except a string, bytes or a mapping."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise wrong(name, "a list", value, f"write {name}={example}")
     return list(value)
 
 
 def mapping(name: str, value: Any, example: str) -> dict[str, Any]:
-    """A mapping from text."""
+    """Return `value` as a dict; its keys have to be strings."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise wrong(name, "a mapping by name", value, f"write {name}={example}")
     return dict(value)
 
 
 def wrong(name: str, allowed: str, value: Any, hint: str | None = None) -> UsageError:
-    """The error for an argument that is none of what is `allowed`."""
+    """Return the error for an argument with a value other than `allowed`."""
     return UsageError(f"{name} must be {allowed}, not {value!r:.60}", hint=hint)

@@ -1,7 +1,7 @@
-"""`trtbuild.compile`: a module that is in memory becomes one that runs engines.
+"""`trtbuild.compile`: build engines for a module in memory, and return a module that runs them.
 
-The module is traced here (`stages.trace.in_memory`); everything below its trace is planned, looked up and run as the
-command line does it. So what CI has built from a manifest is found by a program, and the other way round.
+The module is traced in this process (`stages.trace.in_memory`). All later steps are planned, looked up and run as by the
+command line. So a program finds the engines that CI has built from a manifest, and the other way round.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from trtbuild.core.model.shapes import ShapePlan, derive
 from trtbuild.core.model.spec import Model, Origin, Source
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Output
+from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.described import Described
@@ -56,29 +57,35 @@ def compile(
     `module` is an ``nn.Module`` in evaluation mode, or an ``ExportedProgram`` with its own Dims. It is not changed.
 
     * `inputs`: an `Input`, or tensor, for each positional argument; lists of lists for several optimization profiles.
-      `kwarg_inputs`: the same by name. A program of torch.export needs none. `arg_inputs` is another name of `inputs`.
+      `kwarg_inputs`: the same by name. They can be left out for an ``ExportedProgram``. `arg_inputs` is another name of
+      `inputs`.
     * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.inputs`).
-    * `name`: the model's name in the package and in messages; the module's class unless said.
-    * `options`: what is built, and where it runs (`options_of`). ``torch.compile`` takes the same options.
+    * `name`: the model's name in the package and in messages. The default is the name of the module's class.
+    * `options`: what to build, and where it runs (`options_of`). ``torch.compile`` accepts the same options.
 
-    The result is what ``trtbuild.load(…).module()`` returns, with `save` (`trtbuild.save`) and `report`: what was found and
-    what was built, as ``trtbuild build --json`` says it.
+    The result is the module that ``trtbuild.load(…).module()`` returns, with two more attributes: the method `save`
+    (`trtbuild.save`), and `report`, the document of ``trtbuild build --json``.
 
     Raises UsageError (wrong arguments, or a machine that cannot build), NoFittingTarget (no GPU to run the result on),
-    SourceError (what the module does), ConversionRefused and ToolchainError (what TensorRT refuses); each says what to do.
+    SourceError (the module's code fails or cannot be traced), ConversionRefused and ToolchainError (TensorRT rejects the
+    model). The hint of each error is the next step.
     """
     if inputs is not None and arg_inputs is not None:
-        raise UsageError("inputs and arg_inputs are two names of one thing, and both are given", hint="leave one out")
-    given = arg_inputs if inputs is None else inputs
+        raise UsageError(
+            "inputs and arg_inputs are two names of one argument, and both are given", hint="leave one out"
+        )
+    positional = arg_inputs if inputs is None else inputs
     chosen = checked.text("name", name) if name is not None else type(module).__name__
     with in_arguments():
-        found = _inputs_of(module, given, kwarg_inputs, dims, dynamic_shapes)
+        found = _inputs_of(module, positional, kwarg_inputs, dims, dynamic_shapes)
         return build_module(module, found, options_of(**options), chosen, caller())
 
 
 def build_module(module: Any, inputs: Described, options: Options, name: str, origin: Origin) -> Any:
-    """Trace `module` here, have everything below built or found, and load the result. `origin` is the line of the program
-    that asks."""
+    """Trace `module` in this process, build or look up all later steps, and load the result.
+
+    `origin` is the line of the program that called trtbuild.
+    """
     from trtbuild.driver.in_program.saving import save
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
     from trtbuild.driver.packages.loading import load_package
@@ -109,7 +116,7 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     space = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
     with space.store.session():
         outputs = _put(traced, space.store.put_bytes)
-        # the label of the source tells this trace from any other of the same name
+        # the label distinguishes this trace from others with the same name
         label = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
         space.models[model.name] = replace(model, source=replace(model.source, kwargs=label))
         space.give_trace(model.name, outputs, time.monotonic() - started)
@@ -139,29 +146,29 @@ def _inputs_of(
 
 
 def _refuse_finished_graph(module: Any) -> None:
-    """Raise UsageError for what PyTorch does not trace again."""
+    """Raise UsageError for a module that PyTorch cannot trace again."""
     import torch
 
     if isinstance(module, torch.jit.ScriptModule):
         raise UsageError(
             "a module of TorchScript cannot be compiled",
-            hint="give the nn.Module that it was made of; `trtbuild build` takes a file of torch.jit.save, too",
+            hint="give the nn.Module that it was made from; `trtbuild build` also accepts a file of torch.jit.save",
         )
     if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
         raise UsageError(
-            "what .module() of an exported program gave cannot be compiled",
+            "the result of .module() of an exported program cannot be compiled",
             hint="give the program itself, as torch.export.export and torch.export.load return it",
         )
 
 
 def _arguments(module: Any) -> list[str]:
-    """The names of the module's positional arguments."""
+    """Return the names of the module's positional arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [entry.name for entry in inspect.signature(module.forward).parameters.values() if entry.kind in kinds]
 
 
 def caller() -> Origin:
-    """The line of the program that called trtbuild, for messages."""
+    """Return the line of the program that called trtbuild, for messages."""
     frame = user_frame()
     return Origin(frame.f_code.co_filename, frame.f_lineno)
 
@@ -175,7 +182,7 @@ def is_cpu(device: Any) -> bool:
 
 
 def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
-    """The trace of `module` (`stages.trace.run.Traced`)."""
+    """Trace `module`; return a `stages.trace.run.Traced`."""
     from trtbuild.stages.trace.in_memory import trace_in_memory
     from trtbuild.stages.trace.job import TraceJob
 
@@ -186,7 +193,7 @@ def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
 
 
 def _put(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:
-    """Keep what a trace left; the outputs of its record."""
+    """Store the results of a trace, and return the outputs of its record."""
     from trtbuild.driver.workers.handlers import tensor_bytes
 
     outputs = {
@@ -205,8 +212,8 @@ def _put(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, 
     return outputs
 
 
-def _build(space: ProgramWorkspace) -> report.Document:
-    """Build; raises what went wrong."""
+def _build(space: ProgramWorkspace) -> dict[str, Any]:
+    """Build, and return the document of the report. Raises the first error of the build."""
     from trtbuild.driver.building.build import build
     from trtbuild.driver.building.events import Watcher
 
@@ -214,7 +221,7 @@ def _build(space: ProgramWorkspace) -> report.Document:
     try:
         result = build(space, Watcher())
     finally:
-        if not frozen:  # the command line's habit, which is not for a program that goes on
+        if not frozen:  # undo a setting that suits the short-lived command line, not a program
             gc.unfreeze()
         if not collects:
             gc.disable()
@@ -224,4 +231,5 @@ def _build(space: ProgramWorkspace) -> report.Document:
         raise error
     if not space.files:
         raise InternalError("a build ended without its package")
-    return report.build_document(result)
+    document: dict[str, Any] = encode(report.build_document(result))
+    return document

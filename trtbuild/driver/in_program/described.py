@@ -1,4 +1,4 @@
-"""The inputs of a module that is in memory, as values."""
+"""The description of the inputs of a module in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile
 
 @dataclass(frozen=True)
 class Described:
-    """A module's inputs, in the order of its arguments, positional ones first; the profiles and named dims over them."""
+    """A module's inputs in the order of its arguments (positional ones first), with their profiles and named dims."""
 
     inputs: tuple[Input, ...]
     profiles: tuple[Profile, ...]

@@ -2,18 +2,18 @@
 
 Rules
 1. `options` are those of `options.options_of`, and `pass_through_build_failures` and `max_specializations`.
-2. A graph is built when it is called for the first time: then its weights are there, no tracing of torch's is under way,
-   and errors reach the program as they are. Whatever the cache has is found there, of another process, of CI.
-3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``, opt being the first call's size.
-   A size without a bound gets engines for each value that it has, and so does an integer argument: at most
-   `max_specializations`, and one warning that says how to name a range.
-4. What no engine can be built for runs in PyTorch, with a warning (an error with `pass_through_build_failures`). Wrong
-   options, and a machine that cannot build, are errors always.
-5. Weights are in the engines. A parameter that is replaced or written to afterwards is noticed at the next call, and the
-   graph is built again with what it is now. (Writes into ``parameter.data`` are not: torch does not count them.) Weights
-   that change again and again are being trained, and an engine for each step is no use: after `CHANGES` PyTorch runs the
-   graph from then on, with a warning. A change behind `SETTLED` calls is no such one.
-6. There are no gradients: where one is asked for (an input that requires it), or under autocast, PyTorch runs the graph.
+2. A graph is built at its first call. At that time its weights exist, torch is not tracing, and errors reach the program
+   unchanged. Results that another process or CI has put into the cache are used.
+3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``; opt is the size of the first
+   call. For a size without a range, and for an integer argument, engines are built for each value, for at most
+   `max_specializations` values. One warning explains how to set a range.
+4. A graph that cannot become an engine runs in PyTorch, with a warning (with `pass_through_build_failures`: an error).
+   Wrong options, and a machine that cannot build, are always errors.
+5. The engines contain the weights. If a parameter is replaced or written to, the next call notices it, and the graph is
+   built again. (Writes to ``parameter.data`` are not noticed, because torch does not count them.) Weights that change often
+   are being trained, and an engine for each step is useless. So after `CHANGES` changes PyTorch runs the graph, with a
+   warning. A change after more than `SETTLED` calls does not count.
+6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient, and under autocast.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from trtbuild.driver.in_program.options import Options, options_of
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
 from trtbuild.runtime.calls.callers import warn
 
-#: How often weights may change, where each time fewer than so many calls came before.
+#: The weights may change `CHANGES` times within `SETTLED` calls each (rule 5).
 CHANGES, SETTLED = 2, 100
-#: How many values of sizes without bounds, and of integers, one graph is built for.
+#: The default of `max_specializations` (rule 3).
 SPECIALIZATIONS = 8
 
 
-def backend(graph: Any, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
-    """What TorchDynamo calls with each graph. Raises UsageError for options that are wrong."""
+def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Callable[..., Any]:
+    """Return the function that runs `graph`. TorchDynamo calls this for each graph. Raises UsageError for wrong options."""
     from trtbuild.stages.dynamo.graph import NotSupported, capture
 
-    options = dict(given.get("options") or {})
+    options = dict(arguments.get("options") or {})
     strict = bool(options.pop("pass_through_build_failures", False))
     most = options.pop("max_specializations", SPECIALIZATIONS)
     if type(most) is not int:
@@ -62,7 +62,7 @@ def backend(graph: Any, example_inputs: Sequence[Any], **given: Any) -> Callable
 
 
 class _Graph:
-    """One graph, and what was built for it."""
+    """One graph, and the modules that were built for it."""
 
     def __init__(self, captured: Any, options: Options, strict: bool, most: int, origin: Origin) -> None:
         self._captured = captured
@@ -71,7 +71,7 @@ class _Graph:
         self._most = most
         self._origin = origin
         self._eager: Callable[..., Any] = captured.module.forward
-        #: Values of the open symbols → what runs then; None is PyTorch.
+        #: Values of the open symbols → the module for them; None: PyTorch runs the graph.
         self._built: dict[tuple[int, ...], Any] = {}
         self._weights: KeptWeights | None = None
         self._calls = self._changes = 0
@@ -80,7 +80,7 @@ class _Graph:
         self._open = tuple(captured.open)
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the graph returns."""
+        """Run the graph."""
         if self._trains or self._wants_gradient(arguments):
             return self._eager(*arguments)
         self._calls += 1
@@ -99,7 +99,7 @@ class _Graph:
         return self._captured.put_back(module(*[arguments[position] for position in self._positions]), sizes)
 
     def _gives_up(self) -> bool:
-        """Whether the weights, which are new or have changed, are to be left to PyTorch."""
+        """Whether PyTorch has to run the graph from now on, because its weights change too often (rule 5)."""
         if self._weights is not None:
             self._changes = 1 if self._calls > SETTLED else self._changes + 1
         self._calls = 0
@@ -109,7 +109,7 @@ class _Graph:
         self._built.clear()
         _warn(
             f"a graph of torch.compile runs in PyTorch from now on: its weights have changed {self._changes} times, each "
-            f"time before {SETTLED} calls, and each change needs engines of its own; compile the model when it is trained"
+            f"time within {SETTLED} calls, and each change needs new engines; compile the model after training"
         )
         return True
 
@@ -119,18 +119,18 @@ class _Graph:
         return torch.is_grad_enabled() and any(arguments[position].requires_grad for position in self._positions)
 
     def _make(self, arguments: Sequence[Any], sizes: Mapping[Any, int], key: tuple[int, ...]) -> Any:
-        """A module for the values `key` of the open symbols, or None where PyTorch runs it."""
+        """Return a module for the values `key` of the open symbols; None if PyTorch runs the graph."""
         if self._open:
             if len(self._built) >= self._most:
                 _warn(f"a graph of torch.compile has had {self._most} sizes without a range: PyTorch runs the others")
                 return None
             if not self._built:
                 _warn(
-                    "torch.compile handed over sizes without a range, or integers, and engines are built for each value; "
-                    "torch._dynamo.mark_dynamic(x, axis, min=…, max=…) names a range"
+                    "torch.compile passed sizes without a range, or integers, and engines are built for each value; "
+                    "torch._dynamo.mark_dynamic(x, axis, min=…, max=…) sets a range"
                 )
         if _is_autocast(self._options):
-            _warn("a graph of torch.compile runs in PyTorch: it is called under autocast; say precision= instead")
+            _warn("a graph of torch.compile runs in PyTorch: it is called under autocast; use precision= instead")
             return None
         fixed = {symbol: sizes.get(symbol, 0) for symbol in self._open}
         try:
@@ -166,20 +166,20 @@ class _Graph:
         raise first
 
     def _described(self, arguments: Sequence[Any], fixed: Mapping[Any, int], marked: bool) -> Described:
-        """The inputs with their ranges: the sizes of the first call where nothing is dynamic."""
+        """Return the inputs with their ranges. Axes that are not dynamic have the sizes of the first call."""
         captured = self._captured
         dims = {dim.symbol: dim for dim in captured.dims if dim.symbol not in fixed}
         inputs, shapes = [], []
         for number, entry in enumerate(captured.tensors):
-            given = tuple(int(size) for size in arguments[entry.position].shape)
-            low, high = list(given), list(given)
+            first = tuple(int(size) for size in arguments[entry.position].shape)
+            low, high = list(first), list(first)
             for dim in dims.values():
                 least = dim.marked_low if marked and dim.marked_low is not None else dim.low
                 for owner, axis, unit in dim.at:
                     if owner == number:
                         low[axis], high[axis] = max(1, least) * unit, int(dim.high or 0) * unit
             inputs.append(spec.Input(entry.name, dtype_name(entry.dtype)))
-            shapes.append((entry.name, ShapeRange(tuple(low), given, tuple(high))))
+            shapes.append((entry.name, ShapeRange(tuple(low), first, tuple(high))))
         named = []
         for number, dim in enumerate(dims.values()):
             units: dict[int, list[tuple[str, int]]] = {}
@@ -190,7 +190,7 @@ class _Graph:
 
 
 def _device(graph: Any, example_inputs: Sequence[Any]) -> str | None:
-    """Where the graph's tensors are."""
+    """Return the device of the graph's first tensor; None if it has no tensor."""
     for value in example_inputs:
         device = getattr(value, "device", None)
         if device is not None:

@@ -1,9 +1,9 @@
-"""The `dynamic_shapes` of torch.export, over inputs that are described: a ``Dim`` at an axis gives its name and its range.
+"""The `dynamic_shapes` of torch.export: each ``Dim`` at an axis gives the axis a name and a range.
 
 Rules
-1. Axes with one Dim are one dimension; ``2 * half`` is a dim of multiples of 2, beside `half` itself.
-2. opt is the size of the example, moved into the Dim's range.
-3. A Dim needs a max: an engine is built for a range.
+1. Axes with the same Dim are one dimension. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
+2. opt is the size of the example, clamped to the Dim's range.
+3. A Dim needs a max, because an engine is built for a range.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=
 
 
 def with_dims(described: Described, dynamic_shapes: Any) -> Described:
-    """The same inputs, with the ranges of ``torch.export.Dim`` at the axes that `dynamic_shapes` names."""
+    """Return the same inputs with the ranges of the ``torch.export.Dim``s of `dynamic_shapes`. Raises UsageError."""
     names = [entry.name for entry in described.inputs]
     if not isinstance(dynamic_shapes, Mapping | list | tuple):
         raise checked.wrong("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
@@ -31,7 +31,7 @@ def with_dims(described: Described, dynamic_shapes: Any) -> Described:
     unknown = [name for name in per_input if name not in names]
     if unknown:
         raise UsageError(
-            f"dynamic_shapes has {unknown[0]!r}, which is no input", hint=f"the inputs are: {', '.join(names)}"
+            f"dynamic_shapes has {unknown[0]!r}, which is not an input", hint=f"the inputs are: {', '.join(names)}"
         )
     (profile,) = described.profiles if len(described.profiles) == 1 else (None,)
     if profile is None:
@@ -74,21 +74,21 @@ def _axes(axes: Any, name: str) -> list[tuple[int, Any]]:
     pairs = list(axes.items() if isinstance(axes, Mapping) else enumerate(axes))
     for axis, _ in pairs:
         if not isinstance(axis, int) or isinstance(axis, bool):
-            raise UsageError(f"dynamic_shapes has axis {axis!r} of {name!r}, which is no number", hint=_EXAMPLE)
+            raise UsageError(f"dynamic_shapes has axis {axis!r} of {name!r}, which is not a number", hint=_EXAMPLE)
     return [(axis, dim) for axis, dim in pairs if dim is not None and not isinstance(dim, int)]
 
 
 def _root(dim: Any, where: str) -> tuple[Any, int]:
-    """A Dim, and how many times its size an axis is (``2 * batch``)."""
+    """Return a Dim and its factor: ``2 * batch`` gives (batch, 2)."""
     root = getattr(dim, "root", None)
     if root is not None:
         unit = int(dim.fn(1)) - int(dim.fn(0))
         if int(dim.fn(0)) or unit < 1:
             raise UsageError(
-                f"{where} is {dim.__name__}, which is no multiple of a Dim", hint="write k * dim, or a Dim"
+                f"{where} is {dim.__name__}, which is not a multiple of a Dim", hint="write k * dim, or a Dim"
             )
         return root, unit
-    if not hasattr(dim, "__name__") or not hasattr(dim, "max"):  # Dim.AUTO and its like have no names
+    if not hasattr(dim, "__name__") or not hasattr(dim, "max"):  # Dim.AUTO and Dim.DYNAMIC have no names
         raise UsageError(
             f"{where} is {dim}, which has no range",
             hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",

@@ -1,11 +1,12 @@
-"""The inputs of a program of torch.export: its own, with its own Dims.
+"""The inputs of an ``ExportedProgram``, with the Dims of its export.
 
 Rules
-1. Without `inputs` a dim's range is the program's, and opt the size in its example (its max, where that is not known).
-2. Tensors as `inputs` say opt. `Input`s with ranges, or several profiles, say all. Dtypes and ranks are the program's, and
-   sizes lie in its ranges: torch.export tells of those, and of nothing else.
-3. Keyword inputs come in the program's order, in whatever order they are given: that is one model, with one key.
-4. Axes with one symbol are one dim; ``2 * half`` is a dim of multiples of 2.
+1. Without `inputs`, a dim has the program's range, and opt is the size in the program's example. If that size is not known,
+   opt is the max.
+2. If `inputs` are tensors, their sizes are opt. If they are `Input`s with ranges, or several profiles, these replace the
+   program's ranges. Dtypes, ranks and allowed sizes are always the program's.
+3. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
+4. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trtbuild.errors import UsageError
 def describe_program(
     exported: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> Described:
-    """The inputs of a program of torch.export. Raises UsageError, SourceError."""
+    """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError."""
     from trtbuild.stages.trace.in_memory import ProgramAxis, program_inputs
 
     own = program_inputs(exported)
@@ -46,7 +47,7 @@ def describe_program(
         mid: list[int] = []
         high: list[int] = []
         for number, axis in enumerate(entry.shape):
-            said = examples[label].opt[number] if label in examples else None
+            given_opt = examples[label].opt[number] if label in examples else None
             if not isinstance(axis, ProgramAxis):
                 sizes = (axis, axis, axis)
             else:
@@ -56,7 +57,7 @@ def describe_program(
                         hint="export it with torch.export.Dim(name, min=…, max=…), or give inputs=[trtbuild.Input(…)]",
                     )
                 least = max(axis.low, axis.unit)
-                opt = said if said is not None else axis.hint if axis.hint is not None else axis.high
+                opt = given_opt if given_opt is not None else axis.hint if axis.hint is not None else axis.high
                 sizes = (least, min(max(opt, least), axis.high), axis.high)
             for sizes_of, size in zip((low, mid, high), sizes, strict=True):
                 sizes_of.append(size)
@@ -70,7 +71,7 @@ def describe_program(
 
 
 def _keywords_in_order(own: Sequence[Any], given: Described) -> Described:
-    """The same inputs, those that go by name in the program's order (rule 3)."""
+    """Return the same inputs, with keyword inputs in the program's order (rule 3)."""
     places = {entry.name: number for number, entry in enumerate(own)}
     order = sorted(
         range(len(given.inputs)),
@@ -84,7 +85,7 @@ def _keywords_in_order(own: Sequence[Any], given: Described) -> Described:
 
 
 def _check_kinds(own: Sequence[Any], given: Described) -> None:
-    """Raise UsageError where an input has another dtype or rank than the program's."""
+    """Raise UsageError if the dtype or rank of an input differs from the program's."""
     for number, program in enumerate(_in_order(own, [entry.name for entry in given.inputs])):
         entry = given.inputs[number]
         for profile in given.profiles:
@@ -98,7 +99,7 @@ def _check_kinds(own: Sequence[Any], given: Described) -> None:
 
 
 def _is_example(own: Sequence[Any], given: Described) -> bool:
-    """Whether the only profile of `given` is one call that the program takes."""
+    """Whether the only profile of `given` has static shapes that the program accepts."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     def fits(axis: Any, size: int) -> bool:
@@ -115,7 +116,7 @@ def _is_example(own: Sequence[Any], given: Described) -> bool:
 
 
 def _in_order(own: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    """The program's inputs in the order of `labels`: positional ones by place, keyword ones by name. Raises UsageError."""
+    """Return the program's inputs in the order of `labels`. Keyword inputs are found by name. Raises UsageError."""
     by_name = {entry.name: entry for entry in own}
     positional = iter([entry for entry in own if not entry.keyword])
     found = []
@@ -131,7 +132,7 @@ def _in_order(own: Sequence[Any], labels: Sequence[str]) -> list[Any]:
 
 
 def _shared(own: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
-    """The dims of a program: one for each symbol and multiple of it."""
+    """Return the dims of a program: one for each symbol and each multiple of it."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     places: dict[tuple[str, int], list[tuple[str, int]]] = {}

@@ -1,13 +1,14 @@
-"""What a program says about a module's inputs, in Torch-TensorRT's terms, as the values that a manifest becomes.
+"""The inputs of a module, as a program describes them in Torch-TensorRT's terms, converted to the values of a manifest.
 
 Rules
 1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor, which gives a
-   static shape and a dtype. `kwarg_inputs` go by name, `inputs` by position.
+   static shape and a dtype. `kwarg_inputs` are passed by name, `inputs` by position.
 2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All have the
    same inputs; only the shapes differ.
-3. A positional input is called as its `Input` says, else as the module's argument, else ``input_<number>``.
+3. The name of a positional input is the name of its `Input`. Without one it is the name of the module's argument, and if
+   the module has no such argument, ``input_<number>``.
 4. `dims` names axes that are one dimension, as a manifest does: ``{"batch": ["x.0", "mask.0"]}``, or with
-   ``{"at": […], "multiple_of": 32}``. `dynamic_shapes` is torch.export's (`export_dims`).
+   ``{"at": […], "multiple_of": 32}``. `dynamic_shapes` has the format of torch.export (`export_dims`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ Shape = Sequence[int]
 
 
 class Input:
-    """One tensor that a module takes: its shape or range of shapes, dtype and name.
+    """One tensor input of a module: its shape or range of shapes, dtype and name.
 
-    `shape` is static; a dynamic input has `min_shape`, `opt_shape` and `max_shape`, of one rank. `dtype` is torch's,
-    numpy's or a name (``"float16"``). `name` is what the package calls it; the module's own argument unless said.
-    `range` are the smallest and the largest value that random inputs may have, such as ``(0, 30521)`` for token ids.
-    `format` is there for Torch-TensorRT's programs: tensors are contiguous. Raises UsageError.
+    `shape` is static. A dynamic input has `min_shape`, `opt_shape` and `max_shape`, of the same rank. `dtype` is a dtype of
+    torch or numpy, or a name (``"float16"``). `name` is the input's name in the package; the default is the module's
+    argument. `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids. `format`
+    exists for programs written for Torch-TensorRT; only the contiguous format is accepted. Raises UsageError.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Input:
 
     @classmethod
     def from_tensor(cls, tensor: Any, name: str = "") -> Input:
-        """An input as `tensor` is: its shape (static) and dtype."""
+        """Return an input with the shape (static) and dtype of `tensor`."""
         return cls(tuple(tensor.shape), dtype=tensor.dtype, name=name)
 
     def __repr__(self) -> str:
@@ -97,14 +98,14 @@ def describe(
     dims: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Described:
-    """The inputs of a module whose positional arguments are called `arguments`. Raises UsageError."""
+    """Return the inputs of a module with the positional `arguments`. Raises UsageError."""
     listed = [_one_profile(given, arguments) for given in _profiles(inputs)]
     named = [dict(given) for given in _named_profiles(kwarg_inputs)]
     count = max(len(listed), len(named))
     if {len(listed), len(named)} - {1, count}:
         raise UsageError(
             f"inputs have {len(listed)} profiles and kwarg_inputs {len(named)}",
-            hint="give each profile both, or one for all",
+            hint="give both for each profile, or one of them for all profiles",
         )
     listed = listed * count if len(listed) == 1 else listed
     named = named * count if len(named) == 1 else named
@@ -120,7 +121,7 @@ def describe(
     for number, entries in enumerate(profiles):
         if tuple(entry for entry, _ in entries) != first:
             raise UsageError(
-                f"profile {number} has other inputs than profile 0: {[e.name for e, _ in entries]}",
+                f"the inputs of profile {number} differ from those of profile 0: {[e.name for e, _ in entries]}",
                 hint="all profiles have the same inputs, in one order, with the same dtypes and ranges; only shapes differ",
             )
     made = tuple(
@@ -133,15 +134,15 @@ def describe(
 
 
 def dtype_name(dtype: Any) -> str:
-    """``float32`` for torch's, numpy's or a manifest's float32. Raises UsageError."""
+    """Return the manifest's name of a dtype of torch, numpy or a manifest, such as ``float32``. Raises UsageError."""
     text = dtype if isinstance(dtype, str) else str(getattr(dtype, "__name__", dtype))
     name = SHORT.get(text.removeprefix("torch."), text.removeprefix("torch."))
     if name not in _DTYPES:
-        raise UsageError(f"{dtype!r} is no dtype of an input", hint=f"the dtypes are: {', '.join(_DTYPES)}")
+        raise UsageError(f"{dtype!r} is not a dtype of inputs", hint=f"the dtypes are: {', '.join(_DTYPES)}")
     return name
 
 
-#: Other names of dtypes: PyTorch's, and those of TensorRT's tools.
+#: Other names of dtypes, of PyTorch and of TensorRT's tools.
 SHORT = (
     {"half": "float16", "float": "float32", "double": "float64", "long": "int64", "int": "int32"}
     | {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "fp32": "float32"}
@@ -159,7 +160,7 @@ def _sizes(shape: Shape, name: str) -> tuple[int, ...]:
     try:
         sizes = tuple(index(size) for size in shape)
     except TypeError:
-        raise UsageError(f"{shape!r} is no shape of Input{_of(name)}", hint="write a sequence of sizes") from None
+        raise UsageError(f"{shape!r} is not a shape for Input{_of(name)}", hint="write a sequence of sizes") from None
     if any(size < 0 for size in sizes):
         raise UsageError(
             f"Input{_of(name)} has the shape {list(sizes)}: a size cannot be negative",
@@ -192,9 +193,9 @@ def _input(value: Any, where: str) -> Input:
         return Input.from_tensor(value)
     raise UsageError(
         f"{where} is {value!r:.40}, neither an Input nor a tensor",
-        hint="leave it out, and name inputs behind it in kwarg_inputs: forward's default for it is built in"
+        hint="leave it out, and pass the inputs after it in kwarg_inputs: the engine contains forward's default for it"
         if value is None
-        else "a shape is trtbuild.Input((1, 3, 224, 224)); other arguments are fixed in the module: engines take tensors",
+        else "write a shape as trtbuild.Input((1, 3, 224, 224)); other arguments must be fixed in the module",
     )
 
 
@@ -228,9 +229,9 @@ def _check_names(inputs: Sequence[spec.Input]) -> None:
     names = [entry.name for entry in inputs]
     for name in names:
         if not name.isidentifier():
-            raise UsageError(f"{name!r} is no name of an input", hint="a name is a Python identifier")
+            raise UsageError(f"{name!r} is not a valid name of an input", hint="a name is a Python identifier")
         if names.count(name) > 1:
-            raise UsageError(f"two inputs are called {name!r}", hint="give each Input a name of its own")
+            raise UsageError(f"two inputs are called {name!r}", hint="give each Input a different name")
     if not names:
         raise UsageError("there are no inputs", hint="inputs=[trtbuild.Input(shape=…)], or kwarg_inputs={…}")
 
@@ -238,13 +239,13 @@ def _check_names(inputs: Sequence[spec.Input]) -> None:
 def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[NamedDim, ...]:
     order = {entry.name: number for number, entry in enumerate(inputs)}
     found = []
-    for name, said in dims.items():
-        at = said.get("at") if isinstance(said, Mapping) else said
-        unit = said.get("multiple_of", 1) if isinstance(said, Mapping) else 1
-        known = not isinstance(said, Mapping) or said.keys() <= {"at", "multiple_of"}
+    for name, value in dims.items():
+        at = value.get("at") if isinstance(value, Mapping) else value
+        unit = value.get("multiple_of", 1) if isinstance(value, Mapping) else 1
+        known = not isinstance(value, Mapping) or value.keys() <= {"at", "multiple_of"}
         if not at or not isinstance(at, str | list | tuple) or not known:
             raise UsageError(
-                f"dim {name!r} is {said!r}, which names no axes",
+                f"dim {name!r} is {value!r}, which names no axes",
                 hint='write ["x.0", "mask.0"], or {"at": ["x.0"], "multiple_of": 32}',
             )
         checked.count(f"multiple_of of dim {name!r}", unit)
@@ -253,7 +254,7 @@ def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[
             owner, _, axis = str(place).rpartition(".")
             if owner not in order or not axis.isdigit():
                 raise UsageError(
-                    f"dim {name!r} is at {place!r}, which is no axis of an input",
+                    f"dim {name!r} is at {place!r}, which is not an axis of an input",
                     hint=f"write <input>.<axis>; the inputs are: {', '.join(order)}",
                 )
             places.append((owner, int(axis)))

@@ -1,7 +1,6 @@
-"""Whether the weights of a graph of torch.compile are those that its engines were built with.
+"""Detect changed weights: compare the weights of a graph of torch.compile with those that its engines contain.
 
-It is asked before every call, for every weight of the model: a model of some hundred weights may not pay for it with more
-than a few microseconds.
+This runs before every call, for every weight. For some hundred weights it may take only a few microseconds.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ from typing import Any
 
 
 class KeptWeights:
-    """`weights` as they are now: each with its position among the graph's arguments.
+    """The state of `weights` at construction; each comes with its position among the graph's arguments.
 
-    A weight has changed where another tensor stands there, where it was written to (torch counts that), or where it lies
-    elsewhere (``parameter.data = …`` is no write). Their memory is kept, so that nothing else comes to lie there.
+    A weight has changed if the argument is another tensor, if the tensor was written to (torch counts writes), or if its
+    memory is at another address (``parameter.data = …`` does not count as a write). This object keeps the memory of the
+    weights alive, so that no other tensor can get the same address.
     """
 
     def __init__(self, weights: Sequence[tuple[int, Any]]) -> None:
         self._memory = [value.detach() for _, value in weights]
-        #: Position, tensor, how often it was written to, and where it lies.
+        #: (position, tensor, number of writes, address).
         self._usual: list[tuple[int, Any, int, int]] = []
-        #: Tensors of inference mode, whose writes nobody counts, and tensors of other tensors, which lie nowhere.
+        #: Inference tensors, whose writes torch does not count, and wrapper subclasses, which have no memory.
         self._unusual: list[tuple[int, Any, tuple[int, int]]] = []
         for position, value in weights:
             writes, place = _state(value)
@@ -31,7 +31,7 @@ class KeptWeights:
                 self._usual.append((position, value, writes, place))
 
     def have_changed(self, arguments: Sequence[Any]) -> bool:
-        """Whether any of them is not what it was."""
+        """Whether any weight has changed since construction."""
         for position, value, writes, place in self._usual:
             if arguments[position] is not value or value._version != writes or value.data_ptr() != place:
                 return True
@@ -41,9 +41,9 @@ class KeptWeights:
 
 
 def _state(value: Any) -> tuple[int, int]:
-    """How often a tensor was written to (0 where nobody counts), and where it lies (0 for nowhere)."""
+    """Return (number of writes, address) of a tensor; 0 if torch does not count writes, or if it has no address."""
     try:
         place = int(value.data_ptr())
-    except RuntimeError:  # a tensor of other tensors, which has no memory of its own
+    except RuntimeError:  # a wrapper subclass, which has no memory
         place = 0
     return 0 if value.is_inference() else int(value._version), place

@@ -1,12 +1,11 @@
-"""What goes wrong below `trtbuild.compile`, in the words of its arguments.
+"""Reword errors for `trtbuild.compile`: they name arguments instead of fields of a manifest.
 
-Everything below is shared with the command line, whose errors speak of manifests.
+The code that raises these errors is shared with the command line, so its messages mention manifests.
 
 Rules
-1. An error keeps its type, its place and what it tells; only what it says about a manifest is said about arguments
-   (`_WORDS`), once, on its way out (`in_arguments`).
-2. What a call of a built module raises does not come by here: such texts speak of neither.
-3. Every entry is met by a test. A text that changed where it is raised shows there, by the word "manifest".
+1. An error keeps its type and its place. Its text and hint are reworded by `_WORDS` when it leaves `in_arguments`.
+2. Errors from a call of a built module are not reworded, because they mention neither manifests nor arguments.
+3. A test covers every entry. If a message changes at its source, that test fails because of the word "manifest".
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 
 from trtbuild.errors import TrtbuildError
 
-#: Part of a text → what it is here. All are tried, in order.
+#: (pattern, replacement). All are applied, in order.
 _SETTINGS = (
     (
         r"set `reference: true` in the manifest and build again; then device=\"cpu\" runs it",
@@ -31,7 +30,7 @@ _SETTINGS = (
     (r"or pin the target's version", "or give toolchain_version"),
     (r"or change the pin", "or change toolchain_version"),
     (r"write `toolchain: tensorrt` for this target", 'give toolchain="tensorrt"'),
-    (r"; `trtbuild build --until convert` does here what needs no GPU", ""),
+    (r"; `trtbuild build --until convert` runs the steps that need no GPU", ""),
     (r"add a target with sm: (\d+) to the manifest and build", r"compile with target=\1"),
     (
         r"set TRTBUILD_CACHE_DIR to a directory that can be written",
@@ -41,7 +40,10 @@ _SETTINGS = (
 _INPUTS = (
     (r"these are the first profile's opt (.+?): correct the profiles", r"these are its opt_shape \1: correct inputs"),
     (r"the manifest has (\d+) positional inputs", r"inputs has \1 entries"),
-    (r"or write `keyword: true` for what goes by its name", "or give what goes by its name in kwarg_inputs"),
+    (
+        r"or write `keyword: true` for inputs that are passed by name",
+        "or give inputs that are passed by name in kwarg_inputs",
+    ),
     (r"which the manifest's inputs do not give", "which is not given"),
     (r"add `(\w+): \{keyword: true\}` to inputs and its shapes to the profiles", r"give \1 in kwarg_inputs"),
     (r"add `(\w+): \{\}` to inputs and its shapes to the profiles", r"give \1 in inputs"),
@@ -66,7 +68,7 @@ _SHAPES = (
     (r"change the profiles' shapes", "change the shapes of inputs"),
     (r"change the profiles so that", "change inputs so that"),
     (r"can be two models, each with its own profiles", "can be two modules, each with its own inputs"),
-    (r"a manifest cannot say this relation", "dims cannot say this relation"),
+    (r"a manifest cannot express this relation", "dims cannot express this relation"),
     (r"\(the same min, opt and max in all profiles\)", "(the same size in min_shape, opt_shape and max_shape)"),
     (r"write (\d+|one size) as min, opt and max of (\S+) in every profile",
      r"give \1 for \2 in min_shape, opt_shape and max_shape"),
@@ -74,24 +76,24 @@ _SHAPES = (
     (r"dims: \{(\w+): \{at: \[([^\]]*)\], multiple_of: (\d+)\}\}", r'dims={"\1": {"at": "\2", "multiple_of": \3}}'),
 )  # fmt: skip
 _WORDS = tuple((re.compile(found), words) for found, words in (*_SETTINGS, *_INPUTS, *_SHAPES))
-#: ``"x.0, y.0"`` → ``"x.0", "y.0"``: the places of a dim, in a list.
+#: The axes of a dim in one string, ``"x.0, y.0"``, which become a list.
 _PLACES = re.compile(r'(dims=\{"\w+": (?:\{"at": )?)"([^"]*)"')
 
 
 @contextlib.contextmanager
 def in_arguments() -> Iterator[None]:
-    """A block whose errors speak of arguments."""
+    """Reword every TrtbuildError that leaves this block."""
     try:
         yield
     except TrtbuildError as error:
-        error.text = said(error.text)
-        error.hint = None if error.hint is None else said(error.hint)
+        error.text = reworded(error.text)
+        error.hint = None if error.hint is None else reworded(error.hint)
         error.args = (error.text,)
         raise
 
 
-def said(text: str) -> str:
-    """`text`, in the words of arguments."""
+def reworded(text: str) -> str:
+    """Return `text` with the names of arguments instead of fields of a manifest."""
     for pattern, words in _WORDS:
         text = pattern.sub(words, text)
     return _PLACES.sub(lambda found: f"{found[1]}[{_quoted(found[2])}]", text)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.core.model.spec import BuilderSettings, PartitionSettings, Precision, Target
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings, Precision, Target
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
 from trtbuild.driver.in_program.targets import target_of
@@ -18,7 +19,7 @@ from trtbuild.errors import UsageError
 
 @dataclass(frozen=True)
 class Options:
-    """What to build, and where the result runs."""
+    """The checked options: what to build, and where the result runs."""
 
     target: Target
     device: Any
@@ -50,15 +51,16 @@ def options_of(
     jobs: int | None = None,
     **settings: Any,
 ) -> Options:
-    """The options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
+    """Check the options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
 
-    * `target`: what to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``); the GPU of `device` unless said.
+    * `target`: the GPU to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is the GPU of `device`.
     * `device`: where the result runs; ``"cpu"`` runs the reference path, which needs no engine and no GPU.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
       `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, mean what they do in a manifest.
-    * `reference`: whether the package also runs without engines; unless said, where `device` is the CPU.
-    * `cache_dir`: the cache; ``$TRTBUILD_CACHE_DIR`` unless said, else ``cache/`` of the working directory.
-    * `jobs`: how many steps run at once; as many as there are processors unless said.
+    * `reference`: whether the package also runs without engines. The default is True if `device` is the CPU.
+    * `cache_dir`: the directory of the cache. The default is ``$TRTBUILD_CACHE_DIR`` or, if that is not set, ``cache/`` in
+      the working directory.
+    * `jobs`: how many steps run at once. The default is the number of processors.
     """
     on_cpu = gpu_number(device) is None
     if reference is not None:
@@ -72,19 +74,19 @@ def options_of(
     for argument, value in (("toolchain_version", toolchain_version), ("compatibility", compatibility)):
         if value is not None:
             checked.text(argument, value)
-    given = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
+    in_builder = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
     policy = "ampere_plus" if hardware_compatible and compatibility is None else compatibility
     return Options(
         target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
         device=device,
         precision=precision_of(precision, enabled_precisions),
         partition=partition_of(torch_executed_ops, min_block_size, require_full_compilation, granularity),
-        builder=builder_of({**given, **settings}, OPTIONS),
+        builder=builder_of({**in_builder, **settings}, OPTIONS),
         reference=on_cpu if reference is None else reference,
         cache_dir=None if cache_dir is None else checked.path("cache_dir", cache_dir),
         jobs=None if jobs is None else checked.count("jobs", jobs),
     )
 
 
-#: The names of its own, for who mistypes one: it then counts as a builder setting.
+#: The names of the options, for suggestions: a misspelt option arrives as a builder setting.
 OPTIONS = [option for option in inspect.signature(options_of).parameters if option != "settings"]

@@ -1,6 +1,6 @@
-"""What a program says about precision, partitions and the builder, checked by the rules of a manifest.
+"""The settings of precision, partitions and the builder, checked by the rules of a manifest.
 
-Torch-TensorRT's names are taken beside a manifest's (`ALIASES`); any other is an error that lists what there is.
+The names of a manifest and of Torch-TensorRT (`ALIASES`) are accepted. Any other name is an error with a suggestion.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from trtbuild.core.model.spec import BuilderSettings, PartitionSettings, Precision
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings, Precision
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.inputs import SHORT, dtype_name
 from trtbuild.errors import UsageError
 
-#: Torch-TensorRT's name of a builder setting → the manifest's, and its value there.
+#: Torch-TensorRT's name of a builder setting → the manifest's name, and a function that converts the value.
 ALIASES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "workspace_size": ("workspace", lambda size: size or None),  # 0 is "the default" there
+    "workspace_size": ("workspace", lambda size: size or None),  # Torch-TensorRT's 0 is the default
     "num_avg_timing_iters": ("avg_timing_iterations", lambda count: count),
     "disable_tf32": ("tf32", lambda off: not off),
     "make_refittable": ("refit", lambda on: on),
@@ -27,12 +28,12 @@ ALIASES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 
 _ONE_CACHE = "engines are always kept, in cache_dir"
 
-#: Settings of Torch-TensorRT that have nothing to set here → why not.
+#: Settings of Torch-TensorRT without a counterpart → the reason.
 NOT_NEEDED: Mapping[str, str] = {
     "ir": "a module is always traced by torch.export",
-    "debug": "the result's `report` says what was built, and a failed build what was refused",
-    "truncate_double": "no value changes its type; what TensorRT does not take stays in PyTorch",
-    "truncate_long_and_double": "no value changes its type; what TensorRT does not take stays in PyTorch",
+    "debug": "the result's `report` lists what was built, and the errors of a failed build explain it",
+    "truncate_double": "no value changes its type; operators that TensorRT does not support stay in PyTorch",
+    "truncate_long_and_double": "no value changes its type; operators that TensorRT does not support stay in PyTorch",
     "use_python_runtime": "there is one runtime",
     "use_fast_partitioner": "there is one partitioner",
     "use_explicit_typing": "an engine computes in the types that the module has, or that `precision` gives it",
@@ -41,21 +42,21 @@ NOT_NEEDED: Mapping[str, str] = {
     "engine_cache_size": _ONE_CACHE,
     "cache_built_engines": _ONE_CACHE,
     "reuse_cached_engines": _ONE_CACHE,
-    "timing_cache_path": "timings are kept where a release takes them back, in .trtbuild/timing",
-    "immutable_weights": "weights are in the engine for good, unless make_refittable=True",
+    "timing_cache_path": "timings are kept in .trtbuild/timing, for releases that can reuse them",
+    "immutable_weights": "the weights of an engine cannot be changed, unless make_refittable=True",
 }
 
 _BUILDER = tuple(entry.name for entry in fields(BuilderSettings))
 
 
 def precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
-    """The one precision that is meant. Torch-TensorRT's set may have float32 beside it. Raises UsageError."""
+    """Return the precision. Torch-TensorRT's set may contain float32 and one other. Raises UsageError."""
     enabled = (
         () if enabled_precisions is None else checked.listed("enabled_precisions", enabled_precisions, "{torch.half}")
     )
     lower = {_precision(entry, "enabled_precisions") for entry in enabled} - {"float32"}
-    said = _precision(precision, "precision") if precision is not None else None
-    found = lower | ({said} if said is not None else set())
+    single = _precision(precision, "precision") if precision is not None else None
+    found = lower | ({single} if single is not None else set())
     if not found:
         return "float32"
     if len(found) > 1 or not found <= {"float32", "float16", "bfloat16"}:
@@ -72,7 +73,7 @@ def partition_of(
     require_full_compilation: bool,
     granularity: Any,
 ) -> PartitionSettings:
-    """How the graph is cut. Raises UsageError."""
+    """Return the settings of partitioning. Raises UsageError."""
     from trtbuild.manifest.format.fields import PartitionFields
 
     operators = checked.listed("torch_executed_ops", torch_executed_ops, '["aten.relu"]')
@@ -89,8 +90,10 @@ def partition_of(
 
 
 def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderSettings:
-    """TensorRT's builder settings, by the manifest's names or Torch-TensorRT's. `others` are what else might be meant by a
-    name that is none of these. Raises UsageError."""
+    """Return TensorRT's builder settings, given by the names of a manifest or of Torch-TensorRT.
+
+    `others` are further names to suggest for an unknown one. Raises UsageError.
+    """
     from trtbuild.manifest.format.fields import BuilderFields
 
     named: dict[str, Any] = {}
@@ -104,7 +107,7 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
                 continue
             name = own
         if name in NOT_NEEDED:
-            raise UsageError(f"{name!r} is a setting of Torch-TensorRT alone", hint=f"leave it out: {NOT_NEEDED[name]}")
+            raise UsageError(f"{name!r} is a setting of Torch-TensorRT only", hint=f"leave it out: {NOT_NEEDED[name]}")
         if name not in _BUILDER:
             hint = suggestion(name, [*others, *_BUILDER, *ALIASES], "settings")
             raise UsageError(f"there is no setting {name!r}", hint=hint)
@@ -115,19 +118,19 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
 
 
 def _settings(defaults: Any, model: Any, given: Mapping[str, Any], called: Mapping[str, str] | None = None) -> Any:
-    """`given`, checked as the fields of a manifest that `model` is. `called` is what the program calls them."""
+    """Check `given` by the pydantic `model` of a manifest. `called` maps names of a manifest to those of the program."""
     from pydantic import ValidationError
 
     try:
         found = model(**given)
     except ValidationError as error:
         raise _refused(error.errors(include_url=False)[0], model, given, called or {}) from None
-    said = {name: getattr(found, name) for name in found.model_fields_set}
-    return replace(defaults, **{name: tuple(v) if isinstance(v, list) else v for name, v in said.items()})
+    values = {name: getattr(found, name) for name in found.model_fields_set}
+    return replace(defaults, **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
 
 def _refused(details: Any, model: Any, given: Mapping[str, Any], called: Mapping[str, str]) -> UsageError:
-    """What pydantic says of one of `given`, in a manifest's words."""
+    """Convert pydantic's error about one of `given` to a UsageError with the wording of manifests."""
     from trtbuild.manifest.format.wording import Expected, allowed
 
     place: Expected | None = Expected(model)
@@ -159,5 +162,5 @@ def _dtype(entry: Any) -> str:
 
 
 def _operator(entry: Any) -> str:
-    """``aten.add.Tensor`` for ``torch.ops.aten.add.Tensor``, itself or in quotes."""
+    """Return ``aten.add.Tensor`` for ``torch.ops.aten.add.Tensor``, given as the operator or as a string."""
     return str(entry).removeprefix("torch.ops.").replace("::", ".")

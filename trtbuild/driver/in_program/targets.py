@@ -1,4 +1,4 @@
-"""Which GPU a program builds for: the one it says, or the one that it runs on."""
+"""The target that a program builds for: the given one, or the GPU that the result runs on."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ def target_of(
     version: str | None = None,
     compatibility: str | None = None,
 ) -> Target:
-    """The target that is meant. `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``),
-    a `Target`, or None: the GPU of `device`, else the current one. Raises UsageError, or EnvironmentFault where there is no
-    GPU to go by."""
+    """Return the target to build for.
+
+    `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``), or a `Target`. None means the
+    GPU of `device`, or the current GPU if `device` is None. Raises UsageError; EnvironmentFault if neither a target nor a
+    GPU is known.
+    """
     if isinstance(target, Target):
         return target
     if isinstance(target, Mapping):
@@ -38,7 +41,7 @@ def target_of(
 
 
 def ensure_gpu(target: Target, name: str) -> None:
-    """Raises NoFittingTarget where this machine has no GPU to run `name` on: before it is built, not after."""
+    """Raise NoFittingTarget, before the build begins, if this machine has no GPU to run `name` on."""
     if not device_sms():
         raise NoFittingTarget(
             f"no GPU was found, and the engines of {name!r} need one: {target.name} (SM {target.sm}, {target.toolchain})",
@@ -50,7 +53,7 @@ def _sm(target: Any) -> int:
     match = None if isinstance(target, bool) else _SM.match(str(target))
     if match is None:
         raise UsageError(
-            f"{target!r} is no target", hint='write an SM, such as 89 or "sm_89", or a mapping such as {"sm": 89}'
+            f"{target!r} is not a target", hint='write an SM, such as 89 or "sm_89", or a mapping such as {"sm": 89}'
         )
     return int(match[1]) if match[1] else int(match[2]) * 10 + int(match[3])
 
@@ -60,9 +63,9 @@ def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
 
     from trtbuild.manifest.format.fields import TargetFields
 
-    said = {name: value for name, value in given.items() if name != "name"}
+    without_name = {name: value for name, value in given.items() if name != "name"}
     try:
-        fields = TargetFields(**said)
+        fields = TargetFields(**without_name)
     except ValidationError as error:
         raise _refused(given, error.errors(include_url=False)[0], TargetFields) from None
     return Target(
@@ -96,16 +99,16 @@ def _compatibility(given: str) -> Compatibility:
     for name in known:
         if given == name:
             return name
-    raise UsageError(f"{given!r} is no compatibility", hint=f"there are: {', '.join(known)}")
+    raise UsageError(f"{given!r} is not a compatibility", hint=f"there are: {', '.join(known)}")
 
 
 def _toolchain(sm: int, given: str | None) -> ToolchainName:
-    """The toolchain that was given, else the first installed one that builds for `sm`; TensorRT-RTX where none does."""
+    """Return the given toolchain. Without one, return the first installed toolchain for `sm`, or TensorRT-RTX."""
     if given is not None:
         for name in table.FLAVOURS:
             if given == name:
                 return name
-        raise UsageError(f"{given!r} is no toolchain", hint=f"there are: {', '.join(table.FLAVOURS)}")
+        raise UsageError(f"{given!r} is not a toolchain", hint=f"there are: {', '.join(table.FLAVOURS)}")
     for name, flavour in table.FLAVOURS.items():
         if table.installed_version(name) is not None and (flavour.sms is None or sm in flavour.sms):
             return name
@@ -113,14 +116,14 @@ def _toolchain(sm: int, given: str | None) -> ToolchainName:
 
 
 def _found(device: Any) -> int:
-    """The SM of the GPU that `device` names (``"cuda:1"``, 1), else of torch's current one, else of the first."""
+    """Return the SM of the GPU of `device` (``"cuda:1"``, 1; None: the current one). Raises EnvironmentFault."""
     sms = device_sms()
     ordinal = gpu_number(device)
     if not sms or ordinal is None:
         here = "this machine has no GPU" if not sms else f"the model is to run on {device}"
         raise EnvironmentFault(
-            f"no target is given, and {here}: it is not known what to build for",
-            hint='say what to build for: target=89, say; with device="cpu" it then runs here, without its engines',
+            f"no target is given, and {here}: the GPU to build for is not known",
+            hint='give a target, such as target=89; with device="cpu" the result runs here, without its engines',
         )
     if ordinal >= len(sms):
         raise EnvironmentFault(f"there is no device {device}", hint=f"this machine has {len(sms)} GPUs")

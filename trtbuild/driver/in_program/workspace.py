@@ -1,12 +1,12 @@
-"""A project of one model that no manifest declares: what a running program builds, in the cache of the command line.
+"""The workspace of a running program: a project with one model and without a manifest.
 
 Rules
-1. The cache is `cache_dir`, else the one that ``trtbuild build`` uses in the working directory. Remotes and trust are the
-   user's configuration, as always.
-2. What is only remembered (durations, logs of failed steps) lies in the user's cache directory, not in the working
-   directory: a program may run anywhere.
-3. The trace is given, not looked up: it is the record of this command alone (`give_trace`).
-4. A lock file of the working directory does not count: it is a project's.
+1. The cache is `cache_dir`. Without one, it is the cache of ``trtbuild build`` in the working directory. Remotes and trust
+   come from the user's configuration.
+2. Durations and logs of failed steps are kept in the user's cache directory, not in the working directory, because a
+   program may run anywhere.
+3. The trace is not looked up. The program passes it in (`give_trace`), and only this build uses its record.
+4. A lock file in the working directory is ignored, because it belongs to a project.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ class ProgramWorkspace(Workspace):
         self.store = wiring.open_store(here, self.configuration, root)
         self.history = History(self.project / wiring.STATE)
         self.digests = wiring.file_digests(self.project)
-        self.look = wiring.lookups(self.project, self.store, self.history, self.digests, force=False)
+        self.lookups = wiring.lookups(self.project, self.store, self.history, self.digests, force=False)
         self.files: dict[str, OutputFile] = {}
 
     def give_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
-        """Let a model's trace be what was just made in this process (rule 3)."""
+        """Use the trace that was made in this process as the model's trace (rule 3)."""
         step = self.plan(name).steps[step_id(name, "trace")]
         if step.recipe is None:
             raise AssertionError("the recipe of a trace is always known")
-        self.look.ran(step.id, Record(step.recipe, outputs, {"duration_s": round(duration_s, 3)}))
+        self.lookups.note_run(step.id, Record(step.recipe, outputs, {"duration_s": round(duration_s, 3)}))
 
     def plan(self, name: str) -> ModelPlan:
-        """The plan; nothing is in place, because a program reads its package from the cache."""
-        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, lambda *_: False)
+        """Return the plan. No output counts as written, because a program reads its package from the cache."""
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
-        """Have the blobs of the package here, and remember which they are. Nothing is written."""
+        """Fetch the blobs of the package and set `files`. No file is written."""
         package = plan.package
         if package is None or package.record is None:
             raise AssertionError("a package is read when it is there")
@@ -81,7 +81,7 @@ class ProgramWorkspace(Workspace):
 
     @property
     def package(self) -> StoredPackage:
-        """The package, once it is built."""
+        """The built package."""
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
         place = self.project / "packages" / index.sha256[:32]  # where a runtime cache may be kept
@@ -102,16 +102,16 @@ class StoredPackage(Package):
     def _read(self, name: str) -> memoryview:
         try:
             file = self.files[name]
-            # memory of its own: a store may hand out the same bytes again
+            # a copy, because the store may return the same bytes again
             return memoryview(bytearray(self.store.get_bytes(file.sha256) if file.data is None else file.data))
         except (KeyError, StoreError) as error:
             raise PackageDamaged(
-                f"{name} is no longer in the cache: {error}", hint="compile the module again; it is built anew"
+                f"{name} is no longer in the cache: {error}", hint="compile the module again"
             ) from error
 
 
 def _state() -> Path:
-    """Where a program's builds are remembered: the user's cache directory, or a directory that goes with this process."""
+    """Return the directory for durations and logs: in the user's cache directory or, if that fails, a temporary one."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     place = Path(base if base.startswith("/") else "~/.cache").expanduser() / "trtbuild" / "programs"
     try:

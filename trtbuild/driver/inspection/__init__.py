@@ -1,8 +1,11 @@
-"""``trtbuild inspect``: what is in a package, and what is known of it beyond its files.
+"""``trtbuild inspect``: the contents of a package, and further facts about it.
 
-What a package's index says is certain. The rest is there as far as it is: layers and their places in the user's module (in
-the package), provenance (beside it), the trtexec command (from the recipes of its engines, in the cache), and device memory
-(of a GPU here).
+A package always has its index. The other facts may be missing:
+
+* layers and their places in the user's module, from the package
+* provenance, from a file beside the package
+* the trtexec command, from the recipes of its engines in the cache
+* device memory, from a GPU of this machine
 """
 
 from __future__ import annotations
@@ -28,11 +31,10 @@ Document = dict[str, Any]
 
 
 def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | None = None) -> Document:
-    """``trtbuild.inspect/1`` of a package, given by its directory or by its model's name.
+    """Return the document ``trtbuild.inspect/1`` of a package. `name` is its directory or its model's name.
 
-    `memory` asks the GPU for what engines need of it. `onnx` is a directory (relative to the project) that the engines'
-    ONNX models are written into. Raises UsageError, PackageError,
-    BlobMissing, EntryCorrupt.
+    With `memory`, a GPU reports how much memory the engines need. `onnx` is a directory, relative to the project, to which
+    the engines' ONNX models are written. Raises UsageError, PackageError, BlobMissing, EntryCorrupt.
     """
     package = open_package(package_of(request, name))
     index, names = json.loads(package.raw), _document(package, "names.json")
@@ -59,12 +61,12 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
         "index": index,
         "engines": engines,
         "memory": device_memory(package.path) if memory else None,
-        "provenance": provenance.of(package.beside(provenance.NAME), package.digest).to_json(),
+        "provenance": provenance.parse(package.beside(provenance.NAME), package.digest).to_json(),
     }
 
 
 def _document(package: Package, name: str) -> Any:
-    """A JSON document that a package holds; None where it has none that is whole."""
+    """Return a JSON document of a package; None if it is missing or damaged."""
     try:
         return json.loads(bytes(package.read([name])[name]))
     except (KeyError, PackageError, ValueError):
@@ -72,7 +74,7 @@ def _document(package: Package, name: str) -> Any:
 
 
 def _layers(package: Package, names: Any, target: str, partition: str) -> list[Document]:
-    """The layers of an engine; none where the package's files do not tell."""
+    """Return the layers of an engine; empty if the package's files do not list them."""
     found = package.index.targets[target].layers.get(partition)
     if found is None:
         return []
@@ -85,7 +87,7 @@ def _layers(package: Package, names: Any, target: str, partition: str) -> list[D
 def _trtexec(
     index: Mapping[str, Any], subject: Subject, target: str, partition: str, onnx: str | None
 ) -> Document | None:
-    """None where the recipe of the engine is not in the cache."""
+    """Return the trtexec command of an engine; None if its recipe is not in the cache."""
     recipe = subject.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         return None

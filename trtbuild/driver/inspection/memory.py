@@ -1,4 +1,4 @@
-"""How much device memory engines need: TensorRT tells it of an engine that a GPU has taken, and of no plan."""
+"""The device memory that engines need. TensorRT reports it for an engine that is loaded on a GPU, not for a plan file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Document = dict[str, Any]
 
 
 def device_memory(path: Path) -> Document:
-    """For the target that runs here: partition → bytes of activations that one context needs, per profile.
+    """Return, for the target that runs here, the bytes of activations of one context: partition → one number per profile.
 
-    `because` says why nothing is known: there is no GPU, or none that the package is for.
+    `because` is the reason if there is no result: this machine has no GPU, or no GPU that the package supports.
     """
     from trtbuild.driver.packages.loading import here
     from trtbuild.runtime.packages.choice import choose_target
@@ -33,7 +33,7 @@ def device_memory(path: Path) -> Document:
             return {**nothing, "because": "the GPU cannot be used"}
         files = package.read(target.engines.values())
         version = None if target.runs_on_later else target.version
-        library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # one of them, or it would not fit
+        library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # `choose_target` found it
         contexts = {}
         for partition, plan in target.engines.items():
             engine = library.load_engine(files[plan])

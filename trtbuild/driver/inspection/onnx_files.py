@@ -1,4 +1,4 @@
-"""The ONNX models that engines were compiled from, with their weights, as files: for trtexec, Netron and onnxruntime."""
+"""Write the ONNX models of engines, with their weights, as files for trtexec, Netron and onnxruntime."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtbuild.atomic import replace_file
 from trtbuild.core.partition.network_document import is_document
 from trtbuild.driver.answers.subjects import Subject
 from trtbuild.driver.project import wiring
@@ -16,19 +17,19 @@ from trtbuild.errors import BlobMissing, EnvironmentFault, TrtbuildError, UsageE
 
 
 def write_onnx(request: Request, index: Mapping[str, Any], subject: Subject, folder: str) -> dict[tuple[str, str], str]:
-    """Write ``<folder>/<target>/<partition>.onnx`` for each engine. (target, partition) → path relative to the project.
+    """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
 
-    Raises UsageError where the recipe of an engine is not in the cache, or it came from a TensorRT network; BlobMissing for
-    a model or weight that is not there; EnvironmentFault without onnx.
+    Return (target, partition) → path relative to the project. Raises UsageError if the recipe of an engine is not in the
+    cache, or the engine was compiled from a TensorRT network; BlobMissing if a model or weight is missing; EnvironmentFault
+    if onnx is not installed.
     """
     try:
         from trtbuild.stages.convert.weights import materialize
         from trtbuild.toolchain.compiling.preparing import prepared
     except ImportError as error:
         raise EnvironmentFault(
-            f"ONNX models are put together by {error.name}, which is not installed", hint="pip install onnx numpy"
+            f"writing ONNX models needs {error.name}, which is not installed", hint="pip install onnx numpy"
         ) from None
-    from trtbuild.store.local.publication import copy_atomically
     from trtbuild.toolchain.libraries.releases import release
 
     project = Path(request.project).absolute()
@@ -45,20 +46,20 @@ def write_onnx(request: Request, index: Mapping[str, Any], subject: Subject, fol
             except BlobMissing as error:
                 raise BlobMissing(
                     f"the ONNX model of {partition}@{target}, or a weight of it, is not in the cache: {error.text}",
-                    hint="trtbuild build, with the cache that the package was built with",
+                    hint="run `trtbuild build` with the cache that the package was built with",
                 ) from None
             if is_document(model):
                 raise UsageError(
-                    f"{partition}@{target} was compiled from a TensorRT network, and there is no ONNX model of it",
+                    f"{partition}@{target} was compiled from a TensorRT network, so it has no ONNX model",
                     hint="leave --onnx out",
                 )
             path = f"{folder}/{target}/{partition}.onnx"
             try:
-                given = dict(zip(parts["weights"], values, strict=True))
-                data = materialize(*prepared(model, given, release(*parts["toolchain"])))
+                weights = dict(zip(parts["weights"], values, strict=True))
+                data = materialize(*prepared(model, weights, release(*parts["toolchain"])))
             except ValueError as error:
                 raise TrtbuildError(f"{partition}@{target} does not fit into one ONNX file: {error}") from error
-            _write(project / path, data, copy_atomically)
+            _write(project / path, data)
             written[target, partition] = path
     return written
 
@@ -67,17 +68,17 @@ def _recipe(subject: Subject, target: str, partition: str) -> dict[str, Any]:
     recipe = subject.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         raise UsageError(
-            f"what {partition}@{target} was compiled from is not in the cache of this project",
-            hint="inspect it where it was built, or with TRTBUILD_CACHE_DIR set to that cache",
+            f"the ONNX model of {partition}@{target} is not in the cache of this project",
+            hint="inspect the package where it was built, or set TRTBUILD_CACHE_DIR to that cache",
         )
     return dict(recipe.parts)
 
 
-def _write(path: Path, data: bytes, copy: Any) -> None:
+def _write(path: Path, data: bytes) -> None:
     if path.is_file() and hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(data).digest():
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        copy([memoryview(data)], str(path))
+        replace_file(path, data, durable=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None

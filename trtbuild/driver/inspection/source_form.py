@@ -1,4 +1,4 @@
-"""What a package's model came as: its index does not say, but the names of its engines' layers do."""
+"""The source form of a package's model (PyTorch, ONNX or a TensorRT network), found by the names of its engines' layers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-#: TensorRT's kinds of layers, as a recorded network names them. ONNX's operators begin with a capital, PyTorch's have dots.
+from trtbuild.core.model.graph_kinds import NETWORK, ONNX, PROGRAM, GraphKindName
+
+#: Layer kinds of a recorded TensorRT network, and ONNX operators (with a capital letter). PyTorch's operators have dots.
 _NETWORK, _ONNX = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 
 
-def source_form(names: Any) -> str | None:
-    """``program``, ``onnx`` or ``network`` by the document ``names.json`` of a package; None where that does not tell."""
+def source_form(names: Any) -> GraphKindName | None:
+    """Return the kind of graph, from the document ``names.json`` of a package; None if it is not clear."""
     try:
         operators = list(_operators(names))
     except (AttributeError, TypeError, IndexError):
@@ -19,10 +21,10 @@ def source_form(names: Any) -> str | None:
     if not operators:
         return None
     if any("." in operator for operator in operators):
-        return "program"
+        return PROGRAM.name
     if all(map(_NETWORK.fullmatch, operators)):
-        return "network"
-    return "onnx" if any(map(_ONNX.fullmatch, operators)) else None
+        return NETWORK.name
+    return ONNX.name if any(map(_ONNX.fullmatch, operators)) else None
 
 
 def _operators(names: Any) -> Iterator[str]:

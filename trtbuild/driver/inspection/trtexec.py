@@ -1,8 +1,8 @@
-"""The trtexec command that builds what an engine step has built, from the step's recipe.
+"""The trtexec command that builds the same engine as an engine step, from the step's recipe.
 
-Flags are those of NVIDIA/TensorRT's ``samples/common/sampleOptions.cpp`` (8.6 to 10), without what TensorRT 11 has removed
-(migration guide 10.x to 11.x, "trtexec"), and of TensorRT-RTX's ``tensorrt_rtx`` (guide, "Using tensorrt_rtx"). What the
-tool has no flag for is said beside the command.
+The flags come from NVIDIA/TensorRT's ``samples/common/sampleOptions.cpp`` (8.6 to 10), without the flags that TensorRT 11
+removed (migration guide 10.x to 11.x, "trtexec"), and from TensorRT-RTX's ``tensorrt_rtx`` (guide, "Using tensorrt_rtx").
+Settings without a flag are listed beside the command.
 """
 
 from __future__ import annotations
@@ -12,27 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
+from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.toolchain.libraries.releases import numbers_of, release
 
-#: Setting → flag, where it is on.
-_SWITCHES = {
-    "refit": "--refit",
-    "strip_plan": "--stripWeights",
-    "weight_streaming": "--allowWeightStreaming",
-    "version_compatible": "--versionCompatible",
-    "exclude_lean_runtime": "--excludeLeanRuntime",
-    "direct_io": "--directIO",
-    "monitor_memory": "--monitorMemory",
-}
-#: Setting → flag with a value, where it is set.
-_VALUES = {
-    "max_aux_streams": "--maxAuxStreams",
-    "l2_limit_for_tiling": "--l2LimitForTiling",
-    "max_num_tactics": "--maxTactics",
-}
-#: Settings that the tool cannot make.
-_WITHOUT = ("strict_nans", "distributive_independence", "require_user_allocation")
+#: These arguments come first; the others follow in the order of the settings.
+_FIRST = (
+    "optimization_level", "workspace", "avg_timing_iterations", "profiling_verbosity", "tf32", "sparse_weights",
+    "tiling_optimization_level",
+)  # fmt: skip
 _TILING = ("none", "fast", "moderate", "full")
 _COMPATIBILITY = {"ampere_plus": "ampere+", "same_compute_capability": "sameComputeCapability"}
 _FORMATS = {"float32": "fp32", "float16": "fp16", "int32": "int32", "bool": "bool"}
@@ -40,7 +29,7 @@ _FORMATS = {"float32": "fp32", "float16": "fp16", "int32": "int32", "bool": "boo
 
 @dataclass(frozen=True)
 class Command:
-    """A tool and its arguments; `differs` says what the engine has and the command cannot."""
+    """A tool and its arguments; `differs` lists the settings of the engine that the command cannot pass."""
 
     tool: str
     arguments: tuple[str, ...]
@@ -54,8 +43,11 @@ class Command:
 
 
 def command(recipe: Recipe, part: Mapping[str, Any], sms: Sequence[int], onnx: str, plan: str) -> Command:
-    """The command for an engine step with this recipe. `part` is the partition in the package's index, `sms` what its
-    target's plans are for; `onnx` and `plan` are the files to read and to write."""
+    """Return the command for an engine step with this recipe.
+
+    `part` is the partition in the package's index, `sms` are the SMs of its target. `onnx` and `plan` are the files to read
+    and to write.
+    """
     parts: dict[str, Any] = dict(recipe.parts)
     settings, target = dict(parts["settings"]), dict(parts["target"])
     toolchain, version = parts["toolchain"]
@@ -68,14 +60,14 @@ def command(recipe: Recipe, part: Mapping[str, Any], sms: Sequence[int], onnx: s
         arguments.append(f"--computeCapabilities={','.join(map(str, sms))}")
     elif target["compatibility"] in _COMPATIBILITY:
         arguments.append(f"--hardwareCompatibilityLevel={_COMPATIBILITY[target['compatibility']]}")
-    differs += [f"it has no flag for builder.{name}" for name in _WITHOUT if settings.get(name)]
+    differs += [f"it has no flag for builder.{name}" for name in _passed(settings) if SETTINGS[name].trtexec is None]
     return Command("tensorrt_rtx" if toolchain == "tensorrt-rtx" else "trtexec", tuple(arguments), tuple(differs))
 
 
 def _profiles(
     profiles: Mapping[str, Any], part: Mapping[str, Any], toolchain: str, version: str, differs: list[str]
 ) -> Iterator[str]:
-    """Shapes of the inputs that are dynamic; trtexec takes no others."""
+    """Yield the flags of the optimization profiles. trtexec accepts shapes for dynamic inputs only."""
     dynamic = [
         f"i{number}"
         for number, (_, type_) in enumerate(part["inputs"])
@@ -98,28 +90,37 @@ def _shape(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def _settings(settings: Mapping[str, Any], toolchain: str, version: str) -> Iterator[str]:
-    yield f"--builderOptimizationLevel={settings['optimization_level']}"
-    if settings["workspace"] is not None:
-        yield f"--memPoolSize=workspace:{_bytes(settings['workspace'])}"
-    yield f"--avgTiming={settings['avg_timing_iterations']}"
-    yield f"--profilingVerbosity={settings['profiling_verbosity']}"
-    if not settings["tf32"]:
-        yield "--noTF32"
-    if settings["sparse_weights"]:
-        yield "--sparsity=enable"
-    if settings["tiling_optimization_level"] != "none":
-        yield f"--tilingOptimizationLevel={_TILING.index(settings['tiling_optimization_level'])}"
-    for name, flag in _VALUES.items():
-        if settings[name] is not None:
-            yield f"{flag}={settings[name]}"
-    for name, flag in _SWITCHES.items():
-        if settings[name]:
-            yield flag
-    chosen = settings.get("tactic_sources")
-    if chosen is not None:
-        known = release("tensorrt-rtx" if toolchain == "tensorrt-rtx" else "tensorrt", version).tactic_sources
-        yield "--tacticSources=" + ",".join(f"{'+' if name in chosen else '-'}{name.upper()}" for name in known)
+def _settings(settings: Mapping[str, Any], toolchain: ToolchainName, version: str) -> Iterator[str]:
+    for name, value in _passed(settings).items():
+        argument = SETTINGS[name].trtexec
+        if argument is not None:
+            yield argument.format(_written(name, value, toolchain, version))
+
+
+def _passed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the command passes, in the order of its arguments.
+
+    These are the settings with a value other than the default, and those that trtexec always needs.
+    """
+    default = vars(BuilderSettings())
+    values = {name: settings.get(name, default[name]) for name in (*_FIRST, *SETTINGS)}
+    return {
+        name: value for name, value in values.items() if value != default[name] or SETTINGS[name].trtexec_at_default
+    }
+
+
+def _written(name: str, value: Any, toolchain: ToolchainName, version: str) -> str:
+    """Return the value of a setting as trtexec reads it."""
+    match name:
+        case "workspace":
+            return _bytes(value)
+        case "tiling_optimization_level":
+            return str(_TILING.index(value))
+        case "tactic_sources":
+            known = release(toolchain, version).tactic_sources
+            return ",".join(f"{'+' if source in value else '-'}{source.upper()}" for source in known)
+        case _:
+            return str(value)
 
 
 def _bytes(size: int) -> str:
@@ -130,14 +131,14 @@ def _bytes(size: int) -> str:
 
 
 def _types(part: Mapping[str, Any], toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
-    """Strong typing, or before there was any, the types of inputs and outputs."""
+    """Yield the flag of strong typing or, for releases without it, the types of inputs and outputs."""
     if toolchain == "tensorrt-rtx" or numbers_of(version) >= (11,):
-        return  # always so
+        return  # always strongly typed
     if release("tensorrt", version).strongly_typed:
         yield "--stronglyTyped"
         return
-    given, made = [type_ for _, type_ in part["inputs"]], part["outputs"]
-    if any(type_["dtype"] == "float16" for type_ in (*given, *made)):
-        for flag, types in (("--inputIOFormats", given), ("--outputIOFormats", made)):
+    inputs, outputs = [type_ for _, type_ in part["inputs"]], part["outputs"]
+    if any(type_["dtype"] == "float16" for type_ in (*inputs, *outputs)):
+        for flag, types in (("--inputIOFormats", inputs), ("--outputIOFormats", outputs)):
             yield f"{flag}={','.join(_FORMATS.get(type_['dtype'], type_['dtype']) + ':chw' for type_ in types)}"
     differs.append("where the graph has float16 values, trtbuild also sets the precision of each layer")

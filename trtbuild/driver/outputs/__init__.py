@@ -1,7 +1,7 @@
-"""Results where users want them: package directories, raw plans, model repositories. One module for each kind.
+"""Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. One module for each kind.
 
-In: a package's record and index. Out: files in the project. `files` has the rules.
-Uses no other room.
+Input: a package's record and index. Output: files in the project. `files` has the rules.
+This package imports no other package of `driver`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ __all__ = ["pt2", "Digests", "Learn", "OutputFile", "in_place", "output_files", 
 
 
 def output_files(kind: str, root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-    """The files of one output of a model, in the order of their turns. Raises ValueError, KeyError, TypeError or
-    AttributeError for what is no index: it may come from a remote, and names the files that are written."""
+    """Return the files of one output of a model, in the order of their turns.
+
+    The index may come from a remote, and it names the files to write. Raises ValueError, KeyError, TypeError or
+    AttributeError if it is invalid.
+    """
     check_names(index)
     return sorted(KINDS[kind].files(root, index, record), key=lambda file: file.turn)
 
 
 def in_place(project: Path, files: Sequence[OutputFile], digests: Digests) -> bool:
-    """Whether every file is there with the right content."""
+    """Whether every file exists and has the right content."""
     try:
         return not differing(project, files, digests)
-    except OSError:  # something else is there, or it cannot be read: writing it says what is wrong
+    except OSError:  # for example a directory, or an unreadable file; writing the file reports the problem
         return False
 
 
@@ -46,8 +49,11 @@ def write_output(
     learn: Learn,
     last: Recipe | None = None,
 ) -> bool:
-    """Bring one output up to date; `last` is the recipe that its package had when it was written before. Returns
-    whether anything was written. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError."""
+    """Bring one output up to date. Return whether a file was written.
+
+    `last` is the recipe of the package that was written before. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or
+    OSError.
+    """
     old = KINDS[kind].before(project / root, files, last)
     changed = differing(project, files, digests)
     for turn in sorted({file.turn for file in changed}):

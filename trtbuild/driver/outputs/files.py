@@ -1,16 +1,16 @@
-"""Single files of outputs: what each must hold, which differ, and writing and removing them.
+"""Single files of outputs: compare, write and remove them.
 
 Rules
-1. A file is written only when its content differs, so `make` sees honest times. It is a copy, never a link to the
-   store's file: who edits an output in place must not edit the cache.
-2. Files in the order of their turns, what names others last (`OutputFile.turn`), each atomically: a reader finds the old
-   output or the new one, or an index whose digests do not match yet, never a file that looks right and is not. Each is
-   durable before the next turn begins to name it, after a loss of power too; those of one turn are written at once, so
-   their syncs wait beside one another.
-3. What an earlier build put there and this one does not is removed: what the index that is there names, and for raw
-   plans, which have no index, the engines of the package's last recipe. Other files in the directory are left alone.
-4. What is written is a function of the package's index and record alone, and its digests are known without reading
-   anything else: the null build goes by them. (`pt2` has a record of its own in the place of the package's.)
+1. A file is written only if its content differs, so that `make` sees correct times. It is a copy, never a link to the
+   store's file, because an edit of the output must not change the cache.
+2. Files are written in the order of their turns, files that name other files last (`OutputFile.turn`). Each is written
+   atomically. So a reader finds the old output, the new one, or an index whose digests do not match yet, but never a
+   damaged file that looks right. All files of a turn are durable before the next turn begins, even after a loss of power.
+   Files of one turn are written in parallel, so that their syncs overlap.
+3. Files of an earlier build that are not in this one are removed. They are the files that the existing index names. Raw
+   plans have no index; their files are the engines of the package's last recipe. Other files in the directory stay.
+4. The content depends only on the package's index and record, and the digests are known without reading other files. The
+   check for an unchanged build depends on that. (`pt2` has a separate record, used instead of the package's.)
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pathlib import Path
 
 from trtbuild.core.recipes.ports import FileStamp, Store
 
-#: SHA-256 of many files at once: by path, None where there is no such file. Raises OSError for what cannot be read.
+#: Returns the SHA-256 of many files by path; None for a missing file. Raises OSError for an unreadable file.
 Digests = Callable[[Sequence[str]], Mapping[str, "str | None"]]
-#: Is told the SHA-256 and stamp of each file that was written, by path.
+#: Receives the SHA-256 and stamp of each written file, by path.
 Learn = Callable[[Mapping[str, tuple[str, FileStamp]]], None]
 
-# Files that are written at once.
+# The number of files that are written in parallel.
 _WRITERS = min(4, (os.cpu_count() or 1) + 1)
 
 
 @dataclass(frozen=True)
 class OutputFile:
-    """One file of an output: its path relative to the project, and what it must hold.
+    """One file of an output: its path relative to the project, and its SHA-256.
 
-    Its bytes are a blob of the store, unless `data` has them. Files of a later `turn` name those of earlier ones.
+    Its bytes are a blob of the store, or `data` if that is set. Files of a later `turn` name files of earlier turns.
     """
 
     path: str
@@ -48,20 +48,20 @@ class OutputFile:
 
 
 def made(path: str, data: bytes, turn: int = 0) -> OutputFile:
-    """A file whose bytes are made of the index, and are not in the store."""
+    """Return a file with the bytes `data`, which are not in the store."""
     return OutputFile(path, hashlib.sha256(data).hexdigest(), turn, data)
 
 
 def differing(project: Path, files: Sequence[OutputFile], digests: Digests) -> list[OutputFile]:
-    """Those files that are not there, or have other content. Raises OSError for what cannot be read."""
+    """Return the files that are missing or have other content. Raises OSError for an unreadable file."""
     paths = {file: f"{project}/{file.path}" for file in files}
     found = digests(list(paths.values()))
     return [file for file in files if found[paths[file]] != file.sha256]
 
 
 def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn) -> None:
-    """Write files, several at once. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError."""
-    from trtbuild.store.local.publication import copy_atomically  # here: a plan looks at files, and writes none
+    """Write files in parallel. Raises BlobMissing, EntryCorrupt, StoreUnavailable, OSError."""
+    from trtbuild.store.local.publication import copy_atomically  # imported here, because a plan does not write files
 
     written: dict[str, tuple[str, FileStamp]] = {}
 
@@ -87,7 +87,7 @@ def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn
 
 
 def remove(path: Path, root: Path) -> None:
-    """Remove a file, and the directories below `root` that it leaves empty."""
+    """Remove a file, and then the empty directories between it and `root`."""
     with contextlib.suppress(OSError):
         path.unlink()
         parent = path.parent

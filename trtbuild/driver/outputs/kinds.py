@@ -1,4 +1,4 @@
-"""Which kinds of outputs there are."""
+"""The kinds of outputs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from trtbuild.driver.outputs.files import OutputFile
 
 
 class Kind(Protocol):
-    """One kind of output. A module with these two functions is one."""
+    """One kind of output: a module with these two functions."""
 
     def files(self, root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-        """What is written below `root` (relative to the project) for a package with this index and record.
+        """Return the files to write below `root` (relative to the project) for a package with this index and record.
 
-        The names in the index are checked already. Raises ValueError, KeyError, TypeError or AttributeError for what is
-        no index.
+        The names in the index are already checked. Raises ValueError, KeyError, TypeError or AttributeError if the index is
+        invalid.
         """
 
     def before(self, root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-        """The files that an earlier build wrote below `root`, as far as that is known: those that are not in `files` any
-        more are removed. `last` is the recipe that the model's package had then."""
+        """Return the files that an earlier build wrote below `root`, as far as they are known.
+
+        Those that are not in `files` are removed. `last` is the recipe of the model's package in that build.
+        """
 
 
-#: By the word of the manifest's `outputs`.
+#: The kinds by their name in the manifest's `outputs`.
 KINDS: Mapping[str, Kind] = {"package": packages, "plans": plans, "triton": triton, "pt2": pt2}

@@ -21,16 +21,18 @@ Index = Mapping[str, Any]
 
 
 def check_names(index: Index) -> None:
-    """That an index names files inside of its package, by digests. Raises ValueError, KeyError, TypeError or
-    AttributeError."""
+    """Check that all file names of an index stay inside the package, and that all digests are valid.
+
+    Raises ValueError, KeyError, TypeError or AttributeError.
+    """
     for name, entry in index["files"].items():
         parts = name.split("/")
         if ".." in parts or "" in parts or "\0" in name or not is_digest(entry["sha256"]):
-            raise ValueError(f"no file of a package: {name!r:.80}")
+            raise ValueError(f"not a file of a package: {name!r:.80}")
 
 
 def files(root: str, index: Index, record: Record) -> list[OutputFile]:
-    """All files that the index names, and the index last."""
+    """Return all files that the index names, and then the index."""
     base = str(PurePosixPath(root) / "_")[:-1]  # joined by hand: there may be thousands of files
     found = [OutputFile(f"{base}{path}", entry["sha256"]) for path, entry in sorted(index["files"].items())]
     if NAMES not in index["files"]:  # packages of step version 1
@@ -40,7 +42,7 @@ def files(root: str, index: Index, record: Record) -> list[OutputFile]:
 
 
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """The files that the package that is there lists."""
+    """Return the files that the index of the existing package names; empty if there is no valid index."""
     try:
         index = json.loads(read_regular(root / INDEX))
         if index["schema"] != SCHEMA:

@@ -1,4 +1,4 @@
-"""The output `plans`: engines as they are, for trtexec and other programs: ``<root>/<target>/<partition>.plan``."""
+"""The output `plans`: the engines as files ``<root>/<target>/<partition>.plan``, for trtexec and other programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUFFIX = ".plan"
 
 
 def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-    """The plans among the index's files."""
+    """Return the plans among the files of the index."""
     base = str(PurePosixPath(root) / "_")[:-1]
     return [
         OutputFile(f"{base}{path.removeprefix(_ENGINES)}", entry["sha256"])
@@ -25,7 +25,7 @@ def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFil
 
 
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """The raw plans of the package with the recipe `last`."""
+    """Return the raw plans of the package with the recipe `last`."""
     engines = dict(last.parts).get("engines") if last is not None else None
     names = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
     return [root / target / f"{partition}{_SUFFIX}" for partition, _, target in names]

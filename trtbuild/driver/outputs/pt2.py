@@ -1,8 +1,10 @@
-"""The output `pt2`: a file that ``torch.export.load`` opens. One for each target: ``<name>.pt2`` where there is one target,
-``<name>.<target>.pt2`` each where there are several, because targets may be cut in different ways.
+"""The output `pt2`: a file that ``torch.export.load`` opens, for each target.
 
-Its bytes are made by PyTorch and are not a function of the index, so they are blobs of a record of their own (`recipe`),
-and `files` is given that record.
+The file is ``<name>.pt2`` if there is one target. With several targets there is one ``<name>.<target>.pt2`` for each,
+because their partitions may differ.
+
+PyTorch makes the bytes, so they do not depend on the index alone. They are the blobs of a separate record (`recipe`), which
+is the `record` that `files` receives.
 """
 
 from __future__ import annotations
@@ -20,20 +22,23 @@ SUFFIX = ".pt2"
 
 
 def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
-    """What the files of a package are made from. Without `versions` (a machine without torch, or with another than the lock
-    file's) it is where files are found whichever torch wrote them."""
+    """Return the recipe of the files of a package.
+
+    `versions` is None on a machine without torch, or without the lock file's version of torch. The recipe then finds files
+    that any version of torch has written.
+    """
     made = keys.exported_file(package.outputs["index"].sha256, None if versions is None else versions.get("torch"))
     return keys.any_exported_file(made) if versions is None else made
 
 
 def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-    """The file of each target. `record` is that of `recipe`."""
+    """Return the file of each target. `record` is the record of `recipe`."""
     targets = list(index["targets"])
     return [OutputFile(path, record.outputs[f"pt2:{target}"].sha256) for target, path in _paths(root, targets)]
 
 
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """The files of the package with the recipe `last`."""
+    """Return the files of the package with the recipe `last`."""
     targets = dict(last.parts).get("targets") if last is not None else None
     return [Path(path) for _, path in _paths(str(root), list(targets))] if isinstance(targets, Mapping) else []
 

@@ -1,4 +1,4 @@
-"""Packages on this machine: finding one, opening it, its engines, its provenance, the operator of ``.pt2`` files.
+"""Packages on this machine: find and open a package, its engines, its provenance, and the operator of ``.pt2`` files.
 
-Uses `project` and `outputs`.
+Uses `driver.project` and `driver.outputs`.
 """

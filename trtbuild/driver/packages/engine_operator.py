@@ -1,6 +1,6 @@
-"""The operator of ``.pt2`` files, with what opens its engines: composed here, because the runtime knows no TensorRT.
+"""The operator of ``.pt2`` files, and the function that opens its engines. (The runtime itself does not import TensorRT.)
 
-This is loaded whenever torch is, so it imports nothing but the standard library and the operator itself.
+This module is imported together with torch, so at its top it imports only the standard library and small modules.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ if TYPE_CHECKING:
     from trtbuild.core.partition.engine_text import EngineText
     from trtbuild.runtime.engines.engine_set import EngineSet
 
-#: (toolchain, version, GPU) → the engines that were opened there: they share activation memory.
+#: (toolchain, version, GPU) → the engines that are open there, which share activation memory.
 _sets: dict[tuple[str, str, int], EngineSet] = {}
 
 
 def register() -> None:
-    """Make ``trtbuild::engine`` known to torch, which is imported."""
+    """Register ``trtbuild::engine`` with torch, which must be imported already."""
     operators.register(open_engine)
 
 
 def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Part:
-    """The part that runs `plan` on a GPU. Raises NoFittingTarget, ToolchainMissing, EnvironmentFault, EngineError."""
+    """Return a callable that runs `plan` on a GPU.
+
+    Raises NoFittingTarget, ToolchainMissing, EnvironmentFault, EngineError.
+    """
     import torch
 
     from trtbuild.driver.packages.loading import here
@@ -42,7 +45,7 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
     choose_target(_index(text), here(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target)
     engines = _engines(text, ordinal)
     inputs = tuple((f"input:{number}", kind) for number, kind in enumerate(text.inputs))
-    name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have one of the same partition
+    name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have the same partition
     partition = Partition(name, "tensorrt", "", (), inputs, text.outputs, ())
     memory = engines.memory
     engines.load(partition, plan)
@@ -65,14 +68,14 @@ def _engines(text: EngineText, ordinal: int) -> EngineSet:
 
     place = (text.toolchain, text.version, ordinal)
     if place not in _sets:
-        toolchain = next(name for name in table.FLAVOURS if name == text.toolchain)  # it was chosen among these
+        toolchain = next(name for name in table.FLAVOURS if name == text.toolchain)  # `choose_target` checked it
         library = load_library(toolchain, None if text.version_compatible else text.version)
         _sets[place] = EngineSet(library, choose_memory(ordinal))
     return _sets[place]
 
 
 def _index(text: EngineText) -> PackageIndex:
-    """What choosing a target needs of a package: the one target, without its contents."""
+    """Return an index with this one target and without contents, for `choose_target`."""
     target = PackedTarget(
         name=text.target,
         sm=text.sm,

@@ -1,4 +1,4 @@
-"""The engines of a package on one GPU: the runtime, and the TensorRT library that the package's target names."""
+"""The engines of a package on one GPU, with the TensorRT library of the package's target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.toolchain.running.execution import load_library
 
 
 class Engines(EngineSet):
-    """What `trtbuild.runtime.calls.loaded` makes parts with. Raises ToolchainMissing and EnvironmentFault."""
+    """The engines from which `trtbuild.runtime.calls.loaded` makes parts. Raises ToolchainMissing and EnvironmentFault."""
 
     def __init__(self, package: Package, target: PackedTarget, ordinal: int) -> None:
         toolchain = cast(ToolchainName, target.toolchain)

@@ -1,4 +1,7 @@
-"""`trtbuild.load`: open a package, choose what runs here, read and verify it. Engines are made by `module()`."""
+"""`trtbuild.load`: open a package, choose the target for this machine, read and verify its files.
+
+`module()` loads the engines.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,24 @@ def load(
     verify: bool = True,
     follow_links: bool = False,
 ) -> Loaded:
-    """Open the package in directory `path` and verify what will run.
+    """Open the package in directory `path`, and verify the files that will run.
 
-    `device` is a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``, where PyTorch computes the
-    reference program and no engine runs; a package that PyTorch computes wholly needs none for that. None is the current
-    GPU. `target` names one of the package's targets; without it the one for the GPU is taken. `verify=False` leaves hashing
-    out: for files that nobody else can write. A symbolic link in the package that leads out of it is refused, unless
-    `follow_links` is said; the directory itself may be one.
+    * `device`: a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``. None is the current GPU. On the
+      CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines needs no reference
+      program for that.
+    * `target`: one of the package's targets. The default is the target for the GPU.
+    * `verify`: False skips hashing. Use it only for files that no other user can write.
+    * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The
+      directory itself may always be a link.
 
-    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, and UsageError for a device that
-    means nothing.
+    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, and UsageError for an unknown
+    device.
     """
     return load_package(open_package(path, follow_links=follow_links), device=device, target=target, verify=verify)
 
 
 def load_package(package: Package, *, device: Any = None, target: str | None = None, verify: bool = True) -> Loaded:
-    """As `load`, of a package that is open already."""
+    """Do the same as `load` for a package that is already open."""
     ordinal = gpu_number(device)
     if ordinal is None:
         return _on_the_cpu(package, target, verify)
@@ -46,7 +51,7 @@ def load_package(package: Package, *, device: Any = None, target: str | None = N
 def _on_the_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
     if target is not None:
         raise UsageError(
-            f'target {target!r} was named with device="cpu", where no engine runs', hint="leave one of the two out"
+            f'target {target!r} was given with device="cpu", which runs no engine', hint="leave one of the two out"
         )
     files = package.read(needed_files(package, None), verify=verify)
     return Loaded(package, None, files, None, "cpu")
@@ -70,13 +75,13 @@ def _on_a_gpu(package: Package, ordinal: int, target: str | None, verify: bool) 
 
 
 def here(sm: int | None, ordinal: int = 0) -> Here:
-    """This machine, with the GPU of number `ordinal`."""
+    """Return the description of this machine with the GPU number `ordinal`, for `choose_target`."""
     installed: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
     return Here(table.host_platform(), sm, f"GPU {ordinal}", installed)
 
 
 def gpu_number(device: Any) -> int | None:
-    """The number of the GPU that `device` names; None for the CPU. Raises UsageError."""
+    """Return the number of the GPU `device`; None for the CPU. Raises UsageError."""
     if device is None:
         return _current()
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
@@ -86,11 +91,13 @@ def gpu_number(device: Any) -> int | None:
         return None
     if kind == "cuda" and (not number or number.isdigit()):
         return int(number) if number else _current()
-    raise UsageError(f"{device!r} is no device", hint='devices are "cpu", "cuda", "cuda:0", … or the number of a GPU')
+    raise UsageError(
+        f"{device!r} is not a device", hint='devices are "cpu", "cuda", "cuda:0", … or the number of a GPU'
+    )
 
 
 def _current() -> int:
-    """The current GPU of PyTorch, where it is loaded and has one; else the first."""
+    """Return PyTorch's current GPU if PyTorch is loaded and has a GPU; otherwise 0."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.current_device())

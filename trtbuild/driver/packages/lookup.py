@@ -1,4 +1,4 @@
-"""Which package a command means: a directory, or a model of the project by its name."""
+"""Find the package that a command names: by a directory, or by a model of the project."""
 
 from __future__ import annotations
 
@@ -13,41 +13,44 @@ from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.package import missing
 
 
-def directory_of(project: Path, said: str) -> Path | None:
-    """The package's directory that `said` names; None where it may be a model's name, which has no ``/`` and begins with no
-    dot. Raises UsageError of a path where no package lies: that needs no manifest."""
-    path = project / said
+def directory_of(project: Path, name: str) -> Path | None:
+    """Return the package directory `name`; None if `name` can be the name of a model.
+
+    A model's name has no ``/`` and does not begin with a dot. Any other `name` is a path. Raises UsageError if there is no
+    package at the path. This function does not read the manifest.
+    """
+    path = project / name
     if (path / INDEX).is_file():
         return path
-    if "/" in said or said.startswith("."):
+    if "/" in name or name.startswith("."):
         fault = missing(path)
         raise UsageError(fault.text, hint=fault.hint)
     return None
 
 
-def package_of(request: Request, said: str) -> Path:
-    """The directory of the package that `said` names. Raises UsageError where there is none."""
+def package_of(request: Request, name: str) -> Path:
+    """Return the directory of the package `name`, which is a directory or a model. Raises UsageError if it is missing."""
     project = Path(request.project)
-    path = directory_of(project, said)
+    path = directory_of(project, name)
     if path is not None:
         return path
     models = Workspace(request).models
-    if said not in models:
+    if name not in models:
         raise UsageError(
-            f"{said!r} is neither a package directory nor a model", hint=suggestion(said, models, "models")
+            f"{name!r} is neither a package directory nor a model", hint=suggestion(name, models, "models")
         )
-    path = project / _written(models[said])
+    path = project / _output_path(models[name])
     if not (path / INDEX).is_file():
-        raise UsageError(f"there is no package at {path}", hint=f"trtbuild build {said}")
+        raise UsageError(f"there is no package at {path}", hint=f"trtbuild build {name}")
     return path
 
 
-def _written(model: Model) -> str:
-    """Where a build writes the model's package, relative to the project."""
+def _output_path(model: Model) -> str:
+    """Return the path, relative to the project, to which a build writes the model's package. Raises UsageError."""
     outputs = dict(model.outputs)
     if "package" in outputs:
         return outputs["package"]
-    if "triton" in outputs:  # where trtbuild's runtime serves the model
+    if "triton" in outputs:  # a package is there if trtbuild's runtime serves the model
         return f"{outputs['triton']}/{model.name}/{PACKAGE}"
     raise UsageError(
         f"model {model.name!r} has no package among its outputs",

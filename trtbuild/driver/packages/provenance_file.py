@@ -1,4 +1,4 @@
-"""``provenance.json`` of packages in place (`core.packages.provenance`)."""
+"""Read and write ``provenance.json`` beside the packages of a project (`core.packages.provenance`)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trtbuild.atomic import replace_file
 from trtbuild.core.packages import provenance
 from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
-from trtbuild.store.local.publication import copy_atomically
 
-#: What an entry says of one run alone.
-_PASSING = ("verdict", "worst_input")
+#: Fields of an entry that describe a single run, and are not written.
+_TRANSIENT = ("verdict", "worst_input")
 
 
 def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
-    """The package of a model, where it is the planned one: with the engines that are planned, if these are known."""
+    """Return the package in a model's output directory; None unless it is the planned package with the planned engines."""
     folder, step, contents = dict(plan.model.outputs).get("package"), plan.package, plan.contents
     if folder is None or step is None or step.record is None or contents is None:
         return None
@@ -35,14 +35,16 @@ def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
 
 
 def plans_of(package: Package, target: str) -> dict[str, str]:
-    """The digests of the engines that a package has for a target, by partition."""
+    """Return the SHA-256 of the engines of a target in a package, by partition."""
     index = package.index
     return {part: index.files[path].sha256 for part, path in index.targets[target].engines.items()}
 
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[dict[str, Any]]) -> None:
-    """Write what was verified of a model beside the package in place, where that is what was verified, with what was found
-    of its engines elsewhere. Where there is nothing to say there is no such file."""
+    """Write the verification entries of a model beside its package, if that is the planned package.
+
+    Existing entries of other machines about the same engines stay. Without any entry, the file is removed.
+    """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:
         mine = {target for entry in entries if entry["by"] == "engine" for target in entry["targets"]}
@@ -55,31 +57,31 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[dict[str, Any]]) -> 
 
 
 def remove(package: Package) -> None:
-    """What is wrong has no provenance."""
+    """Remove the file beside `package`, for example because a verification failed."""
     (package.path / provenance.NAME).unlink(missing_ok=True)
 
 
 def remove_of(project: Path, plan: ModelPlan) -> None:
-    """The same of a model's package, whichever is in place."""
+    """Remove the file from a model's output directory, even if another package is there."""
     folder = dict(plan.model.outputs).get("package")
     if folder is not None:
         (project / folder / provenance.NAME).unlink(missing_ok=True)
 
 
 def add(package: Package, entries: Sequence[dict[str, Any]]) -> None:
-    """Write `entries` beside a package, with those that are there and are of other runners or targets."""
+    """Write `entries` beside a package. Existing entries of other runners or targets stay."""
     mine = [(entry["by"], entry["targets"]) for entry in entries]
     _write(package, [*(old for old in _known(package) if (old.get("by"), old.get("targets")) not in mine), *entries])
 
 
 def _known(package: Package) -> list[dict[str, Any]]:
-    """The entries that are beside a package and about it."""
-    known = provenance.of(package.beside(provenance.NAME), package.digest).verified
+    """Return the existing entries about a package."""
+    known = provenance.parse(package.beside(provenance.NAME), package.digest).verified
     return [dict(entry) for entry in known]
 
 
 def _is_of_engines(package: Package, entry: Mapping[str, Any]) -> bool:
-    """Whether an entry is about engines, and these are the ones that the package has, byte for byte."""
+    """Whether an entry is about engines that are byte for byte those of the package."""
     try:
         if entry["by"] != "engine" or not entry["targets"]:
             return False
@@ -87,14 +89,14 @@ def _is_of_engines(package: Package, entry: Mapping[str, Any]) -> bool:
             {part["partition"]: part["plans"].get(target) for part in entry["partitions"]} == plans_of(package, target)
             for target in entry["targets"]
         )
-    except (KeyError, TypeError, AttributeError):  # whoever can write there can write anything
+    except (KeyError, TypeError, AttributeError):  # the file may contain anything
         return False
 
 
 def _write(package: Package, entries: Sequence[dict[str, Any]]) -> None:
-    """Only when the content differs."""
+    """Write the file if its content differs."""
     place = package.path / provenance.NAME
-    kept = [{name: value for name, value in entry.items() if name not in _PASSING} for entry in entries]
+    kept = [{name: value for name, value in entry.items() if name not in _TRANSIENT} for entry in entries]
     data = provenance.to_bytes(provenance.document(package.index.model, package.digest, kept))
     if package.beside(provenance.NAME) != data:
-        copy_atomically([memoryview(data)], str(place))  # in place of a link, and not through it
+        replace_file(place, data, durable=True)  # replaces a link instead of following it

@@ -1,7 +1,7 @@
-"""Where a failed step is mended: the line of the manifest, for errors that know no better place.
+"""Add the line of the manifest to the error of a failed step, if the error has no place yet.
 
-A stage knows the user's program and not the manifest; the driver knows what each step was asked to do, and where that is
-written. Errors of the store and of this machine are mended elsewhere, and get no place.
+A stage does not know the manifest. The driver knows which field of the manifest a step depends on. Errors of the store and
+of this machine get no place, because no change of the manifest corrects them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from trtbuild.core.model.spec import Model, Origin, Target
 from trtbuild.core.planning.graph import Step
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError
 
-#: `SourceError.code` → the field of the manifest that it is about.
+#: `SourceError.code` → the field of the manifest that causes the error.
 _FIELDS = {
     "granularity": "partition.granularity",
     "torch-executed-ops": "partition.torch_executed_ops",
@@ -19,7 +19,7 @@ _FIELDS = {
 
 
 def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
-    """Give `error`, which a step of `model` met, the place in the manifest that it is about; one that it has stays."""
+    """Set the place of `error`, raised by a step of `model`, to a line of the manifest. An existing place is kept."""
     if error.file is not None or not isinstance(error, SourceError | ConversionRefused | ToolchainError):
         return
     if isinstance(error, SourceError) and error.code in _FIELDS:
@@ -34,7 +34,7 @@ def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
 
 
 def place_of_target(error: TrtbuildError, model: Model, target: Target) -> None:
-    """Give `error`, which is about a target, the place where that is declared."""
+    """Set the place of `error` to the declaration of `target`."""
     origin = _origin(model, f"targets.{target.name}")
     error.file, error.line = origin.file, origin.line
 

@@ -1,10 +1,10 @@
-"""What this machine contributes to recipes: versions of installed distributions, never of imported modules.
+"""The facts about this machine that recipes contain: the versions of installed distributions.
 
-Reading a distribution's metadata costs a millisecond and needs no GPU; importing torch costs seconds. The workers check
-that what they load is what was read here.
+Versions are read from metadata, not from imported modules. Reading metadata takes a millisecond and needs no GPU, but an
+import of torch takes seconds. The workers check that they load these versions.
 
-Versions are those of the lock file for the models and targets that it knows, else the pin of a target, else what is
-installed. What is planned with one version is never run with another: that is found out before any work.
+A version comes from the lock file, if that contains the model and target. Otherwise it is the pin of the target, or the
+installed version. A step is never run with another version than it was planned with; that is checked before any work.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.planning.locks import NAME, Lock, LockedModel, stage_of
 from trtbuild.core.planning.lookups import LockedTrace
 from trtbuild.core.planning.model_plan import Facts, ToolchainFacts
-from trtbuild.core.recipes import keys
+from trtbuild.core.recipes import key_fields, keys
 from trtbuild.driver.project.blame import place_of_target
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.distributions import installed_version
 
-#: Whose versions are parts of trace, lower, partition and convert.
+#: The distributions whose versions are in the recipes of trace, lower, partition and convert.
 TORCH_SIDE = ("torch", "onnx", "onnx-ir", "onnxscript")
 
-#: What to type to leave the versions of a lock file behind.
+#: The commands that replace the versions of a lock file by the installed ones.
 UPGRADE = "trtbuild build --upgrade, then trtbuild lock --upgrade"
 
 _TORCH = "'trtbuild[torch]'"
 
 
 def torch_versions() -> dict[str, str] | None:
-    """Versions of python and the torch side, or None when one of them is not installed."""
+    """The versions of Python and of `TORCH_SIDE`, or None if one of them is not installed."""
     found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for name in TORCH_SIDE:
         version = installed_version(name)
@@ -47,15 +47,15 @@ def torch_versions() -> dict[str, str] | None:
 
 
 def missing_on_torch_side() -> list[str]:
-    """Distributions of the torch side that are not installed."""
+    """The distributions of `TORCH_SIDE` that are not installed."""
     return [name for name in TORCH_SIDE if installed_version(name) is None]
 
 
 def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts]:
     """The facts for planning each of `models`, by name.
 
-    Raises ToolchainMissing where a toolchain is neither locked, pinned nor installed, and LockFileError where a pin is
-    another than the lock's.
+    Raises ToolchainMissing if a toolchain is neither locked, pinned nor installed, and LockFileError if a pin differs from
+    the lock.
     """
     platform, here = table.host_platform(), torch_versions()
     found: dict[str, Facts] = {}
@@ -85,7 +85,7 @@ def _locked_trace(locked: LockedModel) -> LockedTrace:
 
 
 def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
-    """The version that a lock has for a target of a model; None where it does not know it (with this toolchain)."""
+    """The locked version of a target's toolchain; None if the lock does not contain the target with this toolchain."""
     if lock is None or model.name not in lock.models:
         return None
     entry = lock.models[model.name].targets.get(target.name)
@@ -106,8 +106,10 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
 
 
 def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
-    """The exact version (the locked one, else the pin, else what is installed), opset and default workspace of a target's
-    toolchain."""
+    """The facts about a target's toolchain: its exact version, its opset, its default workspace, and its parser.
+
+    The version is the locked one, or the pin, or the installed one. Raises ToolchainMissing if no version is known.
+    """
     version = locked or target.version or table.installed_version(target.toolchain)
     flavour = table.FLAVOURS[target.toolchain]
     if version is None:
@@ -126,7 +128,7 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
 
 
 def check_torch_side(model: str, facts: Facts) -> None:
-    """Raise before any work when `model` has to be traced or converted and cannot be, here."""
+    """Raise if `model` cannot be traced or converted on this machine. Raises ToolchainMissing or EnvironmentFault."""
     if facts.versions is not None:
         return
     locked = facts.locked.versions if facts.locked is not None else {}
@@ -140,31 +142,33 @@ def check_torch_side(model: str, facts: Facts) -> None:
         )
     here = torch_versions() or {}
     other = [name for name in sorted({**locked, **here}) if locked.get(name) != here.get(name)]
-    said = ", ".join(f"{name} {locked.get(name, '(none)')} (here is {here.get(name, 'none')})" for name in other)
+    versions = ", ".join(f"{name} {locked.get(name, '(none)')} (installed: {here.get(name, 'none')})" for name in other)
     install = [f"'{name}=={locked[name]}'" for name in other if name in locked and name != "python"]
     ways = [f"use Python {locked['python']}"] if "python" in other and "python" in locked else []
     ways += [f"pip install {' '.join(install)}"] if install else []
     raise EnvironmentFault(
-        f"model {model!r} has to be traced or converted, and {NAME} says with {said}",
-        hint=f"{' and '.join(ways)}; or go by what is installed: {UPGRADE}",
+        f"model {model!r} has to be traced or converted, and {NAME} requires {versions}",
+        hint=f"{' and '.join(ways)}; or use the installed versions: {UPGRADE}",
     )
 
 
 def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
-    """Raise before any work when `model` has to be cut for one of `toolchains` and no parser here can be asked."""
+    """Raise ToolchainMissing if `model` has to be partitioned for one of `toolchains` without an available parser."""
     for target, found in facts.toolchains.items():
         if target.toolchain in toolchains and not found.can_ask:
             raise ToolchainMissing(
-                f"model {model!r} has to be cut by what {target.toolchain} {found.version} takes, and no parser here "
-                f"can say that: that of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser answers for it, is "
-                "not installed",
+                f"model {model!r} has to be partitioned for {target.toolchain} {found.version}, but no parser is "
+                f"available: the parser of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser can replace it, "
+                "is not installed",
                 hint="pip install 'trtbuild[rtx]'",
             )
 
 
 def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
-    """Raise before any work when a partition has to be cut again (``--force``, or what it left is gone) that a lock file
-    names, and the parser that it was cut by is not the one that can be asked here. Raises EnvironmentFault."""
+    """Raise EnvironmentFault if a locked partition step has to run again, but its parser is not available here.
+
+    A locked step runs again with ``--force``, or if its results are missing.
+    """
     here = {target.toolchain: found for target, found in facts.toolchains.items() if found.parsers_differ}
     for step in steps:
         job = step.job
@@ -172,13 +176,13 @@ def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         if step.verdict != "run" or found is None or step.recipe is None or not isinstance(job, PartitionJob):
             continue
         asked = keys.stand_in_of(step.recipe)
-        own = None if found.stand_in is None else keys.fields_of(found.stand_in)
+        own = None if found.stand_in is None else key_fields.fields_of(found.stand_in)
         if (None if asked is None else dict(asked)) == own:
             continue
         raise EnvironmentFault(
-            f"{step.id} is to be cut again ({step.reason.text}), and {NAME} names what the parser of "
-            f"{_parser(asked, job)} has cut; here that of {_parser(own, job)} is asked",
-            hint=f"build it where that parser is, or leave --force out; or cut it anew here: {UPGRADE}",
+            f"{step.id} has to run again ({step.reason.text}), and {NAME} contains its result with the parser of "
+            f"{_parser(asked, job)}; this machine has the parser of {_parser(own, job)}",
+            hint=f"build it on a machine with that parser, or without --force; or replace the locked result: {UPGRADE}",
         )
 
 
@@ -190,7 +194,7 @@ def _parser(stand_in: Mapping[str, object] | None, job: PartitionJob) -> str:
 
 
 def check_releases(model: Model, facts: Facts) -> None:
-    """Raise before any work when a target's toolchain, installed or not, lacks what the model asks of it."""
+    """Raise EnvironmentFault if a target's toolchain, installed or not, lacks a feature that the model needs."""
     for target, found in facts.toolchains.items():
         try:
             table.check_release(target, model.builder, found.version, model.precision)
@@ -202,7 +206,7 @@ def check_releases(model: Model, facts: Facts) -> None:
 def check_targets(
     models: Mapping[str, Model], wanted: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
 ) -> None:
-    """Raise before any work when an engine has to be built that no toolchain here can build."""
+    """Raise EnvironmentFault if an engine has to be built that no toolchain on this machine can build."""
     devices = device_sms() if wanted else ()
     for model, target in wanted:
         version = table.installed_version(target.toolchain)
@@ -217,10 +221,10 @@ def check_targets(
 
 
 def _locked_to(target: Target, planned: str, version: str | None) -> ToolchainMissing:
-    here = f"{version} is" if version is not None else "none is"
+    here = f"{version} is" if version is not None else "it is not"
     distribution = table.FLAVOURS[target.toolchain].distribution
     return ToolchainMissing(
-        f"an engine for target {target.name!r} has to be built, and {NAME} says with {target.toolchain} {planned}; "
+        f"an engine for target {target.name!r} has to be built, and {NAME} requires {target.toolchain} {planned}; "
         f"{here} installed",
-        hint=f"pip install '{distribution}=={planned}'; or go by what is installed: {UPGRADE}",
+        hint=f"pip install '{distribution}=={planned}'; or use the installed version: {UPGRADE}",
     )

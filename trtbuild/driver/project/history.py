@@ -1,8 +1,10 @@
-"""What each step of this project last was: its recipe, and why it last ran. Deletable; it decides nothing but wording.
+"""The history of a project: the last recipe of each step, and the reason of its last run.
 
-One JSON file in ``.trtbuild/``, replaced atomically: an object by step id, each entry on a line of its own. So an entry
-is parsed when it is asked for, and not before: a project of thousands of steps has megabytes of them, and one in which
-nothing has changed asks for none. Two builds of different models at once merge their entries.
+The history may be deleted. It affects messages and estimates, but no result.
+
+It is one JSON object in ``.trtbuild/``, by step id, with each entry on its own line. An entry is parsed when it is needed:
+a project with thousands of steps has megabytes of entries, and a build without changes needs none of them. The file is
+replaced atomically. Simultaneous builds of different models merge their entries.
 """
 
 from __future__ import annotations
@@ -10,20 +12,31 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtbuild.atomic import replace_file
+from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.values.codec import decode, encode, optional
 from trtbuild.regular import read_regular
 
 _UNCACHEABLE = '"uncacheable":'
 
 
+@dataclass(frozen=True)
+class LastRun:
+    """The reason, duration and memory peak of a step's last run on this machine; None if the peak is not known."""
+
+    reason: Reason
+    duration_s: float
+    peak_rss_bytes: int | None = optional()
+
+
 class History:
-    """Last recipes and reasons by step id. Reads once; `save` merges what `note` collected."""
+    """The last recipes and reasons, by step id. The file is read once; `save` adds the entries of `note` to it."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / "history.json"
@@ -32,7 +45,7 @@ class History:
         self._parsed: dict[str, dict[str, Any]] = {}
 
     def recipe(self, step: str) -> Recipe | None:
-        """The recipe that the step had when it was last built or found."""
+        """The recipe of the step when it was last built or found, or None."""
         entry = self._entry(step)
         if not entry:
             return None
@@ -41,44 +54,40 @@ class History:
         except (KeyError, ValueError):
             return None
 
-    def last_run(self, step: str) -> Mapping[str, Any] | None:
-        """``{"reason", "duration_s"}`` of the step's last run here, or None."""
-        found = self._entry(step).get("ran")
-        return found if isinstance(found, dict) else None
+    def last_run(self, step: str) -> LastRun | None:
+        """The step's last run here, or None."""
+        with contextlib.suppress(TypeError, ValueError, KeyError):
+            return decode(LastRun, self._entry(step).get("ran"))
+        return None
 
     def uncacheable(self, step: str) -> str | None:
-        """Why the step's last result was not kept, or None."""
+        """The reason why the step's last result was not cached, or None."""
         if _UNCACHEABLE not in self._entries.get(step, ""):
             return None
         found = self._entry(step).get("uncacheable")
         return str(found) if found else None
 
-    def note(
-        self, step: str, recipe: Recipe, ran: Mapping[str, Any] | None = None, uncacheable: str | None = None
-    ) -> None:
-        """Remember a step's recipe; `ran` when it was run just now."""
+    def note(self, step: str, recipe: Recipe, ran: LastRun | None = None, uncacheable: str | None = None) -> None:
+        """Note a step's recipe, and its run `ran` if it was run now."""
         start = f'{{"recipe":{recipe.text},"ran":'
         if not ran and not uncacheable:
             old = self._entries.get(step, "")
             if old.startswith(start) and _UNCACHEABLE not in old:
                 self._noted.pop(step, None)
                 return
-        last = dict(ran) if ran else self._entry(step).get("ran")
+        last = encode(ran) if ran else self._entry(step).get("ran")
         end = f",{_UNCACHEABLE}{_dumps(uncacheable)}" if uncacheable else ""
         self._noted[step] = f"{start}{_dumps(last)}{end}}}"
 
     def save(self) -> None:
-        """Write down what was noted. A state directory that cannot be written is no reason to fail a build."""
+        """Write the noted entries. An error is ignored: a state directory that is not writable must not fail a build."""
         changed = {step: entry for step, entry in self._noted.items() if self._entries.get(step) != entry}
         if not changed:
             return
         with contextlib.suppress(OSError), _locked(self._path):
             merged = {**_read(self._path), **changed}
             lines = ",\n".join([f"{_dumps(step)}:{entry}" for step, entry in merged.items()])
-            descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".history-")
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(f"{{\n{lines}\n}}")
-            Path(temporary).replace(self._path)
+            replace_file(self._path, f"{{\n{lines}\n}}".encode(), mode=0o600)
 
     def _entry(self, step: str) -> dict[str, Any]:
         found = self._parsed.get(step)
@@ -104,7 +113,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _lines(text: str) -> dict[str, str] | None:
-    """The entries of a file in the form that `save` writes; None for any other."""
+    """The entries of a file in the format of `save`; None for any other format."""
     lines = text.split("\n")
     if lines[0] != "{" or lines[-1] != "}":
         return None

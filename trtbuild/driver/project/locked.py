@@ -1,13 +1,13 @@
-"""The lock file of a project: reading and writing it, and what it refuses.
+"""The lock file of a project: reading it, writing it, and refusing records that differ from it.
 
 Rules
-1. A record under a locked key whose digests are not the locked ones is not used: it is a miss, and what is built instead
-   takes its place.
-2. Except a local one of a toolchain whose builds are not reproducible: building it again could not give the locked bytes,
-   so every build would build it again. Where no remote has the locked one it is used, with a warning; under ``--frozen`` it
-   is refused as well.
-3. What a build leaves that is not what the lock names is a warning (`departures`): the build is right, the release is
-   another.
+1. If the digests of a record under a locked key differ from the locked ones, the record is not used. It counts as a miss,
+   and the new record replaces it.
+2. Exception: a local record of a toolchain whose builds are not reproducible. Building it again could not give the locked
+   bytes, so every build would build it again. If no remote has the locked record, the local one is used, with a warning.
+   With ``--frozen`` it is refused.
+3. If a build uses an engine that differs from the lock, that is a warning (`differing_engines`). The build is correct, but
+   it is not the locked release.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtbuild.atomic import replacing, write_all
 from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.core.planning.locks import NAME, Lock, LockedTarget
 from trtbuild.core.recipes.record import Record
@@ -30,14 +30,14 @@ from trtbuild.toolchain.libraries import table
 
 @dataclass(frozen=True)
 class LockFile:
-    """A lock file as it was read. `sha256` is of its bytes."""
+    """A lock file, and the SHA-256 of its bytes."""
 
     lock: Lock
     sha256: str
 
 
 def read(project: Path, path: Path | None = None) -> LockFile | None:
-    """The project's lock file, or the one at `path`; None where there is none. Raises LockFileError."""
+    """The project's lock file, or the one at `path`; None if the file does not exist. Raises LockFileError."""
     path = path or project / NAME
     try:
         data = read_regular(path)
@@ -45,10 +45,10 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
         return None
     except OSError as error:
         raise LockFileError(f"it cannot be read: {error.strerror or error}", file=_shown(project, path)) from error
-    from trtbuild.core.planning import lockfile  # only where there is one: this is on the way of every plan
+    from trtbuild.core.planning import lockfile  # imported late: most plans have no lock file
 
     try:
-        text = data.decode().replace("\r\n", "\n")  # as git may check it out on Windows
+        text = data.decode().replace("\r\n", "\n")  # git on Windows may have changed the line ends
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise LockFileError("it is not UTF-8", file=_shown(project, path), line=line) from None
@@ -60,39 +60,22 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
 
 
 def write(project: Path, lock: Lock) -> bool:
-    """Put the lock in its place, atomically. Returns whether the file has changed. Raises UsageError."""
+    """Write the lock file atomically. Returns whether it has changed. Raises UsageError."""
     from trtbuild.core.planning.lockfile import to_text
 
     path, data = project / NAME, to_text(lock).encode()
     try:
         if path.is_file() and path.read_bytes().replace(b"\r\n", b"\n") == data:
             return False
-        descriptor, temporary = tempfile.mkstemp(dir=project, prefix=f".{NAME}-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(_mode(path))
-            Path(temporary).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-            raise
+        with replacing(path, durable=True) as descriptor:  # durable, because people commit it
+            write_all(descriptor, data)
+            with contextlib.suppress(FileNotFoundError):  # a new file gets its mode from the umask
+                os.fchmod(descriptor, path.stat().st_mode & 0o777)
     except OSError as error:
         raise UsageError(
             f"{NAME} cannot be written: {error.strerror or error}", hint="make the project's directory writable"
         ) from error
     return True
-
-
-def _mode(path: Path) -> int:
-    """The mode of the file that is there; of a new one, what the umask leaves."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def _shown(project: Path, path: Path) -> str:
@@ -102,12 +85,12 @@ def _shown(project: Path, path: Path) -> str:
 
 
 class LockGuard:
-    """What a lock refuses (rules 1 and 2)."""
+    """Refuses records that differ from a lock (rules 1 and 2)."""
 
     def __init__(self, lock: Lock, *, frozen: bool) -> None:
         self._lock = lock
         self._frozen = frozen
-        #: Keys that no build here can give the locked bytes for.
+        #: Keys of steps that are not reproducible, so no build can give the locked bytes.
         self._lenient = frozenset(
             step.key
             for model in lock.models.values()
@@ -116,29 +99,30 @@ class LockGuard:
         )
 
     def refusal(self, key: str, record: Record, local: bool) -> str | None:
-        """Why the record that was found under `key` is not used, or None. `local`: it is in the local store, and no remote
-        has a better one."""
+        """The reason why a record under `key` is not used, or None.
+
+        `local`: the record is in the local store, and no remote has one that matches the lock.
+        """
         if local and not self._frozen and key in self._lenient:
             return None
         return self._lock.refusal(key, record)
 
 
 def _is_reproducible(targets: Mapping[str, LockedTarget], step: str) -> bool:
-    """Whether building a step again gives the same bytes: of a package, if that is so for all of its engines."""
+    """Whether building a step again gives the same bytes. A package is reproducible if all of its engines are."""
     own = step.rpartition("@")[2]
     entries = [targets[own]] if own in targets else targets.values()
     return all(table.FLAVOURS[entry.toolchain].reproducible for entry in entries)
 
 
-def departures(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str]:
-    """A line for each engine whose record, which is used, is not what the lock names (rule 3). A package is what its
-    engines are."""
+def differing_engines(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str]:
+    """A warning for each used engine that differs from the lock (rule 3). There is no separate warning for packages."""
     if lock is None:
         return []
-    said = []
+    warnings = []
     for plan in plans:
         for step in plan.steps.values():
             refused = lock.refusal(step.key, step.record) if step.key is not None and step.record is not None else None
             if refused is not None and step.stage == "engine":
-                said.append(f"{step.id}: {refused}; `trtbuild lock` locks what is here now")
-    return said
+                warnings.append(f"{step.id}: {refused}; `trtbuild lock` locks the engine that is here now")
+    return warnings

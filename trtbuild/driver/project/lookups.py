@@ -1,7 +1,6 @@
 """`core.planning.model_plan.Lookups` over a store, the files of the project and its history.
 
-One instance lives as long as one command, and shows one moment: what was read once (a record, an observation of a
-file) is not read again, so all plans of a build agree with each other.
+Each command has one instance. It reads each record and each file only once, so all plans of a build are consistent.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from trtbuild.store.layers.layered import LayeredStore
 
 
 class StoreLookups:
-    """See `core.planning.model_plan.Lookups`. `observe` looks at one dependency now."""
+    """See `core.planning.model_plan.Lookups`. `observe` returns the current value of a dependency."""
 
     def __init__(
         self,
@@ -53,16 +52,17 @@ class StoreLookups:
         self._small: dict[str, bytes] = {}
         self._seen: dict[Dependency, str] = {}
         self._tables: dict[str, Mapping[str, Weight]] = {}
-        #: Weights file → the digest that this command goes by.
+        #: Weights file → the digest that this command uses.
         self.weights_digests: dict[str, str] = {}
         self._ran: set[str] = set()
-        #: Keys whose entry was wrong, and is in quarantine now or is not gone by.
+        #: Keys whose entry was damaged. It is in quarantine now, or is not used.
         self.corrupt: set[str] = set()
+        #: Keys that were passed to `mark_damaged`.
         self._unfit: set[str] = set()
-        #: Keys under which there is a record that does not count, and why not.
+        #: Key → the reason why its record is not trusted.
         self.untrusted: dict[str, str] = {}
 
-    # -- what planning asks
+    # -- for planning
 
     def record(self, key: str) -> Record | None:
         return self._record(key, None)
@@ -127,17 +127,17 @@ class StoreLookups:
             return None
 
     def seen_records(self) -> frozenset[str]:
-        """The keys of all records that were asked for so far and are there, links of chains among them."""
+        """The keys of all records that were looked up and found so far, including the links of chains."""
         found = {key for key, record in self._records.items() if record is not None}
         return frozenset(found | self._links.keys())
 
     def ahead(self, link: Recipe) -> Sequence[Dependency]:
         record = self._records.get(link.key)
-        said = None if record is None else record.provenance.get("ahead")
-        if not isinstance(said, list) or self.source_of(link.key) == "local":
+        parts = None if record is None else record.provenance.get("ahead")
+        if not isinstance(parts, list) or self.source_of(link.key) == "local":
             return ()
-        with contextlib.suppress(ValueError):  # a hint is not worth an error
-            return [Dependency.from_part(str(part)) for part in said]
+        with contextlib.suppress(ValueError):  # an invalid hint is ignored
+            return [Dependency.from_part(str(part)) for part in parts]
         return ()
 
     def last_recipe(self, step: str) -> Recipe | None:
@@ -155,7 +155,7 @@ class StoreLookups:
                 raise _weights_problem(model, error.text, error.hint) from error
         return self._tables[model.weights]
 
-    def overruled(self, step: str, key: str) -> Reason | None:
+    def forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self._ran or key in self._ran:
             return None
         if self._force:
@@ -173,16 +173,16 @@ class StoreLookups:
             return Reason("untrusted", self.untrusted[key])
         return None
 
-    # -- what a build tells
+    # -- for a build
 
-    def is_damaged(self, key: str) -> None:
-        """A record that was found cannot be gone by: what it left is not what it should be. The next plan makes another."""
+    def mark_damaged(self, key: str) -> None:
+        """Stop using a record, because its results are damaged. The next plan makes another one."""
         self.corrupt.add(key)
         self._unfit.add(key)
         self._records[key] = None
 
     def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
-        """Keep a link of a chain; a link that another build has put there meanwhile stays, unless it cannot be read."""
+        """Store a link of a chain. If another build has stored the link meanwhile, that one is kept if it can be read."""
         hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
         output = self._store.put_bytes(link_bytes(named))
         self._records.pop(recipe.key, None)
@@ -192,38 +192,38 @@ class StoreLookups:
         unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
         self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}, hint), replace=unusable)
         if self.read_link(recipe) is None:
-            self._store.put_bytes(link_bytes(named))  # a damaged blob lay there under its name, and is put aside now
+            self._store.put_bytes(link_bytes(named))  # a damaged blob had this name, and is in quarantine now
 
     def save_trail(self) -> None:
-        """Let the next command follow the chains that this one has read."""
+        """Save the links that this command has followed, for the next command."""
         if self._trail is not None:
             self._trail.save()
 
-    def learned(self, observations: Sequence[Observation]) -> None:
-        """What a trace saw is what this build goes by from now on."""
+    def set_observed(self, observations: Sequence[Observation]) -> None:
+        """Use the observations of a trace for the rest of this command."""
         self._seen.update({seen.dependency: seen.seen for seen in observations})
 
     def observe_now(self, dependency: Dependency) -> str:
-        """What there is to see now, whatever was seen before in this command."""
+        """The current value of a dependency, which may differ from an earlier observation of this command."""
         return self._observe(dependency)
 
-    def look_again(self, observations: Sequence[Observation]) -> list[Dependency]:
-        """The dependencies that are not now what was observed."""
+    def changed_since(self, observations: Sequence[Observation]) -> list[Dependency]:
+        """The dependencies whose current value differs from the observed one."""
         return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.seen]
 
     def forget(self, key: str) -> None:
-        """Look under a key again when it is asked for next: another build may have left something there."""
+        """Make the next lookup of a key read the store again, because another build may have stored a record."""
         self._records.pop(key, None)
 
-    def ran(self, step: str, record: Record) -> None:
-        """A step was run in this build, and left `record` (which need not be in the store)."""
+    def note_run(self, step: str, record: Record) -> None:
+        """Note that a step was run in this build and made `record`, which may be missing in the store."""
         self._ran.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 
     def made_meanwhile(self, plan: ModelPlan, step: Step) -> Record | None:
-        """The record of a step that was missing when it was planned, if another build has left it since.
+        """The record of a step that had none when it was planned, if another build has stored it since; otherwise None.
 
-        Of a trace also if it was missing because the trail led elsewhere than the links do: they are read for this.
+        For a trace step the links are read again, because the trail may differ from them.
         """
         was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
         if step.recipe is None or not was_missing or step.recipe.key in self._unfit:
@@ -241,13 +241,13 @@ class StoreLookups:
             return None
         if recipe.key != step.recipe.key and self._trail is not None:
             self._links.clear()
-            self._trail.distrust()
+            self._trail.clear()
         return record
 
     def keep_file_weights(self, model: Model, wanted: Sequence[str]) -> None:
-        """Make sure that blobs which the weights file provides are in the store. Raises SourceError when it changed."""
+        """Put the tensors `wanted` of the weights file into the local store. Raises SourceError if the file has changed."""
         table = self.weights_table(model) if wanted else None
-        missing = [sha256 for sha256 in wanted if not self._store.local.has(sha256)]  # nearer than any remote
+        missing = [sha256 for sha256 in wanted if not self._store.local.has(sha256)]  # the file is faster than a remote
         if model.weights is not None and table is not None and missing:
             WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
 
@@ -255,16 +255,16 @@ class StoreLookups:
         try:
             digest = file.sha256(self._digests)
         except OSError as error:
-            said = f"it cannot be read: {error.strerror or error}"
-            raise _weights_problem(model, said, "check its permissions, or correct `weights:`") from error
+            text = f"it cannot be read: {error.strerror or error}"
+            raise _weights_problem(model, text, "check its permissions, or correct `weights:`") from error
         if digest is None:
             raise _weights_problem(
-                model, "it is missing", "put it there, or correct `weights:`, relative to the manifest"
+                model, "it is missing", "create it, or correct `weights:`, a path relative to the manifest"
             )
         return digest
 
 
-def _weights_problem(model: Model, said: str, hint: str | None) -> ManifestErrors:
+def _weights_problem(model: Model, problem: str, hint: str | None) -> ManifestErrors:
     at = model.places.get("weights", model.origin)
-    text = f"the weights file {model.weights!r} of model {model.name!r}: {said}"
+    text = f"the weights file {model.weights!r} of model {model.name!r}: {problem}"
     return ManifestErrors([Problem(at.file, at.line, at.column, text, hint)])

@@ -1,4 +1,4 @@
-"""What came of a build, as values: plans, runs, failures, and the outputs that were written."""
+"""The outcome of a build as dataclasses: plans, runs, failures and written outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from trtbuild.errors import TrtbuildError
 
 @dataclass(frozen=True)
 class Ran:
-    """What running a step led to. `conversions` are keys of convert steps that the partition step did on its way."""
+    """The result of a step that was run.
+
+    `conversions`: the keys of the convert steps that a partition step has done, and their durations in seconds.
+    """
 
     record: Record
     duration_s: float
@@ -27,7 +30,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Written:
-    """One output of one model, and whether its files were written just now."""
+    """One output of a model, and whether this build has changed its files."""
 
     model: str
     kind: str
@@ -37,14 +40,17 @@ class Written:
 
 @dataclass
 class Outcome:
-    """The last plan of each model, what was run (by step id) and what failed; and by model the outputs that were
-    brought up to date, or why they could not be. Steps of other stages than `stages` are not run."""
+    """The state of a build.
+
+    `plans`, `written` and `unwritten` are by model: the last plan, the outputs that are up to date, and the error that
+    prevented that. `ran` and `failed` are by step id. Only steps of `stages` are run.
+    """
 
     plans: dict[str, ModelPlan]
     ran: dict[str, tuple[Reason, Ran]] = field(default_factory=dict)
     failed: dict[str, tuple[Reason, TrtbuildError]] = field(default_factory=dict)
-    #: Step id, or model, → how often a blob that was needed could not be read.
-    mended: dict[str, int] = field(default_factory=dict)
+    #: Step id, or name of a model whose outputs are written → how often a blob that it needs could not be read.
+    retries: dict[str, int] = field(default_factory=dict)
     written: dict[str, list[Written]] = field(default_factory=dict)
     unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
     stages: frozenset[str] = frozenset(STAGES)
@@ -56,7 +62,7 @@ class Outcome:
 
     @property
     def not_begun(self) -> int:
-        """How many steps could have been run and were not, because another failed that they do not need."""
+        """The number of steps that did not run only because another step failed, on which they do not depend."""
         count = 0
         for plan in self.plans.values():
             below: set[str] = set()
@@ -69,5 +75,5 @@ class Outcome:
 
 
 def is_done(plan: ModelPlan, stages: Collection[str] = STAGES) -> bool:
-    """Whether nothing has to run for a model, as far as `stages` go."""
+    """Whether all steps of a model that belong to `stages` are hits."""
     return all(step.verdict == "hit" for step in plan.steps.values() if step.stage in stages)

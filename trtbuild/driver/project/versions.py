@@ -1,30 +1,42 @@
-"""Which versions of what are installed, from metadata alone: nothing is imported."""
+"""The versions of the installed distributions, from their metadata. Nothing is imported."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Literal
 
-#: Distributions that trtbuild works with, beside the libraries that it needs itself.
+#: The distributions of models and toolchains that trtbuild works with.
 PARTS = ("torch", "onnx", "onnx-ir", "onnxscript", "numpy", "tensorrt-rtx", "tensorrt", "safetensors")
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """The version of a distribution, or None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def document() -> dict[str, Any]:
-    """``trtbuild.version/1``: None for what is not installed."""
-    return {
-        "schema": "trtbuild.version/1",
-        "ok": True,
-        "trtbuild": installed("trtbuild"),
-        "python": platform.python_version(),
-        "platform": f"{platform.system().lower()}-{platform.machine().lower()}",
-        "parts": {name: installed(name) for name in PARTS},
-    }
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """The versions of trtbuild, of Python, and of `PARTS`; null for a distribution that is not installed."""
+
+    schema: Literal["trtbuild.version/1"] = "trtbuild.version/1"
+    ok: bool = True
+    trtbuild: str | None
+    python: str
+    platform: str
+    parts: Mapping[str, str | None]
+
+
+def document() -> Versions:
+    """The versions on this machine."""
+    return Versions(
+        trtbuild=installed("trtbuild"),
+        python=platform.python_version(),
+        platform=f"{platform.system().lower()}-{platform.machine().lower()}",
+        parts={name: installed(name) for name in PARTS},
+    )

@@ -1,15 +1,14 @@
-"""Weights files: names, dtypes, shapes and digests of the tensors of a safetensors file, without torch.
+"""Weights files: the names, dtypes, shapes and digests of the tensors of a safetensors file, without torch.
 
-The format (https://github.com/huggingface/safetensors, "Format"): eight bytes, little-endian, the header's length N;
-N bytes of JSON, name → dtype, shape, data_offsets; then the data. Tensors are little-endian and row-major, so their
-bytes are what a weight's digest covers.
+Tensors are stored little-endian and row-major (`trtbuild.core.values.safetensors`). A weight's digest is the SHA-256 of
+these bytes.
 
 Rules
-1. The table is made in a reading of the file that also hashes it as a whole: so it is the table of those bytes that its
-   key names, whatever happens to the file meanwhile. It is the reading that finds the file's digest, where there is one.
-2. The store gets the tensors that an engine or a package needs, when it needs them. What comes from the file by then is
-   put under its own digest, and has to be the table's.
-3. Nothing is mapped: a file that is truncated meanwhile is an error, and would be a SIGBUS.
+1. The table is made while the whole file is read and hashed. So the table belongs to the bytes with that digest, even if
+   the file changes meanwhile. Usually the same reading also finds the file's digest for the first time.
+2. A tensor is put into the store when an engine or a package needs it. It is stored under the digest of the bytes that are
+   read then, and that digest has to match the table.
+3. The file is not memory-mapped. If the file is truncated meanwhile, the result is an error, and not a SIGBUS.
 """
 
 from __future__ import annotations
@@ -19,86 +18,68 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 from trtbuild.core.engines.binding import weights_from_json, weights_to_json
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.record import Record
+from trtbuild.core.values.safetensors import LENGTH_BYTES, Entry, entries, header_length
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError
 from trtbuild.regular import open_regular
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.digests.reading import Consumer, read_through
 
-_DTYPES = {
-    "BOOL": ("bool", 1),
-    "U8": ("uint8", 1),
-    "I8": ("int8", 1),
-    "I16": ("int16", 2),
-    "I32": ("int32", 4),
-    "I64": ("int64", 8),
-    "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2),
-    "F32": ("float32", 4),
-    "F64": ("float64", 8),
-}
-
-#: A header larger than this is refused (the format's own limit, in bytes).
-_MAX_HEADER = 100_000_000
-
-
-#: What other formats begin with.
+#: The first bytes of PyTorch checkpoints.
 _CHECKPOINTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 _WRITE_IT = "write weights with safetensors.torch.save_file(module.state_dict(), path)"
 
 
 class WeightsFile:
-    """A weights file: its name as a person knows it (relative to the project), and where it is."""
+    """A weights file: its name relative to the project, and its path."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
-        self._beside: _Table | None = None
+        self._hashed_table: _Table | None = None
 
     def sha256(self, digests: FileDigests) -> str | None:
-        """The file's digest, or None when there is no such file. Raises OSError when it cannot be read."""
+        """The file's digest, or None if the file does not exist. Raises OSError if it cannot be read."""
         table: _Table | None = None
 
         def begin(descriptor: int) -> Consumer:
             nonlocal table
-            with contextlib.suppress(SourceError):  # `table` says so, where it has to be read
+            with contextlib.suppress(SourceError):  # `table` raises the error, if the table is needed
                 table = self._begin(descriptor)
                 return table.update
             return _ignore
 
         digest, consumer = digests.sha256_beside(self.path, begin)
-        self._beside = table if table is not None and consumer == table.update else None
+        self._hashed_table = table if table is not None and consumer == table.update else None
         return digest
 
     def table(self, sha256: str, store: Store) -> dict[str, Weight]:
-        """The tensors by name; `sha256` is the file's. The second time, only the store's record of it is read.
+        """The tensors by name. `sha256` is the file's digest. The table is stored as a record, and later read from there.
 
-        Raises SourceError when it is no safetensors file, or changes meanwhile.
+        Raises SourceError if the file is not a safetensors file, or changes meanwhile.
         """
         recipe = keys.weights_file(sha256, "safetensors")
         with contextlib.suppress(EntryCorrupt, BlobMissing, KeyError, TypeError, ValueError):
             record = store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))
-        found = self._beside.weights() if self._beside is not None else None
+        found = self._hashed_table.weights() if self._hashed_table is not None else None
         table = self._read(sha256) if found is None else found
         output = store.put_bytes(json.dumps(weights_to_json(table)).encode())
         store.put_record(Record(recipe, {"table": output}), replace=True)
         return table
 
     def keep(self, table: Mapping[str, Weight], wanted: Sequence[str], store: Store) -> None:
-        """Put tensors into the store: those that have the digests `wanted` in the `table`.
+        """Put the tensors of `table` with the digests `wanted` into the store.
 
-        Raises SourceError when the file is not the table's any more, StoreUnavailable.
+        Raises SourceError if the file does not match the table any more, and StoreUnavailable.
         """
         missing = set(wanted)
         with self._open() as descriptor:
@@ -139,47 +120,21 @@ class WeightsFile:
         finally:
             os.close(descriptor)
 
-    def _tensors(self, descriptor: int) -> tuple[int, list[_Tensor]]:
-        """Where the data begins, and the tensors in the order of their data."""
+    def _tensors(self, descriptor: int) -> tuple[int, list[Entry]]:
+        """The offset of the data in bytes, and the tensors in the order of their data."""
         size = os.fstat(descriptor).st_size
-        head = os.pread(descriptor, 8, 0)
-        length = int.from_bytes(head, "little") if len(head) == 8 else 0
-        if not 2 <= length <= min(_MAX_HEADER, size - 8):
-            raise self._bad(_what_is_wrong(head, size))
-        text = _read_exactly(descriptor, 8, length)
+        head = os.pread(descriptor, LENGTH_BYTES, 0)
         try:
-            header = json.loads(bytes(text or b""))
-        except (ValueError, RecursionError) as error:
-            raise self._bad(f"its header is not JSON: {error}") from None
-        if not isinstance(header, dict):
-            raise self._bad("its header is not an object")
-        start = 8 + length
-        found = [self._tensor(name, entry) for name, entry in header.items() if name != "__metadata__"]
-        found.sort(key=lambda tensor: (tensor.first, tensor.last))
-        end = 0
-        for tensor in found:
-            if tensor.first != end:
-                raise self._bad(f"tensor {tensor.name!r} begins at byte {tensor.first} of the data, not at {end}")
-            end = tensor.last
-        if start + end != size:
-            raise self._bad(f"its tensors need {start + end} bytes, and it has {size}: it was cut off or added to")
-        return start, found
-
-    def _tensor(self, name: str, entry: Any) -> _Tensor:
+            length = header_length(head, size)
+        except ValueError as error:
+            raise self._invalid(_other_format(head, size) or str(error)) from None
+        header = _read_exactly(descriptor, LENGTH_BYTES, length)
         try:
-            dtype, width = _DTYPES[entry["dtype"]]
-            shape = tuple(int(length) for length in entry["shape"])
-            first, last = (int(offset) for offset in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError):
-            raise self._bad(f"the entry of tensor {name!r} is not understood: {entry!r}") from None
-        wanted = width
-        for length in shape:
-            wanted *= length
-        if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != wanted:
-            raise self._bad(f"tensor {name!r} has {last - first} bytes where {dtype}{list(shape)} needs {wanted}")
-        return _Tensor(name, dtype, shape, first, last)
+            return LENGTH_BYTES + length, entries(bytes(header or b""), size)
+        except ValueError as error:
+            raise self._invalid(str(error)) from None
 
-    def _bad(self, why: str) -> SourceError:
+    def _invalid(self, why: str) -> SourceError:
         hint = _WRITE_IT
         if why == _CHECKPOINT:
             target = PurePath(self.name).with_suffix(".safetensors")
@@ -200,39 +155,26 @@ class WeightsFile:
 _CHECKPOINT = "it is a PyTorch checkpoint (torch.save), and only safetensors files are read"
 
 
-def _what_is_wrong(head: bytes, size: int) -> str:
+def _other_format(head: bytes, size: int) -> str | None:
     if size == 0:
         return "it is empty"
-    if head.startswith(_CHECKPOINTS):
-        return _CHECKPOINT
-    return "its header's length is wrong"
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """An entry of the header; `first` and `last` are bytes from the beginning of the data."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    first: int
-    last: int
+    return _CHECKPOINT if head.startswith(_CHECKPOINTS) else None
 
 
 class _Table:
-    """The table of a file whose bytes come in order: SHA-256 of each tensor, which follow the header `head`."""
+    """Makes the table from the file's bytes in order: the header `head`, then the tensors, each of which is hashed."""
 
-    def __init__(self, head: bytes, tensors: Sequence[_Tensor]) -> None:
+    def __init__(self, head: bytes, tensors: Sequence[Entry]) -> None:
         self._head = head
-        self._got = bytearray()
+        self._header = bytearray()
         self._tensors = tensors
         self._digests = [hashlib.sha256() for _ in tensors]
         self._left = [tensor.last - tensor.first for tensor in tensors]
         self._number = 0
 
     def update(self, view: memoryview) -> None:
-        of_head = len(self._head) - len(self._got)
-        self._got += view[:of_head]
+        of_head = len(self._head) - len(self._header)
+        self._header += view[:of_head]
         view = view[of_head:]
         while view and self._number < len(self._left):
             piece = view[: self._left[self._number]]
@@ -242,8 +184,8 @@ class _Table:
             view = view[len(piece) :]
 
     def weights(self) -> dict[str, Weight] | None:
-        """The table, or None when the bytes that came are not those of that header."""
-        if self._got != self._head or any(self._left):
+        """The table, or None if the bytes do not match the header."""
+        if self._header != self._head or any(self._left):
             return None
         return {
             tensor.name: Weight(tensor.dtype, tensor.shape, digest.hexdigest())
@@ -252,11 +194,11 @@ class _Table:
 
 
 def _ignore(view: memoryview) -> None:
-    """Of a file that has no table."""
+    """Ignore the bytes of a file that is not a safetensors file."""
 
 
 def _read_exactly(descriptor: int, start: int, size: int) -> memoryview | None:
-    """Bytes of a file, or None when it ends before."""
+    """`size` bytes of a file from offset `start` on, or None if the file ends before."""
     data, filled = memoryview(bytearray(size)), 0
     while filled < size:
         count = os.preadv(descriptor, [data[filled:]], start + filled)

@@ -1,4 +1,4 @@
-"""The composition root: every concrete class is named here, once."""
+"""The composition root: only this module, and the tables that it reads, choose concrete classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtbuild.core.recipes.dependency import Dependency
-from trtbuild.core.recipes.trust import Everyone, Trust
+from trtbuild.core.recipes.trust import Trust, TrustAll
 from trtbuild.driver import configuration as configurations
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.project.history import History
@@ -22,32 +22,33 @@ from trtbuild.store.local.local import LocalStore
 if TYPE_CHECKING:
     from trtbuild.store.remote.store import RemoteStore
     from trtbuild.store.transports.settings import RemoteSettings
-    from trtbuild.store.transports.transport import Transport
 
-#: A project's own state: deletable, never shared.
+#: The directory of a project's local state. It may be deleted, and is never shared.
 STATE = ".trtbuild"
 
-#: Timings of kernels, by toolchain and GPU.
+#: Timing caches of kernels, by toolchain and GPU.
 TIMINGS = f"{STATE}/timing"
 
-#: What workers printed, by step.
+#: The logs of workers, by step.
 LOGS = f"{STATE}/logs"
 
 
 def store_root(project: Path) -> Path:
-    """``$TRTBUILD_CACHE_DIR``, else ``cache/`` of the project."""
+    """``$TRTBUILD_CACHE_DIR``, or ``cache/`` of the project if it is not set."""
     chosen = os.environ.get("TRTBUILD_CACHE_DIR")
     return Path(chosen).expanduser().absolute() if chosen else project / "cache"
 
 
 def configuration(project: Path) -> Configuration:
-    """What the user, or CI, has configured. Raises ConfigurationError."""
+    """The configuration from the environment and the configuration file. Raises ConfigurationError."""
     return configurations.load(os.environ, project)
 
 
 def open_store(project: Path, configured: Configuration | None = None, root: Path | None = None) -> LayeredStore:
-    """The store of a project: the local one (at `root`, if given), and the remotes that are configured. Raises
-    ConfigurationError."""
+    """The store of a project: its local store (at `root`, if given), and the configured remotes.
+
+    Raises ConfigurationError.
+    """
     found = configuration(project) if configured is None else configured
     trust = trust_in(found.trust)
     remotes = {settings: open_remote(settings, trust) for settings in found.remotes}
@@ -59,67 +60,53 @@ def open_store(project: Path, configured: Configuration | None = None, root: Pat
 
 
 def open_local(project: Path, trust: Trust | None = None) -> LocalStore:
-    """The local store of a project alone. Without `trust` it judges nothing."""
-    return LocalStore(store_root(project), trust or Everyone())
+    """The local store of a project, without remotes. Without `trust` it trusts every record."""
+    return LocalStore(store_root(project), trust or TrustAll())
 
 
 def open_remote(settings: RemoteSettings, trust: Trust) -> RemoteStore:
-    """A remote. Nothing is asked of it yet. Raises ConfigurationError when something must be installed for it."""
+    """A remote cache. Sends no request. Raises ConfigurationError for an unknown scheme or a missing package."""
     from trtbuild.store.remote.store import RemoteStore
+    from trtbuild.store.transports.kinds import open_transport
     from trtbuild.store.transports.patience import Patient
 
-    transport = Patient(_transport(settings), settings.patience_s)
+    transport = Patient(open_transport(settings), settings.patience_s)
     return RemoteStore(transport, settings.name, trust, connections=settings.connections)
 
 
-def _transport(settings: RemoteSettings) -> Transport:
-    scheme = settings.url.partition(":")[0].lower()
-    if scheme in ("http", "https"):
-        from trtbuild.store.transports.http import HttpTransport
-
-        return HttpTransport(settings)
-    if scheme == "file":
-        from trtbuild.store.transports.directory import DirectoryTransport
-
-        return DirectoryTransport(settings)
-    from trtbuild.store.transports.objects import ObjectTransport
-
-    return ObjectTransport(settings)
-
-
 def trust_in(settings: TrustSettings) -> Trust:
-    """Whom this machine believes, and how it signs. Raises ConfigurationError."""
+    """The trust policy of this machine, with its signing key. Raises ConfigurationError."""
     if not settings.keys and settings.signing_key is None and settings.signing_key_file is None:
-        return Everyone()
+        return TrustAll()
     from trtbuild.driver.configuration import user_keys
 
     return user_keys.keyring(settings, os.environ)
 
 
 def file_digests(project: Path) -> FileDigests:
-    """Digests of files, memoized in the project's state."""
+    """The digests of files, kept in an index in the project's state."""
     return FileDigests(Index(project / STATE / "index"))
 
 
 def lookups(project: Path, store: LayeredStore, history: History, digests: FileDigests, *, force: bool) -> StoreLookups:
-    """What planning asks of the world."""
+    """The lookups that planning uses: over `store`, `history`, and the files and environment of the project."""
     from trtbuild.stages.trace.user_code.observe import observe
 
     def digest(path: str) -> str | None:
         try:
             return digests.sha256(path)
-        except OSError:  # as the trace sees a file that cannot be read (`observe.file_digest`)
+        except OSError:  # the trace treats an unreadable file in the same way (`observe.file_digest`)
             return None
 
-    def look(dependency: Dependency) -> str:
+    def observe_in_project(dependency: Dependency) -> str:
         return observe(dependency, project, digest)
 
-    trail = Trail(project / STATE, _believed(store.local.trust))
-    return StoreLookups(store, project, history, look, digests, force=force, trail=trail)
+    trail = Trail(project / STATE, _policy_text(store.local.trust))
+    return StoreLookups(store, project, history, observe_in_project, digests, force=force, trail=trail)
 
 
-def _believed(trust: Trust) -> str:
-    """Another text when other signatures count: other keys or domains, or another day where keys expire."""
+def _policy_text(trust: Trust) -> str:
+    """A text that changes with the set of trusted signatures: with the keys and domains, and daily if keys expire."""
     policy = trust.to_json()
     if policy is None:
         return ""

@@ -1,4 +1,4 @@
-"""A project that is open for one command: what was asked, its models, its store, and the plans made over them."""
+"""A project that one command has opened: the request, the models, the store, and the plans."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from trtbuild.store.layers.layered import LayeredStore
 
 @dataclass(frozen=True)
 class Request:
-    """What a command is asked: the project's directory, which manifests, models and targets, and how."""
+    """The arguments of a command: the project's directory, the manifests, models and targets, and options."""
 
     project: Path
     files: tuple[str, ...] = ()
@@ -46,18 +46,18 @@ class Request:
     keep_going: bool = False
     force: bool = False
     frozen: bool = False
-    #: Go by the installed versions, not by those of the lock file.
+    #: Use the installed versions, not the versions of the lock file.
     upgrade: bool = False
-    #: What is here is what will be locked: nothing is refused because the lock file names something else.
+    #: Accept records that differ from the lock file, because a new lock is written.
     relock: bool = False
-    #: Ask no remote.
+    #: Use no remote.
     offline: bool = False
-    #: The last stage whose steps are run; None: all are, and outputs are written.
+    #: The last stage whose steps are run. None: the steps of all stages are run, and the outputs are written.
     until: str | None = None
 
 
 class Workspace:
-    """A project that is open for one command: its models, its store, its history, and the plans made so far."""
+    """A project that one command has opened: its models, its store, its history, and the facts about this machine."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -65,51 +65,51 @@ class Workspace:
         if not self.project.is_dir():
             raise no_project(request.project)
         configured = wiring.configuration(self.project)
-        #: What the user, or CI, has configured.
+        #: The configuration; it has no remotes with `Request.offline`.
         self.configuration = replace(configured, remotes=()) if request.offline else configured
         project = manifest.load(self.project, request.files or None)
-        #: Manifest files and their SHA-256, as they were read.
+        #: Manifest file → the SHA-256 of its content.
         self.manifests = dict(zip(project.files, project.digests, strict=True))
         self.models = _selected(project.models, request)
         self.shapes = {name: _shapes(model) for name, model in self.models.items()}
-        #: The lock file as it was read; it says which versions are planned with. None: there is none, or it is left behind.
+        #: The lock file, which determines versions. None if it does not exist, or with `Request.upgrade`.
         self.lock_file: LockFile | None = None if request.upgrade else locked.read(self.project)
         lock = self.lock_file.lock if self.lock_file is not None else None
-        #: By model.
+        #: The facts about this machine, by model.
         self.facts: Mapping[str, Facts] = environment.gather(list(self.models.values()), lock)
         self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
         if lock is not None and not request.relock:
             self.store.refuses = LockGuard(lock, frozen=request.frozen).refusal
         self.history = History(self.project / wiring.STATE)
         self.digests: FileDigests = wiring.file_digests(self.project)
-        self.look: StoreLookups = wiring.lookups(
+        self.lookups: StoreLookups = wiring.lookups(
             self.project, self.store, self.history, self.digests, force=request.force
         )
 
     def plan(self, name: str) -> ModelPlan:
-        """The plan for one model, as things stand."""
-        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, self.in_place)
+        """The plan for one model with the current files and caches."""
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, self.in_place)
 
     def plan_elsewhere(self, name: str) -> ModelPlan:
-        """The plan for one model as things stand, but with none of its outputs in place."""
-        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.look, lambda *_: False)
+        """The plan for one model as on a machine that does not have the model's outputs yet."""
+        return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def plans(self) -> dict[str, ModelPlan]:
-        """The plans for all models that were asked for."""
+        """The plans for all requested models. Raises ManifestErrors with the problems of all of them."""
         plans: dict[str, ModelPlan] = {}
         problems: list[Problem] = []
         for name in self.models:
             try:
                 plans[name] = self.plan(name)
-            except ManifestErrors as error:  # of all models, before any work
+            except ManifestErrors as error:
                 problems += error.problems
         if problems:
             raise ManifestErrors(problems)
-        self.look.save_trail()
+        self.lookups.save_trail()
         return plans
 
     def environment_error(self, plans: Mapping[str, ModelPlan]) -> TrtbuildError | None:
-        """What this machine lacks for doing the plans, if anything."""
+        """The error of `check_environment`, or None."""
         try:
             self.check_environment(plans)
         except TrtbuildError as error:
@@ -117,7 +117,7 @@ class Workspace:
         return None
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
-        """Raise before any work when a step has to run that cannot run here."""
+        """Raise EnvironmentFault if a step has to run that cannot run on this machine."""
         wanted: list[tuple[str, Target]] = []
         asked = stages_until(self.request.until)
         for name, plan in plans.items():
@@ -139,7 +139,7 @@ class Workspace:
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
         """(kind, path, files) of each output of a model, from its package's record. Raises BlobMissing, EntryCorrupt."""
-        text = self.look.blob(record.outputs["index"].sha256)
+        text = self.lookups.blob(record.outputs["index"].sha256)
         try:
             index: Mapping[str, Any] = json.loads(text)
             return [
@@ -147,33 +147,36 @@ class Workspace:
                 for kind, path in model.outputs
             ]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self.look.is_damaged(record.recipe.key)
+            self.lookups.mark_damaged(record.recipe.key)
             raise EntryCorrupt(f"the index of the package of {model.name!r} cannot be used: {error}") from error
 
     def _record_for(self, kind: str, model: Model, record: Record) -> Record:
-        """The record that says what an output holds: the package's own, but for ``.pt2`` files. Raises BlobMissing."""
+        """The record with the content of an output: the package's record, or that of its ``.pt2`` files.
+
+        Raises BlobMissing.
+        """
         if kind != "pt2":
             return record
         found = self.exported_record(model, record)
         if found is None:
-            raise BlobMissing(f"the .pt2 file of model {model.name!r} was not written yet")
+            raise BlobMissing(f"the .pt2 file of model {model.name!r} has not been made yet")
         return found
 
     def exported_record(self, model: Model, package: Record) -> Record | None:
-        """The record of the ``.pt2`` files of a package, if there is one that can be used."""
+        """The record of the ``.pt2`` files of a package, or None if there is no usable one."""
         recipe = outputs.pt2.recipe(package, self.facts[model.name].versions)
-        found = self.look.record_of(recipe)
+        found = self.lookups.record_of(recipe)
         if found is None or not found.recipe.same_as(recipe):
             return None
-        return found if all(self.look.has(output.sha256) for output in found.outputs.values()) else None
+        return found if all(self.lookups.has(output.sha256) for output in found.outputs.values()) else None
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
-        """Bring the outputs of a finished model up to date."""
+        """Write the outputs of a finished model that are not up to date. Raises BlobMissing, EntryCorrupt, OSError."""
         package = plan.package
         if package is None or package.record is None:
-            raise AssertionError("outputs are written when the package is there")
+            raise AssertionError("outputs are written after the package is built")
         needed = plan.contents.blobs() if plan.contents is not None else {}
-        self.look.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
+        self.lookups.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
         written = []
         for kind, path, files in self.files_of(plan.model, package.record):
             changed = outputs.write_output(
@@ -190,26 +193,26 @@ class Workspace:
         return written
 
     def in_place(self, model: Model, record: Record) -> bool:
-        """Whether all files of all outputs of a model are where they belong, with the right content."""
-        if not self.look.has(record.outputs["index"].sha256):
+        """Whether all files of a model's outputs exist with the right content."""
+        if not self.lookups.has(record.outputs["index"].sha256):
             return False
         try:
             found = self.files_of(model, record)
-        except (BlobMissing, EntryCorrupt):  # its index is put aside now, and is made again
+        except (BlobMissing, EntryCorrupt):  # the index is in quarantine now, and is made again
             return False
         return all(outputs.in_place(self.project, files, self.digests.sha256_many) for _, _, files in found)
 
 
-def no_project(given: Path) -> UsageError:
-    """The error for a ``-C`` that names no directory."""
-    if given.exists():
-        hint = f"name the manifest with -f {given}" if given.suffix in (".yaml", ".yml") else None
-        return UsageError(f"{given} is a file, and -C names the project's directory", hint=hint)
-    return UsageError(f"there is no directory {str(given)!r}", hint="-C names the project's directory")
+def no_project(folder: Path) -> UsageError:
+    """The error for a ``-C`` option that does not name a directory."""
+    if folder.exists():
+        hint = f"name the manifest with -f {folder}" if folder.suffix in (".yaml", ".yml") else None
+        return UsageError(f"{folder} is a file, and -C names the project's directory", hint=hint)
+    return UsageError(f"there is no directory {str(folder)!r}", hint="-C names the project's directory")
 
 
 def _to_cut(plan: ModelPlan) -> set[str]:
-    """The toolchains that a model has to be cut for: by partition steps that run, or may have to when they are known."""
+    """The toolchains that a model has to be partitioned for: those of partition steps that run, or may have to run."""
     found: set[str] = set()
     for step in plan.steps.values():
         if step.stage == "partition" and step.verdict == "unknown":
@@ -245,14 +248,16 @@ def _for_targets(model: Model, targets: Sequence[str]) -> Model:
 
 
 def _model_hint(name: str, models: Mapping[str, Model]) -> str:
-    """What was probably meant by a name that is no model's: a manifest, a target, an output, or another model."""
+    """A hint for an unknown model name: it may be a manifest, a target, an output, or similar to another model's name."""
     if name.endswith((".yaml", ".yml")):
         return f"name a manifest with -f {name}"
     if any(target.name == name for model in models.values() for target in model.targets):
         return f"it is a target: --target {name}"
     path = name.rstrip("/")
     of_output = next((model.name for model in models.values() for _, output in model.outputs if output == path), None)
-    return f"it is an output of model {of_output!r}: name that" if of_output else suggestion(name, models, "models")
+    return (
+        f"it is an output of model {of_output!r}: name the model" if of_output else suggestion(name, models, "models")
+    )
 
 
 def _shapes(model: Model) -> ShapePlan:

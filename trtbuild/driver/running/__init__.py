@@ -1,4 +1,4 @@
-"""The `run` and `bench` commands, and the model that Triton serves: packages that compute.
+"""Run packages: the commands `run` and `bench`, and the model that Triton serves.
 
-Uses `building`, `workers`, `packages` and `project`.
+Uses `building`, `workers`, `packages` and `project` of `driver`.
 """

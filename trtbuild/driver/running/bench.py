@@ -1,4 +1,4 @@
-"""``trtbuild bench``: latencies of a package by shape, and beside them those of the module that it came from."""
+"""``trtbuild bench``: measure the latencies of a package by shape, and of the module from which it was built."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.running.device import OnDevice
+from trtbuild.driver.running.documents import Bench, BenchPoint, BenchRun
 from trtbuild.driver.running.host_tensors import made_up
 from trtbuild.driver.running.inputs import check_name, parse_shape
 from trtbuild.driver.running.originals import Originals
@@ -25,16 +25,14 @@ from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.trace.job import TraceJob
 
-Document = dict[str, Any]
-
-#: The module that a package came from, as it is and compiled by PyTorch itself.
+#: The runners of the original module: PyTorch eager, and compiled by PyTorch.
 ORIGINALS = ("eager", "torch.compile")
 OURS = "trtbuild"
 
 
 @dataclass(frozen=True)
 class Point:
-    """Shapes by input name, and what they are: ``photo min``, or ``given``."""
+    """Shapes by input name, with a label such as ``photo min`` or ``given``."""
 
     label: str
     shapes: Mapping[str, tuple[int, ...]]
@@ -42,7 +40,7 @@ class Point:
 
 def bench(
     request: Request,
-    said: str,
+    name: str,
     *,
     shapes: Sequence[str] = (),
     profile: str | None = None,
@@ -50,16 +48,16 @@ def bench(
     device: str | None = None,
     budget: Budget,
     watcher: Watcher | None = None,
-) -> Document:
-    """``trtbuild.bench/1``: the package at min, opt and max of its profiles (or of one) and at given `shapes`
-    (``x=2x64,mask=2``), and each of `originals` (members of `ORIGINALS`) at the same, in turns.
+) -> Bench:
+    """Measure the package `name` (a directory or a model) and the `originals` (members of `ORIGINALS`), in turns.
 
+    The points are min, opt and max of all profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``).
     Raises UsageError and PackageError.
     """
-    package = open_package(package_of(request, said))
+    package = open_package(package_of(request, name))
     index, started = package.index, time.perf_counter()
     points = _points(index, shapes, profile)
-    job = _job(request, package, said) if originals else None
+    job = _job(request, package, name) if originals else None
     watcher, warnings = watcher or Watcher(), []
     with OnDevice(package, device=device, target=one_target(request)) as on_device, contextlib.ExitStack() as stack:
         loaded = on_device.loaded
@@ -73,34 +71,27 @@ def bench(
         runs, refused = _timed(on_device, index, points, beside, originals, budget, watcher)
     about = beside.about if beside is not None else {}
     warnings += [f"{' and '.join(runners)}: {why}" for why, runners in refused.items()]
-    return {
-        "schema": "trtbuild.bench/1",
-        "ok": True,
-        "package": str(package.path),
-        "model": index.model,
-        "device": loaded.device,
-        "device_name": about.get("device_name") or (processor() if loaded.device == "cpu" else None),
-        "reference": loaded.is_reference,
-        "computed_by": index.computed_by if loaded.is_reference else None,
-        "target": loaded.target.name if loaded.target is not None else None,
-        "budget": asdict(budget),
-        "duration_s": round(time.perf_counter() - started, 3),
-        "points": [
-            {
-                "label": point.label,
-                "shapes": {name: list(shape) for name, shape in point.shapes.items()},
-                "dims": described(index, point.shapes),
-            }
-            for point in points
+    return Bench(
+        package=str(package.path),
+        model=index.model,
+        device=loaded.device,
+        device_name=about.get("device_name") or (processor() if loaded.device == "cpu" else None),
+        reference=loaded.is_reference,
+        computed_by=index.computed_by if loaded.is_reference else None,
+        target=loaded.target.name if loaded.target is not None else None,
+        budget=budget,
+        duration_s=round(time.perf_counter() - started, 3),
+        points=[
+            BenchPoint(label=point.label, shapes=point.shapes, dims=described(index, point.shapes)) for point in points
         ],
-        "runs": runs,
-        "versions": {"torch": about["torch"]} if "torch" in about else {},
-        "warnings": warnings,
-    }
+        runs=runs,
+        versions={"torch": about["torch"]} if "torch" in about else {},
+        warnings=warnings,
+    )
 
 
 def processor() -> str:
-    """What this machine's CPU is called."""
+    """Return the name of this machine's CPU."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -109,11 +100,11 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _points(index: PackageIndex, said: Sequence[str], profile: str | None) -> list[Point]:
-    """Equal shapes are one point, by all of its names."""
+def _points(index: PackageIndex, texts: Sequence[str], profile: str | None) -> list[Point]:
+    """Return the points of the profiles and of the texts of ``--shape``. Equal shapes are one point with several labels."""
     chosen = [profile_named(index, profile)] if profile is not None else list(index.profiles)
     found = [(f"{one.name} {which}", shapes_of(index, {}, one, which)) for one in chosen for which in WHICH]
-    found += [("given", shapes_of(index, _given(index, text))) for text in said]
+    found += [("given", shapes_of(index, _given(index, text))) for text in texts]
     labels: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     by_shapes: dict[tuple[tuple[int, ...], ...], Mapping[str, tuple[int, ...]]] = {}
     for label, shapes in found:
@@ -124,12 +115,12 @@ def _points(index: PackageIndex, said: Sequence[str], profile: str | None) -> li
 
 
 def _label(names: Sequence[str]) -> str:
-    """``photo min, opt`` for two names of one profile."""
-    told: dict[str, list[str]] = {}
+    """Return the labels of one point as one text: ``photo min, opt`` for two labels of a profile."""
+    by_profile: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         profile, _, which = name.rpartition(" ")
-        told.setdefault(profile, []).append(which)
-    return "; ".join(f"{profile} {', '.join(whichs)}".strip() for profile, whichs in told.items())
+        by_profile.setdefault(profile, []).append(which)
+    return "; ".join(f"{profile} {', '.join(whichs)}".strip() for profile, whichs in by_profile.items())
 
 
 def _given(index: PackageIndex, text: str) -> dict[str, tuple[int, ...]]:
@@ -150,9 +141,9 @@ def _timed(
     originals: Sequence[str],
     budget: Budget,
     watcher: Watcher,
-) -> tuple[list[Document], dict[str, list[str]]]:
-    """The latencies by runner and point; and by reason the runners that were dropped, each from its first failure on."""
-    runs: dict[str, list[Document]] = {runner: [] for runner in (OURS, *originals)}
+) -> tuple[list[BenchRun], dict[str, list[str]]]:
+    """Return the latencies by runner and point, and reason → the runners that were dropped after a failure."""
+    runs: dict[str, list[BenchRun]] = {runner: [] for runner in (OURS, *originals)}
     refused: dict[str, list[str]] = {}
     for number, point in enumerate(points):
         with watcher.work(f"time {point.label}"):
@@ -165,7 +156,7 @@ def _timed(
                 if isinstance(found, Dropped):
                     refused.setdefault(str(found), []).append(runner)
                 else:
-                    runs[runner].append({"runner": runner, "point": number, **found})
+                    runs[runner].append(BenchRun(runner=runner, point=number, **vars(found)))
     return [run for of_runner in runs.values() for run in of_runner], refused
 
 
@@ -177,18 +168,18 @@ def _ours(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
     return Timed(lambda: on_device.run(arrays), on_device.wait)
 
 
-def _job(request: Request, package: Package, said: str) -> TraceJob:
-    """What the original's process is told. Raises UsageError where the model is none of this project's."""
+def _job(request: Request, package: Package, name: str) -> TraceJob:
+    """Return the job for the process of the original module. Raises UsageError if the project has no such PyTorch model."""
     workspace = Workspace(replace(request, models=(), targets=()))
     model = workspace.models.get(package.index.model)
     if model is None:
         raise UsageError(
-            f"the source of {said!r} is not in this project: there is no model {package.index.model!r} in its manifests",
-            hint="leave --eager and --torch-compile out, or say -C PROJECT",
+            f"the source of {name!r} is not in this project: there is no model {package.index.model!r} in its manifests",
+            hint="leave --eager and --torch-compile out, or name the project with -C PROJECT",
         )
-    if model.source.form != "program":
+    if model.source.graph.reference != "torch":
         raise UsageError(
-            f"the source of model {model.name!r} is no PyTorch module ({model.source.kind})",
+            f"the source of model {model.name!r} is not a PyTorch module ({model.source.kind})",
             hint="leave --eager and --torch-compile out",
         )
     return TraceJob(model.source, model.inputs, workspace.shapes[model.name])

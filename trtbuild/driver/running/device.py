@@ -1,4 +1,4 @@
-"""A loaded package that takes and gives tensors of host memory, wherever it runs."""
+"""A loaded package on any device, with inputs and outputs in host memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trtbuild.runtime.packages.package import Package
 
 
 class OnDevice:
-    """A package on a device. Close it, or use it in a ``with`` block."""
+    """A package on a device, as a context manager."""
 
     def __init__(self, package: Package, *, device: str | None, target: str | None) -> None:
         try:
             self.loaded = load_package(package, device=device, target=target)
-        except NoFittingTarget as error:  # its hint is for programs
-            error.hint = error.hint and error.hint.replace('pass device="cpu"', "say --device cpu").replace(
+        except NoFittingTarget as error:  # its hint is for programs, not for the command line
+            error.hint = error.hint and error.hint.replace('pass device="cpu"', "use --device cpu").replace(
                 'device="cpu"', "--device cpu"
             )
             raise
@@ -28,11 +28,11 @@ class OnDevice:
         self._memory = self._runner.memory
 
     def put(self, tensor: HostTensor) -> Any:
-        """The tensor as an array that the package takes."""
+        """Copy a tensor to the device, and return it as an input for `run`."""
         return put_on(self._memory, tensor)
 
     def get(self, array: Any) -> HostTensor:
-        """An output of the package in host memory. Raises UsageError for a type that numpy does not have."""
+        """Copy an output of the package to host memory. Raises UsageError for a dtype that numpy does not have."""
         if self._memory is not None:
             with self._memory.on_device():
                 return HostTensor(_name(array.dtype), self._memory.download(array))
@@ -44,16 +44,16 @@ class OnDevice:
             return HostTensor(_name(array.dtype), array.resolve_conj().resolve_neg().numpy())
         except TypeError as error:  # float8, complex32
             raise UsageError(
-                f"an output is {_name(array.dtype)}, a type that numpy does not have",
-                hint="trtbuild.load(PACKAGE) gives it to a program as a tensor",
+                f"an output is {_name(array.dtype)}, a dtype that numpy does not have",
+                hint="use trtbuild.load(PACKAGE) in a program, which returns a tensor of PyTorch",
             ) from error
 
     def run(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
-        """The outputs in their order, for arrays by input name. On a GPU the work may still be under way."""
+        """Return the outputs in their order, for arrays by input name. On a GPU the computation may still be running."""
         return self._runner.flat((), dict(inputs))
 
     def wait(self) -> None:
-        """Until everything is computed."""
+        """Wait until the device has finished all computations."""
         if self._memory is not None:
             with self._memory.on_device():
                 self._memory.synchronize(self._memory.stream())
@@ -68,7 +68,7 @@ class OnDevice:
 
 
 def put_on(memory: Memory | None, tensor: HostTensor) -> Any:
-    """A tensor of host memory as an array in `memory`; None is the CPU, where arrays are PyTorch's."""
+    """Copy a tensor of host memory to `memory`. If that is None (the CPU), return a PyTorch tensor."""
     data = tensor.data if tensor.data.flags.writeable else require_numpy().array(tensor.data)
     if memory is not None:
         with memory.on_device():

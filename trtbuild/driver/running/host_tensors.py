@@ -1,22 +1,23 @@
-"""Tensors in host memory, with numpy alone: made up, read from files, written to files.
+"""Tensors in host memory: generate random ones, read and write files. Needs numpy only.
 
 Rules
-1. A tensor is a NumPy array and torch's name of its element type; bfloat16, which NumPy lacks, is its bits as uint16.
-2. Files are read for their data alone: ``.npy`` and ``.npz`` without pickle, ``.safetensors`` by its format
-   (https://github.com/huggingface/safetensors, "Format").
-3. Made-up values follow from the seed, and lie in the range that an input says. Without one floats are normal, integers
-   0 and 1 (legal ids and masks), bools mixed.
+1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16; its bits are kept as uint16.
+2. Reading a file never runs code from it: ``.npy`` and ``.npz`` are read without pickle, ``.safetensors`` by its format
+   (`trtbuild.core.values.safetensors`).
+3. Random values depend on the seed only, and lie in the input's range. Without a range, floats are normally distributed,
+   integers are 0 and 1 (valid ids and masks), and bools are mixed.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtbuild.core.values import safetensors
+from trtbuild.core.values.element_types import BY_SAFETENSORS
 from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import EnvironmentFault, UsageError
 from trtbuild.regular import open_regular, read_regular
@@ -24,28 +25,16 @@ from trtbuild.regular import open_regular, read_regular
 if TYPE_CHECKING:
     import numpy as np
 
-#: Endings of files that hold tensors.
+#: Endings of the supported files.
 ENDINGS = (".npy", ".npz", ".safetensors")
 
-#: torch's name → the name in a safetensors file. NumPy's is torch's, but for bfloat16.
-_SAFETENSORS = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-_LONGEST_HEADER = 100_000_000
+#: torch's name → the name in a safetensors file. NumPy's names are torch's, except bfloat16.
+_SAFETENSORS = {element.name: name for name, element in BY_SAFETENSORS.items()}
 
 
 @dataclass(frozen=True)
 class HostTensor:
-    """`data` has the values; of bfloat16 the bits."""
+    """A tensor: `data` has the values, or for bfloat16 the bits (rule 1)."""
 
     dtype: str
     data: np.ndarray
@@ -55,7 +44,7 @@ class HostTensor:
         return tuple(int(size) for size in self.data.shape)
 
     def as_floats(self) -> np.ndarray:
-        """The values as NumPy can compute with them."""
+        """Return the values as an array that NumPy can compute with: bfloat16 becomes float32."""
         numpy = require_numpy()
         if self.dtype != "bfloat16":
             return self.data
@@ -65,16 +54,18 @@ class HostTensor:
 
 
 def require_numpy() -> Any:
-    """numpy. Raises EnvironmentFault."""
+    """Return the module numpy. Raises EnvironmentFault if it is not installed."""
     try:
         import numpy
     except ImportError:
-        raise EnvironmentFault("tensors are read and made with numpy", hint="pip install numpy") from None
+        raise EnvironmentFault(
+            "numpy is not installed, which reads and generates tensors", hint="pip install numpy"
+        ) from None
     return numpy
 
 
 def made_up(dtype: str, shape: Sequence[int], seed: int, within: ValueRange | None = None) -> HostTensor:
-    """Rule 3. Raises UsageError for a dtype that numpy has not."""
+    """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have."""
     numpy = require_numpy()
     values, size = numpy.random.default_rng(seed), tuple(shape)
     if within is not None:
@@ -91,18 +82,18 @@ def made_up(dtype: str, shape: Sequence[int], seed: int, within: ValueRange | No
     elif dtype.startswith(("int", "uint")) and hasattr(numpy, dtype):
         made = values.integers(0, 2, size).astype(dtype)
     else:
-        raise UsageError(f"no values can be made up for {dtype}", hint="give the input as a file")
-    return HostTensor(dtype, numpy.asarray(made))  # of a scalar numpy computes no array
+        raise UsageError(f"random values of {dtype} are not supported", hint="give the input as a file")
+    return HostTensor(dtype, numpy.asarray(made))  # for shape (), numpy returns a number and not an array
 
 
 def _within(dtype: str, size: tuple[int, ...], ends: ValueRange, values: Any) -> Any:
-    """Values from the first to the last of `ends`, as `HostTensor` has them."""
+    """Return random values between the `ends`, both included, in the form of `HostTensor.data`."""
     numpy = require_numpy()
     low, high = ends
     if dtype.startswith(("int", "uint")):
         return values.integers(low, high, size, dtype=dtype, endpoint=True)
     share = numpy.asarray(values.random(size))
-    made = numpy.clip((1 - share) * low + share * high, low, high)  # the difference of the ends may be infinite
+    made = numpy.clip((1 - share) * low + share * high, low, high)  # high - low may be infinite
     if dtype != "bfloat16":
         return made.astype(dtype)
     return (numpy.asarray(made.astype(numpy.float32)).view(numpy.uint32) >> 16).astype(numpy.uint16)
@@ -112,12 +103,12 @@ def _within(dtype: str, size: tuple[int, ...], ends: ValueRange, values: Any) ->
 
 
 def read(path: Path) -> dict[str, HostTensor]:
-    """The tensors of a file by name; the one of an ``.npy`` file is called "". Raises UsageError."""
+    """Return the tensors of a file by name. The name of an ``.npy`` file's tensor is "". Raises UsageError."""
     if path.suffix not in ENDINGS:
-        hint = f"they end in {', '.join(ENDINGS)}"
+        hint = f"supported endings are {', '.join(ENDINGS)}"
         if path.suffix in (".pt", ".pth"):
-            hint += "; a tensor of torch.save becomes one by numpy.save(FILE, tensor.numpy())"
-        raise UsageError(f"{path} is no file of tensors", hint=hint)
+            hint += "; convert a tensor of torch.save with numpy.save(FILE, tensor.numpy())"
+        raise UsageError(f"{path} is not a file of tensors", hint=hint)
     numpy = require_numpy()
     try:
         if path.suffix == ".safetensors":
@@ -130,41 +121,27 @@ def read(path: Path) -> dict[str, HostTensor]:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UsageError:
         raise
-    except Exception as error:  # numpy, zipfile, zlib and tokenize raise anything for what is cut off or altered
-        raise UsageError(f"{path} is no whole {path.suffix} file: {error}") from None
+    except Exception as error:  # for a damaged file, numpy, zipfile, zlib and tokenize raise many kinds of errors
+        raise UsageError(f"{path} is not a valid {path.suffix} file: {error}") from None
 
 
 def _of_numpy(array: Any, path: Path) -> HostTensor:
     name = array.dtype.newbyteorder("=").name
     if name not in _SAFETENSORS and name not in ("uint16", "uint32", "uint64", "complex64", "complex128"):
-        raise UsageError(f"{path} holds {array.dtype}, which is no type of tensors")
+        raise UsageError(f"{path} contains {array.dtype}, which is not a dtype of tensors")
     return HostTensor(name, array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def _read_safetensors(path: Path, numpy: Any) -> dict[str, HostTensor]:
-    data = read_regular(path)
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, _LONGEST_HEADER):
-        raise ValueError("its header is cut off")
-    header = json.loads(data[8 : 8 + length])
-    if not isinstance(header, dict):
-        raise ValueError("its header is none")
-    names = {short: name for name, short in _SAFETENSORS.items()}
     found = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        dtype, shape, (begin, end) = names[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
-        raw = data[8 + length + begin : 8 + length + end]
-        stored = numpy.dtype("uint16" if dtype == "bfloat16" else dtype)
-        if begin < 0 or len(raw) != math.prod(shape) * stored.itemsize:
-            raise ValueError(f"{name} is cut off")
-        found[name] = HostTensor(dtype, numpy.frombuffer(raw, stored).reshape(shape))
+    for entry, raw in safetensors.tensors(read_regular(path)):
+        stored = numpy.dtype("uint16" if entry.dtype == "bfloat16" else entry.dtype)
+        found[entry.name] = HostTensor(entry.dtype, numpy.frombuffer(raw, stored).reshape(entry.shape))
     return found
 
 
 def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
-    """Write a file of tensors, by its ending. Raises UsageError."""
+    """Write tensors to a file, in the format of its ending. Raises UsageError."""
     numpy = require_numpy()
     try:
         if path.suffix == ".npy":
@@ -176,7 +153,7 @@ def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
         elif path.suffix == ".safetensors":
             path.write_bytes(_safetensors(tensors, path))
         else:
-            raise UsageError(f"{path} is no file of tensors", hint=f"name one that ends in {', '.join(ENDINGS)}")
+            raise UsageError(f"{path} is not a file of tensors", hint=f"supported endings are {', '.join(ENDINGS)}")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
 

@@ -1,10 +1,10 @@
-"""What a package is run on, as a command line says it.
+"""The inputs of a call, from the texts of ``--input``.
 
-``name=file.npy``          one input from a file (of several tensors, the one of that name)
-``file.npz``               the inputs that a file names
-``name=random:2x3x64``     random values of this shape; ``random`` alone: of the shape that fits the others
+``name=file.npy``          one input from a file; if the file has several tensors, the one of that name
+``file.npz``               all inputs that the file contains, by name
+``name=random:2x3x64``     random values of this shape; with ``random`` alone, of a shape that fits the other inputs
 
-Inputs that nobody gives are random, within the range that the package says of them.
+Inputs that are not given are random, within the range that the package declares.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RANDOM = "random"
 
 @dataclass(frozen=True)
 class Given:
-    """An input's value and where it comes from: a file's path, or ``random``."""
+    """An input's value and its source: a file's path, or ``random``."""
 
     tensor: HostTensor
     source: str
@@ -34,18 +34,18 @@ class Given:
 
 def gather(
     index: PackageIndex,
-    said: Sequence[str],
+    texts: Sequence[str],
     folder: Path,
     *,
     profile: PackedProfile | None = None,
     which: str = "opt",
     seed: int = 0,
 ) -> dict[str, Given]:
-    """Every input of a package by name. Paths in `said` are relative to `folder`. Raises UsageError."""
+    """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError."""
     files: dict[str, Given] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     named: set[str] = set()
-    for text in said:
+    for text in texts:
         for name, found in _parse(index, text, folder).items():
             if name in named:
                 raise UsageError(f"--input gives {name!r} twice")
@@ -63,16 +63,16 @@ def gather(
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """``2x3x224x224``; nothing, or ``scalar``, is a scalar's. Raises UsageError."""
+    """Parse a shape such as ``2x3x224x224``. An empty text, or ``scalar``, is the shape (). Raises UsageError."""
     if text in ("", "scalar"):
         return ()
     if not _SHAPE.fullmatch(text):
-        raise UsageError(f"{text!r} is no shape", hint="write sizes with x between them, such as 2x3x224x224")
+        raise UsageError(f"{text!r} is not a shape", hint="write sizes with x between them, such as 2x3x224x224")
     return tuple(int(size) for size in text.split("x"))
 
 
 def check_name(index: PackageIndex, name: str) -> str:
-    """`name`, if an input is called so. Raises UsageError."""
+    """Return `name`. Raises UsageError if the package has no such input."""
     names = [entry.name for entry in index.inputs]
     if name not in names:
         raise UsageError(f"model {index.model!r} has no input {name!r}", hint=suggestion(name, names, "inputs"))
@@ -80,7 +80,7 @@ def check_name(index: PackageIndex, name: str) -> str:
 
 
 def _parse(index: PackageIndex, text: str, folder: Path) -> dict[str, Given | tuple[int, ...] | None]:
-    """Input → its value, its shape, or None for any."""
+    """Return input → its value, its shape, or None (any shape), for one text of ``--input``."""
     name, equals, what = text.partition("=")
     if not equals:
         return dict(_of_file(index, folder / text, text))
@@ -97,13 +97,13 @@ def _parse(index: PackageIndex, text: str, folder: Path) -> dict[str, Given | tu
     raise UsageError(f"{what} has no tensor {name!r}", hint=suggestion(name, sorted(tensors), "tensors"))
 
 
-def _of_file(index: PackageIndex, path: Path, said: str) -> dict[str, Given]:
+def _of_file(index: PackageIndex, path: Path, text: str) -> dict[str, Given]:
     tensors = read(path)
     if "" in tensors:
         if len(index.inputs) != 1:
             names = ", ".join(entry.name for entry in index.inputs)
             raise UsageError(
-                f"{said} has one tensor, and {index.model!r} has the inputs {names}", hint=f"say NAME={said}"
+                f"{text} has one tensor, but {index.model!r} has the inputs {names}", hint=f"write NAME={text}"
             )
-        return {index.inputs[0].name: Given(tensors[""], said)}
-    return {check_name(index, name): Given(tensor, said) for name, tensor in tensors.items()}
+        return {index.inputs[0].name: Given(tensors[""], text)}
+    return {check_name(index, name): Given(tensor, text) for name, tensor in tensors.items()}

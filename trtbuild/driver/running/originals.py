@@ -1,4 +1,4 @@
-"""The module that a package came from, in a process of its own, as contenders beside the package."""
+"""The module from which a package was built, in a separate process, for comparison with the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.stages.trace.job import TraceJob
 
 
 class Originals:
-    """The process, as a context manager. `refused` says why it times nothing, if it does not."""
+    """The process, as a context manager. `refused` is the reason if it cannot measure anything."""
 
     def __init__(self, project: Path, job: TraceJob, device: str) -> None:
         self.refused: str | None = None
@@ -38,15 +38,15 @@ class Originals:
         self._worker.end()
 
     def runner(self, name: str, shapes: Sequence[Sequence[int]]) -> Original:
-        """``eager`` or ``torch.compile`` at these shapes."""
+        """Return the runner `name` (``eager`` or ``torch.compile``) for these shapes."""
         return Original(self, name, shapes)
 
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of the process. Raises Dropped, from the first time on that it fails as a whole."""
+        """Return the answer of the process. Raises Dropped if the job fails, and always after the process has died."""
         if self.refused is None:
             try:
                 reply = self._worker.call(job)
-            except TrtbuildError as error:  # it died, and what it had loaded is gone
+            except TrtbuildError as error:  # the process died, with the modules that it had loaded
                 self.refused = error.text
             else:
                 if "dropped" in reply:
@@ -56,7 +56,7 @@ class Originals:
 
 
 class Original:
-    """One runner at one point: a `trtbuild.driver.workers.stopwatch.Contender`."""
+    """One runner at one point; implements `trtbuild.driver.workers.stopwatch.Contender`."""
 
     def __init__(self, originals: Originals, runner: str, shapes: Sequence[Sequence[int]]) -> None:
         self._originals = originals
@@ -72,5 +72,5 @@ class Original:
     def times(self, turn: Turn) -> list[float]:
         return list(map(float, self._ask(turn=asdict(turn))["times"]))
 
-    def _ask(self, **what: Any) -> dict[str, Any]:
-        return self._originals.ask({"runner": self._runner, **what})
+    def _ask(self, **job: Any) -> dict[str, Any]:
+        return self._originals.ask({"runner": self._runner, **job})

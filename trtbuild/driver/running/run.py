@@ -1,15 +1,15 @@
-"""``trtbuild run``: a package, once, on given or random inputs."""
+"""``trtbuild run``: call a package once, with given or random inputs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.device import OnDevice
+from trtbuild.driver.running.documents import Run, TensorSummary
 from trtbuild.driver.running.host_tensors import HostTensor, require_numpy, write
 from trtbuild.driver.running.inputs import gather
 from trtbuild.driver.running.shapes import described, profile_named
@@ -17,12 +17,10 @@ from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.choice import choose_profile
 from trtbuild.runtime.packages.package import open_package
 
-Document = dict[str, Any]
-
 
 def run(
     request: Request,
-    said: str,
+    name: str,
     *,
     inputs: Sequence[str] = (),
     profile: str | None = None,
@@ -30,12 +28,13 @@ def run(
     device: str | None = None,
     output: str | None = None,
     seed: int = 0,
-) -> Document:
-    """``trtbuild.run/1``. `inputs` are as `trtbuild.driver.running.inputs` says; `output` is a file for what comes out.
+) -> Run:
+    """Call the package `name` (a directory or a model) once.
 
-    Raises UsageError, PackageError, and what running raises.
+    `inputs` have the format of `trtbuild.driver.running.inputs`. The outputs are written to the file `output`. Raises
+    UsageError, PackageError, and the errors of the call.
     """
-    package = open_package(package_of(request, said))
+    package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)
     chosen = profile_named(index, profile) if profile is not None else None
     given = gather(index, inputs, project, profile=chosen, which=which, seed=seed)
@@ -51,46 +50,46 @@ def run(
         write(project / output, outputs)
     shapes = [given[entry.name].tensor.shape for entry in index.inputs]
     number = choose_profile(index.profiles, shapes)
-    return {
-        "schema": "trtbuild.run/1",
-        "ok": True,
-        "package": str(package.path),
-        "model": index.model,
-        "device": loaded.device,
-        "reference": loaded.is_reference,
-        "computed_by": index.computed_by if loaded.is_reference else None,
-        "target": loaded.target.name if loaded.target is not None else None,
-        "profile": index.profiles[number].name if number is not None else None,
-        "dims": described(index, {name: found.tensor.shape for name, found in given.items()}),
-        "duration_s": round(duration_s, 6),
-        "inputs": [{"name": name, **_summary(found.tensor), "from": found.source} for name, found in given.items()],
-        "outputs": [{"name": name, **_summary(tensor)} for name, tensor in outputs.items()],
-        "output": output,
-    }
+    return Run(
+        package=str(package.path),
+        model=index.model,
+        device=loaded.device,
+        reference=loaded.is_reference,
+        computed_by=index.computed_by if loaded.is_reference else None,
+        target=loaded.target.name if loaded.target is not None else None,
+        profile=index.profiles[number].name if number is not None else None,
+        dims=described(index, {name: found.tensor.shape for name, found in given.items()}),
+        duration_s=round(duration_s, 6),
+        inputs=[_summary(name, found.tensor, found.source) for name, found in given.items()],
+        outputs=[_summary(name, tensor) for name, tensor in outputs.items()],
+        output=output,
+    )
 
 
 def one_target(request: Request) -> str | None:
-    """The target that ``--target`` names. Raises UsageError for several."""
+    """Return the target of ``--target``, or None. Raises UsageError for several."""
     if len(request.targets) > 1:
-        raise UsageError("a package runs for one target", hint="say --target once")
+        raise UsageError("a package runs for one target", hint="give --target once")
     return request.targets[0] if request.targets else None
 
 
-def _summary(tensor: HostTensor) -> Document:
-    """What a tensor is, and its values in short: of what is finite; counts of what is not."""
+def _summary(name: str, tensor: HostTensor, source: str | None = None) -> TensorSummary:
+    """Return the summary of a tensor. Complex values are summarized by their absolute values."""
     numpy = require_numpy()
-    found: Document = {"dtype": tensor.dtype, "shape": list(tensor.shape)}
     values = tensor.as_floats()
     if values.dtype.kind == "c":
         values = numpy.abs(values)
     is_float = values.dtype.kind == "f"
     finite = values[numpy.isfinite(values)] if is_float else values
     end = float if is_float else int
-    return {
-        **found,
-        "min": end(finite.min()) if finite.size else None,
-        "max": end(finite.max()) if finite.size else None,
-        "mean": float(finite.mean(dtype=numpy.float64)) if finite.size else None,
-        "nan": int(numpy.isnan(values).sum()) if is_float else 0,
-        "inf": int(numpy.isinf(values).sum()) if is_float else 0,
-    }
+    return TensorSummary(
+        name=name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        min=end(finite.min()) if finite.size else None,
+        max=end(finite.max()) if finite.size else None,
+        mean=float(finite.mean(dtype=numpy.float64)) if finite.size else None,
+        nan=int(numpy.isnan(values).sum()) if is_float else 0,
+        inf=int(numpy.isinf(values).sum()) if is_float else 0,
+        source=source,
+    )

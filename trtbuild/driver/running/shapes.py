@@ -1,9 +1,9 @@
-"""Shapes to run a package at: a profile's min, opt or max, and those that a user gives, with the rest made to fit them.
+"""The shapes of a call: those that the user gives, and matching sizes of a profile for the others.
 
 Rules
-1. Sizes that are given decide the dims that they stand for; dims that nobody gives are those of a profile.
-2. The profile is the one that is named, else the first that takes all that is given, else the first. What does not fit is
-   left to the call itself to refuse, in its own words.
+1. A given size sets its dim. Other dims have the size of a profile.
+2. The profile is the named one. Without a name, it is the first that accepts all given shapes, or the first of all if none
+   accepts them. Shapes that do not fit are not checked here; the call rejects them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 def profile_named(index: PackageIndex, name: str) -> PackedProfile:
-    """The profile of that name. Raises UsageError."""
+    """Return the profile `name`. Raises UsageError."""
     names = [profile.name for profile in index.profiles]
     if name not in names:
         raise UsageError(f"no profile is called {name!r}", hint=suggestion(name, names, "profiles"))
@@ -31,7 +31,7 @@ def profile_named(index: PackageIndex, name: str) -> PackedProfile:
 def shapes_of(
     index: PackageIndex, given: Mapping[str, Sequence[int]], profile: PackedProfile | None = None, which: str = "opt"
 ) -> dict[str, Shape]:
-    """The shape of each input."""
+    """Return the shape of each input, for the `given` shapes and the min, opt or max (`which`) of a profile."""
     chosen = profile or next((one for one in index.profiles if _takes(index, one, given)), index.profiles[0])
     own = {entry.name: tuple(getattr(ranges, which)) for entry, ranges in zip(index.inputs, chosen.shapes, strict=True)}
     units = _units(index, own) | _units(index, given)
@@ -45,7 +45,7 @@ def shapes_of(
 
 
 def described(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Dim → size, at these shapes."""
+    """Return dim → size for these shapes."""
     units = _units(index, shapes)
     return {dim.name: units[number] * dim.multiple_of for number, dim in enumerate(index.dims) if number in units}
 
@@ -62,7 +62,7 @@ def _takes(index: PackageIndex, profile: PackedProfile, given: Mapping[str, Sequ
 
 
 def _units(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[int, int]:
-    """Symbol → its size in the graph's units, as far as shapes tell it."""
+    """Return symbol → its size in the graph's units, for all symbols that follow from `shapes`."""
     found: dict[int, int] = {}
     for entry in index.inputs:
         for size, expression in zip(shapes.get(entry.name, ()), entry.shape, strict=False):
@@ -73,7 +73,7 @@ def _units(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[int
 
 
 def _unit(expression: Expression) -> tuple[int, int] | None:
-    """(symbol, factor) of ``symbol`` and ``factor × symbol``."""
+    """Return (symbol, factor) for ``symbol`` and ``factor × symbol``; None for any other expression."""
     if isinstance(expression, int):
         return None
     operator, *operands = expression

@@ -1,14 +1,14 @@
 """The model that Triton's Python backend runs for a package (`trtbuild.driver.outputs.triton.served`).
 
-Triton gives and takes tensors as DLPack (``triton_python_backend_utils.Tensor``); the package lies beside ``model.py``.
+Triton passes tensors as DLPack (``triton_python_backend_utils.Tensor``). The package lies beside ``model.py``.
 
 Rules
-1. Tensors stay where they are: what lies on the GPU that the model runs on is taken there, what lies elsewhere is put there
-   (by torch where it is, else by NumPy), and outputs are left on the GPU, where Triton fetches them.
-2. Requests are run one by one, each by the profile that fits it. A request that does not fit gets an error of its own, and
-   the others an answer.
-3. Triton has no scalars: [1] in a request is [] in the model, and the other way round.
-4. An answer leaves when it is computed: Triton knows no streams of ours.
+1. Inputs that are on the model's GPU are used without a copy. Other inputs are copied to it, by torch if it is installed
+   and otherwise by NumPy. Outputs stay on the GPU, and Triton fetches them from there.
+2. Requests run one after another, each with the first profile that fits. A request that does not fit gets an error; the
+   other requests are answered.
+3. Triton has no scalars: shape [1] in a request is shape [] in the model, and the other way round.
+4. A response is returned after its computation is complete, because Triton does not know trtbuild's CUDA streams.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from trtbuild.errors import TrtbuildError
 
 
 class TritonPythonModel:
-    """As triton-inference-server/python_backend wants it: ``initialize``, ``execute``, ``finalize``."""
+    """The interface of triton-inference-server/python_backend: ``initialize``, ``execute``, ``finalize``."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the package onto the device of this instance. Raises TrtbuildError, which Triton shows."""
-        self._utils: Any = import_module("triton_python_backend_utils")  # the backend's own process has it
+        self._utils: Any = import_module("triton_python_backend_utils")  # exists in the backend's process only
         folder = Path(args["model_repository"]) / args["model_version"]
         on_gpu = args["model_instance_kind"] == "GPU"
         device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
@@ -41,7 +41,7 @@ class TritonPythonModel:
         self._loaded.warmup()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """An answer for each request."""
+        """Return a response for each request."""
         return [self._answer(request) for request in requests]
 
     def finalize(self) -> None:
@@ -69,8 +69,8 @@ class TritonPythonModel:
     def _input(self, tensor: Any, entry: PackedTensor) -> Any:
         memory, is_scalar = self._memory, not entry.shape
         if memory is None:
-            given = _in_torch(tensor).cpu()
-            return given.reshape(()) if is_scalar else given
+            on_cpu = _in_torch(tensor).cpu()
+            return on_cpu.reshape(()) if is_scalar else on_cpu
         if tensor.is_cpu():
             data = _bits(tensor) if entry.dtype == "bfloat16" else tensor.as_numpy()
             return put_on(memory, HostTensor(entry.dtype, data.reshape(()) if is_scalar else data))
@@ -81,7 +81,7 @@ class TritonPythonModel:
             return memory.view(array, (), memory.dtype(entry.dtype))
 
     def _output(self, result: Any, entry: PackedTensor) -> Any:
-        """The result as Triton takes it: row-major, and no scalar."""
+        """Return the result in the form that Triton accepts: row-major, and with at least one axis."""
         memory, is_scalar = self._memory, not entry.shape
         if memory is None:
             return result.reshape((1,)) if is_scalar else result.contiguous()
@@ -98,7 +98,7 @@ def _in_torch(tensor: Any) -> Any:
 
 
 def _bits(tensor: Any) -> Any:
-    """The bits of bfloat16, which NumPy lacks."""
+    """Return the bits of a bfloat16 tensor as uint16, because NumPy has no bfloat16."""
     import torch
 
     return _in_torch(tensor).view(torch.int16).numpy().view("uint16")

@@ -1,4 +1,4 @@
-"""What makes a build with nothing to do cheap: the snapshot that `trtbuild.null_build` compares, and make's depfiles.
+"""Files that make a build without changes fast: the snapshot that `trtbuild.null_build` compares, and depfiles for make.
 
-Uses `building`, `project` and the rooms below.
+Uses `building`, `project` and the packages below.
 """

@@ -1,26 +1,25 @@
-"""Writing what `trtbuild.null_build` goes by (its rules are there): all that an answer depends on, and the answer.
+"""Write the snapshot that `trtbuild.null_build` compares (its rules are there).
 
-A row is written for content that was looked at, so nothing here trusts a time stamp alone:
+A snapshot contains the identity of everything that the output of a command depends on, and the output itself. It is written
+only for content that was checked, so it never relies on a time stamp alone:
 
-* a file's digest is the wanted one, by `FileDigests.known` (which holds only what no edit leaves as it is), or by
-  reading it now, after its times have become older than the clock can tell apart;
-* listings and links are looked at again, between two looks at the directory's times;
+* The digest of a file is the expected one. It comes from `FileDigests.known`, whose entries are valid until the next edit,
+  or the file is read now. Before it is read, its change time must be older than the resolution of the clock.
+* Listings and links are read again, between two reads of the directory's times.
 * trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started.
 
-Where any of this does not hold there is no standing, and the next build makes the whole plan.
+If one of these conditions does not hold, no snapshot is written, and the next build makes the whole plan.
 """
 
-# Paths are strings here: they come by the thousand, and are looked at again in the spelling that is written.
+# Paths are strings here: there are thousands of them, and the snapshot has to contain them exactly as they are.
 # ruff: noqa: PTH100, PTH115, PTH116
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -28,10 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild import null_build
+from trtbuild.atomic import replace_file
 from trtbuild.core.planning import locks
 from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
 from trtbuild.driver.answers import report
+from trtbuild.driver.answers.documents import Build
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.executor import Outcome
 from trtbuild.driver.project import wiring
@@ -40,65 +41,66 @@ from trtbuild.errors import BlobMissing, EntryCorrupt
 from trtbuild.stages.trace.user_code.observe import HIDDEN
 from trtbuild.store.digests.fingerprint import FileDigests
 
-#: The clocks of file systems: a tick of the kernel (10 ms at most), or where time stamps are coarser than that, FAT's.
+#: The resolution of change times: a tick of the kernel is at most 10 ms (this is twice that), and FAT has 2 s.
 _FINE_NS = 20_000_000
 _COARSE_NS = 2_000_000_000
 
-#: Stands for a duration while an answer is made: exact in binary, and with the three digits that are shown.
-_ODD_S = 987.625
+#: A placeholder for the duration while the output is made: exact in binary, with the three decimals that are shown.
+_PLACEHOLDER_S = 987.625
 
 _EPOCH = datetime.date(1970, 1, 1)
 
-#: How many command lines of a project are remembered.
-_KEPT = 32
+#: The number of snapshots that are kept in a project, one for each command line.
+_MAX_SNAPSHOTS = 32
 
 
 class Unsettled(Exception):
-    """Something is not certain: no standing can be written."""
+    """A condition does not hold, so no snapshot can be written."""
 
 
 def keep(
     workspace: Workspace,
     result: BuildResult,
     arguments: list[str],
-    answer: Callable[[report.Document], str],
+    answer: Callable[[Build], str],
     extra: Iterable[str] = (),
 ) -> bool:
-    """Write the standing of a build by which everything is up to date now. Returns whether it could be written.
+    """Write the snapshot of a successful build. Returns whether it was written.
 
-    `answer` makes what is printed of a build's document; `extra` are files that were written beside the outputs.
+    `answer` makes the printed text from the document of a build. `extra`: files that were written in addition to the
+    outputs.
     """
     plans = result.outcome.plans
     kept_out = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
     if not result.ok or kept_out or workspace.request.force:
         return False
     nothing_new = [replace(written, changed=False) for written in result.written]
-    of_remotes = workspace.store.warnings()  # which the next build does not ask
+    of_remotes = workspace.store.warnings()  # the next build does not use remotes
     warnings = [text for text in result.warnings if text not in of_remotes]
     document = report.build_document(
         replace(result, outcome=Outcome(plans), written=nothing_new, warnings=warnings, remotes=[])
     )
     try:
-        standing = _Rows(workspace, plans, extra).standing(arguments)
+        snapshot = _Rows(workspace, plans, extra).document(arguments)
         text = _with_placeholder(answer, document)
-        _write(workspace.project / null_build.FOLDER, standing, text)
+        _write(workspace.project / null_build.FOLDER, snapshot, text)
     except (Unsettled, OSError, ValueError, BlobMissing, EntryCorrupt):
         return False
     return True
 
 
-def _with_placeholder(answer: Callable[[report.Document], str], document: report.Document) -> str:
-    """The answer, with a mark where it says how long it took."""
-    text = answer({**document, "duration_s": _ODD_S})
-    split = text.partition if text.startswith('{"schema"') else text.rpartition  # where nothing can come between
-    before, found, after = split(str(_ODD_S))
+def _with_placeholder(answer: Callable[[Build], str], document: Build) -> str:
+    """The printed text, with a placeholder for the duration."""
+    text = answer(replace(document, duration_s=_PLACEHOLDER_S))
+    split = text.partition if text.startswith('{"schema"') else text.rpartition  # first in JSON, last in text
+    before, found, after = split(str(_PLACEHOLDER_S))
     if text and not found:
         raise Unsettled
     return before + null_build.DURATION + after if text else ""
 
 
 class _Rows:
-    """What is compared, in the form in which it is written. Raises Unsettled."""
+    """Collects the rows of a snapshot, in the form in which they are written. Raises Unsettled."""
 
     def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra: Iterable[str]) -> None:
         self._workspace = workspace
@@ -120,8 +122,8 @@ class _Rows:
         for place in (root, os.path.join(root, "ac")):
             self.directories[place] = os.stat(self._path(place)).st_ino
 
-    def standing(self, arguments: list[str]) -> dict[str, Any]:
-        """The document, but for what an answer adds."""
+    def document(self, arguments: list[str]) -> dict[str, Any]:
+        """The snapshot without the printed text and its length."""
         return {
             "format": null_build.FORMAT,
             "directory": os.getcwd(),  # noqa: PTH109
@@ -129,7 +131,7 @@ class _Rows:
             "interpreter": null_build.interpreter(),
             "own": null_build.own_variables(),
             "until_s": self._until_s(),
-            "looks": null_build.looks(),
+            "looks": null_build.output_settings(),
             "variables": self.variables,
             "files": [[path, *identity] for path, identity in self.files.items()],
             "listings": [[path, *identity] for path, identity in self.listings.items()],
@@ -142,14 +144,14 @@ class _Rows:
         return os.path.join(self._project, name)
 
     def _name(self, path: str) -> str:
-        """As it is written: relative to the project where it is inside, so that a project may move."""
+        """A path in the form of the snapshot: relative for files in the project, so that the project can be moved."""
         inside = self._project + os.sep
         return path[len(inside) :] if path.startswith(inside) else path
 
     def _program(self) -> None:
         for path in _sources(os.path.dirname(null_build.__file__)):
             found = os.stat(path)
-            _need(_settled(found, null_build.STARTED_NS))
+            _require(_settled(found, null_build.STARTED_NS))
             self.files[path] = null_build.identity(found)
         for entry in null_build.interpreter()[2:]:
             path = os.path.abspath(entry)
@@ -158,14 +160,14 @@ class _Rows:
             except FileNotFoundError:
                 self.absent.add(path)
                 continue
-            _need(_settled(found, null_build.STARTED_NS))
+            _require(_settled(found, null_build.STARTED_NS))
             if stat.S_ISDIR(found.st_mode):
                 self.listings[path] = null_build.directory_identity(found)
             else:
                 self.files[path] = null_build.identity(found)
 
     def _configuration(self) -> None:
-        """The file that remotes and trust come from: as it was read, or still not there. And the keys that sign."""
+        """Add the configuration file, which may be missing, and the signing keys."""
         configuration = self._workspace.configuration
         if configuration.trust.signing_key_file is not None:
             self._file(str(configuration.trust.signing_key_file), None)
@@ -174,11 +176,11 @@ class _Rows:
         if configuration.sha256 is not None:
             self._file(str(configuration.path), configuration.sha256)
         elif configuration.path is not None and configuration.path != os.devnull:
-            _need(not os.path.lexists(configuration.path))
+            _require(not os.path.lexists(configuration.path))
             self.absent.add(configuration.path)
 
     def _machine_key(self) -> None:
-        """The key that counts on this machine alone: what it vouched for counts as long as it is there."""
+        """Add this machine's own key: records that it has signed are trusted as long as it exists."""
         from trtbuild.driver.configuration.user_keys import machine_key_path  # only where keys are configured
 
         path = machine_key_path(os.environ)
@@ -188,7 +190,7 @@ class _Rows:
             self.absent.add(str(path))
 
     def _until_s(self) -> float | None:
-        """When the first of the trusted keys that count now does not any more, in seconds since the epoch."""
+        """The time when the next trusted key expires, in seconds since the epoch; None if none of them expires."""
         days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
         ends = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
         return min((end for end in ends if end > time.time()), default=None)
@@ -201,13 +203,13 @@ class _Rows:
             self._file(locks.NAME, lock_file.sha256)
         elif not self._workspace.request.upgrade:
             self.absent.add(locks.NAME)
-            _need(not os.path.lexists(self._path(locks.NAME)))
+            _require(not os.path.lexists(self._path(locks.NAME)))
         if self._workspace.request.files:
             return
         if "trtbuild.yaml" not in self._workspace.manifests:
             self.absent.add("trtbuild.yaml")
             found = os.stat(self._path("manifests"))
-            _need(_settled(found, null_build.STARTED_NS))
+            _require(_settled(found, null_build.STARTED_NS))
             self.listings["manifests"] = null_build.directory_identity(found)
 
     def _model(self, plan: ModelPlan) -> None:
@@ -215,7 +217,7 @@ class _Rows:
             self._observed(seen.dependency, seen.seen)
         weights = plan.model.weights
         if weights is not None:
-            self._file(weights, self._workspace.look.weights_digests[weights])
+            self._file(weights, self._workspace.lookups.weights_digests[weights])
         package = plan.package
         if package is None or package.record is None:
             raise Unsettled
@@ -226,14 +228,14 @@ class _Rows:
     def _observed(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
         if kind == "environment" and name.startswith(HIDDEN):
-            return  # never seen by user code; for trtbuild itself it is compared with all of its own variables
+            return  # user code does not see it; `null_build.own_variables` compares it for trtbuild itself
         if kind == "environment":
             self.variables[name] = seen
         elif kind == "link":
             self._link(dependency, seen)
         elif seen == ABSENT and kind != "distribution":
             self.absent.add(name)
-            _need(not os.path.lexists(self._path(name)))
+            _require(not os.path.lexists(self._path(name)))
         elif kind == "listing":
             self._listing(dependency, seen)
         elif kind == "file" and seen == DIRECTORY:
@@ -242,55 +244,55 @@ class _Rows:
             self._file(name, seen)
 
     def _file(self, name: str, wanted: str | None) -> None:
-        """One file with the digest that it has to have; None: whatever it has now."""
+        """Add a file that has to have the digest `wanted`; with None any content is accepted."""
         if name not in self.files:
-            self.files[name] = null_build.identity(_looked_at(self._path(name), wanted, self._workspace.digests))
+            self.files[name] = null_build.identity(_verified_stat(self._path(name), wanted, self._workspace.digests))
 
     def _listing(self, dependency: Dependency, seen: str) -> None:
         path = self._path(dependency.name)
         before = os.stat(path)
-        _need(_settled(before, time.time_ns()) and self._workspace.look.observe_now(dependency) == seen)
+        _require(_settled(before, time.time_ns()) and self._workspace.lookups.observe_now(dependency) == seen)
         self.listings[dependency.name] = null_build.directory_identity(before)
-        _need(null_build.directory_identity(os.stat(path)) == self.listings[dependency.name])
+        _require(null_build.directory_identity(os.stat(path)) == self.listings[dependency.name])
 
     def _link(self, dependency: Dependency, seen: str) -> None:
         try:
             target: str | None = os.readlink(self._path(dependency.name))
         except OSError:
             target = None
-        _need(self._workspace.look.observe_now(dependency) == seen)
+        _require(self._workspace.lookups.observe_now(dependency) == seen)
         self.links[dependency.name] = target
 
 
-def _looked_at(path: str, wanted: str | None, digests: FileDigests) -> os.stat_result:
-    """The stat of a file while it has the digest `wanted`, which no later edit leaves as it is."""
+def _verified_stat(path: str, wanted: str | None, digests: FileDigests) -> os.stat_result:
+    """The stat of a file with the digest `wanted`. Each later edit changes this stat."""
     known = digests.known(path)
     if known is not None and known[0] == wanted:
         return known[1]
     found, now = os.stat(path), time.time_ns()
-    _need(stat.S_ISREG(found.st_mode))
+    _require(stat.S_ISREG(found.st_mode))
     if not _settled(found, now):
-        _need(_clock_ns(found) == _FINE_NS)
+        _require(_clock_ns(found) == _FINE_NS)
         time.sleep(2 * _FINE_NS / 1e9)
         found, now = os.stat(path), time.time_ns()
-        _need(_settled(found, now))
-    _need(wanted is None or FileDigests(None).sha256(path) == wanted)
+        _require(_settled(found, now))
+    _require(wanted is None or FileDigests(None).sha256(path) == wanted)
     after = os.stat(path)
-    _need(null_build.identity(after) == null_build.identity(found))
+    _require(null_build.identity(after) == null_build.identity(found))
     return after
 
 
 def _settled(found: os.stat_result, at_ns: int) -> bool:
-    """Whether what is changed from the time `at_ns` on gets another change time."""
+    """Whether each change after the time `at_ns` gives the file another change time."""
     return found.st_ctime_ns + _clock_ns(found) <= at_ns
 
 
 def _clock_ns(found: os.stat_result) -> int:
-    """How far apart two changes are, at least, that have different change times."""
+    """The resolution of a file's change time, in nanoseconds."""
     return _COARSE_NS if found.st_ctime_ns % 1_000_000 == 0 else _FINE_NS
 
 
-def _need(certain: bool) -> None:
+def _require(certain: bool) -> None:
     if not certain:
         raise Unsettled
 
@@ -305,18 +307,11 @@ def _sources(folder: str) -> Iterator[str]:
                 yield entry.path
 
 
-def _write(folder: Path, standing: Mapping[str, Any], text: str) -> None:
+def _write(folder: Path, snapshot: Mapping[str, Any], text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({**standing, "length": len(text)}, separators=(",", ":"))
-    descriptor, fresh = tempfile.mkstemp(dir=folder, prefix=".fresh-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(f"{head}\n{text}".encode("utf-8", "surrogateescape"))
-        Path(fresh).replace(folder / null_build.name_of(standing["directory"], standing["arguments"]))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)  # noqa: PTH108
-        raise
+    head = json.dumps({**snapshot, "length": len(text)}, separators=(",", ":"))
+    path = folder / null_build.name_of(snapshot["directory"], snapshot["arguments"])
+    replace_file(path, f"{head}\n{text}".encode("utf-8", "surrogateescape"), mode=0o600)
     known = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in known[_KEPT:]:
+    for path in known[_MAX_SNAPSHOTS:]:
         path.unlink(missing_ok=True)

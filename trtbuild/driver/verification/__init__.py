@@ -1,6 +1,7 @@
-"""``trtbuild verify``: what was built is what PyTorch computes, within a tolerance.
+"""``trtbuild verify``: compare conversions and engines with PyTorch, within a tolerance.
 
-`models` verifies a project's models, `packages` packages alone; `document` says what was asked, and the answer. `jobs`
-makes of a model's plan what is compared, `engines` runs engines for it, `records` keeps what was found, `replay` takes a
-file of inputs for a point.
+* `models` verifies the models of a project, `packages` verifies packages without a project
+* `document` has the options and the resulting document
+* `jobs` derives the comparisons from a model's plan
+* `engines` runs engines, `records` stores and reads results, `replay` reads a file of inputs as a point
 """

@@ -1,4 +1,4 @@
-"""What a verification is asked, and the document that it answers with."""
+"""The options of a verification, and the document of its results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """How to verify: random points per profile, what they follow from, and perhaps a tolerance of the user's own, or a
-    file of inputs in place of the points."""
+    """The options of a verification: the number of random points per profile, and their seed.
+
+    `tolerance` replaces the tolerances by precision. `replay` is a file of inputs that replaces the points.
+    """
 
     points: int = verification.RANDOM_POINTS
     seed: int = verification.SEED
@@ -32,8 +34,10 @@ def document(
     errors: Sequence[Document],
     warnings: Sequence[str] = (),
 ) -> Document:
-    """``trtbuild.verify/1`` of what was found, in models of a project or in packages; `started` is by `time.monotonic`,
-    `errors` are described."""
+    """Return the document ``trtbuild.verify/1`` about models of a project, or about packages.
+
+    `started` is a time of `time.monotonic`. `errors` are documents (`report.describe`).
+    """
     return {
         "schema": "trtbuild.verify/1",
         "ok": all(model["ok"] for model in models) and not errors,
@@ -47,9 +51,9 @@ def document(
 
 
 class NotCompared(Exception):
-    """Engines that could be run, and nothing here computes what is right. The text says why."""
+    """Engines could run here, but there is no reference to compare them with. The text is the reason."""
 
 
 def unexpected(error: Exception) -> InternalError:
-    """What keeps one model from being verified, and should not."""
+    """Return an InternalError with the traceback of an unexpected exception."""
     return InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")

@@ -1,10 +1,11 @@
-"""Engines of a package on a GPU of this machine, compared with PyTorch on the CPU.
+"""Run the engines of a package on a GPU of this machine, for the comparison with PyTorch on the CPU.
 
 Rules
-1. Engines run as `trtbuild.load` would run them: from the package in place, every byte of it verified, by its runtime.
-2. PyTorch computes on the CPU, in the precision of the partition's own program: so a GPU's rounding (TF32) is part of what
-   is compared, and nothing else of it.
-3. Each target is tried on the first GPU with its SM, then on the first that its plans are for.
+1. Engines run as in `trtbuild.load`: they are loaded from the package in the output directory, all files are verified, and
+   the same runtime calls them.
+2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the GPU's rounding
+   (TF32), and no other property of PyTorch on GPUs.
+3. Each target runs on the first GPU with its SM. If there is no such GPU, it runs on the first GPU that its plans support.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trtbuild.toolchain.libraries import devices
 
 
 class EngineParts(Protocol):
-    """What is needed of `trtbuild.driver.packages.engines.Engines`."""
+    """The part of `trtbuild.driver.packages.engines.Engines` that a runner needs."""
 
     memory: Any
 
@@ -37,7 +38,7 @@ class EngineParts(Protocol):
 
 @dataclass(frozen=True)
 class Fit:
-    """A target that runs here, and on which GPU."""
+    """A target that runs here, with the GPU: its number (`ordinal`) and SM."""
 
     target: str
     ordinal: int
@@ -45,7 +46,7 @@ class Fit:
 
 
 class EngineRunner:
-    """Runs partitions by their engines: a `trtbuild.stages.verify.running.PartRunner`. Tensors come and go by the CPU."""
+    """Runs partitions by their engines: a `trtbuild.stages.verify.running.PartRunner`. All tensors are on the CPU."""
 
     name = "engine"
 
@@ -55,7 +56,7 @@ class EngineRunner:
         self._parts: dict[str, Part] = {}
 
     def __call__(self, part: Partition, inputs: Sequence[Any], point: Point) -> list[Any]:
-        """Raises Fails with TensorRT's words."""
+        """Return the outputs of a partition. Raises Fails with TensorRT's message."""
         from trtbuild.stages.verify.running import Fails
 
         memory = self._engines.memory
@@ -74,7 +75,7 @@ class EngineRunner:
 
 
 def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit | str]]:
-    """For each target where it runs here, or why it does not."""
+    """Yield (target, where it runs) for each target, or (target, the reason why it does not run here)."""
     sms = devices.device_sms()
     for name in targets:
         if name not in package.index.targets:
@@ -84,29 +85,29 @@ def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit
             yield name, "no GPU was found"
             continue
         wanted = package.index.targets[name].sm
-        said = ""
+        reason = ""
         for sm in sorted(set(sms), key=lambda each: (each != wanted, each)):
             ordinal = sms.index(sm)
             try:
                 choose_target(package.index, here(sm, ordinal), name)
             except NoFittingTarget as error:
-                said = said or error.text.rpartition("\n")[2].strip()
+                reason = reason or error.text.rpartition("\n")[2].strip()
                 continue
             yield name, Fit(name, ordinal, sm)
             break
         else:
-            yield name, said
+            yield name, reason
 
 
 def machine(fit: Fit, platform: str) -> Mapping[str, str]:
-    """The GPU and its driver, as a verification's key has them."""
+    """Return the GPU and its driver in the form of a verification's key."""
     device = devices.use_device(fit.sm)
     known = {} if device is None else {"device": device.name, "driver": device.driver}
     return {"platform": platform, "device": f"GPU {fit.ordinal}", **known}
 
 
 def why_not_with_torch() -> str | None:
-    """Why PyTorch cannot hand tensors to a GPU, where it cannot."""
+    """Return the reason why PyTorch cannot copy tensors to a GPU; None if it can."""
     if find_spec("torch") is None:
         return "PyTorch is not installed"
     import torch
@@ -115,7 +116,7 @@ def why_not_with_torch() -> str | None:
 
 
 class OpenEngines:
-    """The engines of one target, loaded from the package in place; a context manager. Raises TrtbuildError."""
+    """The loaded engines of one target of a package, as a context manager. Raises TrtbuildError."""
 
     def __init__(self, package: Package, fit: Fit) -> None:
         from trtbuild.driver.packages.engines import Engines

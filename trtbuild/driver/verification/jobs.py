@@ -1,6 +1,7 @@
-"""From a model's plan to what is verified: one job for each cut of it (targets of one toolchain share a cut).
+"""Derive the jobs of a verification from a model's plan: one for each cut into partitions.
 
-A verification needs what was traced, cut and converted, and not the engines: it can be done where none can be built.
+Targets of one toolchain share a cut. The jobs need the traced, partitioned and converted programs, but no engines. So a
+machine that cannot build engines can verify, too.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.stages.verify.job import VerifyJob
 
-#: What has to be there, by stage.
+#: The stages whose results a verification needs.
 NEEDED = ("trace", "lower", "partition", "convert")
 
 
 @dataclass(frozen=True)
 class CutJob:
-    """One cut to verify. `plans` are the engines' plans by target and partition, as far as they are built."""
+    """One cut to verify. `plans` has the SHA-256 of each built engine, by target and partition."""
 
     targets: tuple[str, ...]
     toolchain: str
@@ -31,7 +32,7 @@ class CutJob:
     plans: Mapping[str, Mapping[str, str]]
 
     def blobs(self) -> Iterator[str]:
-        """All that a worker reads."""
+        """Yield the SHA-256 of every blob that a worker reads."""
         yield from filter(None, (self.job.program, self.job.modules, self.job.partitions))
         for group in (self.job.programs, self.job.onnx, self.job.origins):
             yield from group.values()
@@ -39,12 +40,12 @@ class CutJob:
 
 
 def missing(plan: ModelPlan) -> list[Step]:
-    """The steps that a verification needs and that are not there."""
+    """Return the steps that a verification needs and that have no usable record."""
     return [step for step in plan.steps.values() if step.stage in NEEDED and (step.verdict != "hit" or not step.record)]
 
 
 def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *, replay: str | None) -> list[CutJob]:
-    """What is to be compared of a model all of whose `NEEDED` steps are there."""
+    """Return the jobs of a model. All steps of its `NEEDED` stages must have records."""
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
@@ -52,10 +53,10 @@ def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *
     found = []
     for cut, targets in _cuts(plan).items():
         record = _record(plan.steps[cut])
-        partitions = Partitions.from_bytes(workspace.look.blob(record.outputs["partitions"].sha256))
+        partitions = Partitions.from_bytes(workspace.lookups.blob(record.outputs["partitions"].sha256))
         converted = _converted(plan, cut)
         toolchain = {f"{t.toolchain} {contents.toolchains[t.name]}" for t in model.targets if t.name in targets}
-        by_onnx = model.source.form == "onnx"
+        by_onnx = model.source.graph.reference == "onnxruntime"
         job = VerifyJob(
             program="" if by_onnx else trace.outputs["program"].sha256,
             modules=lower.outputs["modules"].sha256,
@@ -78,7 +79,7 @@ def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *
 
 
 def once(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    """The points without those that differ in their profile alone: what is converted has no profiles."""
+    """Return the points without those that differ from another in the profile only: converted models have no profiles."""
     fixed: dict[tuple[int, ...], Point] = {}
     return tuple(p for p in points if p.which.startswith("random") or fixed.setdefault(p.sizes, p) is p)
 
@@ -89,12 +90,12 @@ def _programs(record: Record, partitions: Partitions) -> dict[str, str]:
 
 def _record(step: Step) -> Record:
     if step.record is None:
-        raise AssertionError(f"{step.id} is there")
+        raise AssertionError(f"{step.id} has a record")
     return step.record
 
 
 def _cuts(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
-    """Partition step → the targets whose engines come from it."""
+    """Return partition step → the targets whose engines come from it."""
     found: dict[str, list[str]] = {}
     for step in plan.steps.values():
         if step.stage == "engine" and step.target is not None:
@@ -109,7 +110,7 @@ def _is_convert(plan: ModelPlan, name: str) -> bool:
 
 
 def _converted(plan: ModelPlan, cut: str) -> dict[str, Record]:
-    """Graph digest → the convert step's record."""
+    """Return graph digest → the convert step's record."""
     return {
         str(dict(step.recipe.parts)["graph"]): _record(step)
         for step in plan.steps.values()

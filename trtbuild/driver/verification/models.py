@@ -1,13 +1,12 @@
-"""``trtbuild verify [MODEL…]``: what a project's models were built to is what PyTorch computes.
+"""``trtbuild verify [MODEL…]``: compare the conversions and engines of a project's models with PyTorch.
 
 Rules
-1. A verification that was done for the same programs, conversions, weights, points, tolerance and versions is not done
-   again: its record is in the store, under a recipe of its own (docs/keys.md). Only what was found right is recorded.
-2. What went right is written into the package, as far as the package in place is the one that was verified
-   (`core.packages.provenance`). What another machine has found of the same engines stays. What is wrong leaves no
-   provenance there.
-3. Converted partitions are run by onnxruntime in a worker process; engines are run in this one, where a GPU fits. Of a
-   model that comes as ONNX, the engines alone: what onnxruntime computes of it on the CPU is right there.
+1. A verification is not repeated for the same programs, conversions, weights, points, tolerance and versions. Its record is
+   in the store, under a separate recipe (docs/keys.md). Failed verifications are not recorded.
+2. The results are written beside the package, if that is the package that was verified (`core.packages.provenance`).
+   Results of other machines about the same engines stay. If a comparison fails, the file is removed.
+3. onnxruntime runs converted partitions in a worker process. Engines run in this process, if a GPU fits. For a model that
+   comes as ONNX, only the engines are compared, and onnxruntime on the CPU is the reference.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from trtbuild.core.model.verification import Point
 from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages import provenance_file
@@ -43,17 +43,19 @@ from trtbuild.runtime.packages.package import Package
 
 Document = dict[str, Any]
 
-#: Where worst inputs are kept.
+#: The folder for the worst inputs, relative to the project.
 FOLDER = f"{wiring.STATE}/verify"
 
-#: Distributions that bring the module onnxruntime.
+#: Distributions that contain the module onnxruntime.
 _ONNXRUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
 
 def verify(request: Request, options: Options, watcher: Watcher) -> Document:
-    """``trtbuild.verify/1``. `ok` is false when something is wrong, or not built.
+    """Verify models, and return the document ``trtbuild.verify/1``.
 
-    Raises ToolchainMissing when onnxruntime or torch is not installed, UsageError for options that mean nothing here.
+    `ok` is false if a comparison fails, or if a step has no record.
+
+    Raises ToolchainMissing if onnxruntime or torch is not installed, UsageError for options that contradict each other.
     """
     started = time.monotonic()
     workspace = Workspace(replace(request, force=False))
@@ -74,10 +76,10 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
                 except TrtbuildError as error:
                     if error.exit_code != 1:
                         raise
-                    errors.append(report.describe(error))
+                    errors.append(encode(report.describe(error)))
                     models.append(_entry(name, "failed"))
                 except Exception as error:
-                    errors.append(report.describe(unexpected(error)))
+                    errors.append(encode(report.describe(unexpected(error))))
                     models.append(_entry(name, "failed"))
         workspace.store.finish()
     finally:
@@ -88,7 +90,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
 
 @dataclass(frozen=True)
 class _Work:
-    """One comparison: a cut, by what it is run, and how that is done."""
+    """One comparison: a cut, its runner, its recipe, and the function that computes its report."""
 
     by: verification.Runner
     cut: CutJob
@@ -115,7 +117,7 @@ class _Model:
         self._options = options
         self._versions = versions
         self._pool = pool
-        self._asks = not force and options.replay is None
+        self._reads_records = not force and options.replay is None
         self._plan: ModelPlan = workspace.plan_elsewhere(name)
         self._platform = workspace.facts[name].platform
         model, shapes = self._plan.model, self._plan.shapes
@@ -126,16 +128,16 @@ class _Model:
             self._points = verification.points(model, shapes, count=options.points, seed=options.seed)
         profiles, dims = [profile.name for profile in model.profiles], [symbol.name for symbol in shapes.symbols]
         self._labels = records.Labels(profiles, dims, workspace.project)
-        #: Engines that were not run, and why not.
+        #: Targets whose engines did not run, with the reason.
         self._not_run: list[Document] = []
 
     def verified(self) -> Document:
-        """The model's entry in the document; its provenance is written."""
+        """Verify the model, write its provenance, and return its entry of the document."""
         lacking = missing(self._plan)
         if lacking:
             return self._entry("missing", missing=[step.id for step in lacking])
         source = self._plan.model.source
-        if source.form == "network":
+        if source.graph.reference is None:
             reason = f"it comes from `{source.kind}`: there is no PyTorch model to compare with"
             not_run = [{"target": target.name, "reason": reason} for target in self._plan.model.targets]
             return self._entry("unchecked", not_run=not_run)
@@ -154,9 +156,9 @@ class _Model:
         return {**_entry(self._name, status), "precision": self._plan.model.precision, **known}
 
     def _done(self, work: _Work) -> Document | None:
-        """What a comparison has found; None where there is nothing to compare with."""
+        """Return the entry of one comparison, from its record or by running it; None if there is no reference."""
         store = self._workspace.store
-        record, report = records.known(store, work.recipe) if self._asks else (None, None)
+        record, report = records.known(store, work.recipe) if self._reads_records else (None, None)
         verdict = "run" if report is None else "hit"
         if report is None:
             try:
@@ -186,7 +188,7 @@ class _Model:
     def _with(
         self, cut: CutJob, by: verification.Runner, number: int, points: tuple[Point, ...], at: str = ""
     ) -> CutJob:
-        """The job of a cut for one runner."""
+        """Return the job of a cut for one runner."""
         name = self._name + ("" if by == "onnxruntime" and not number else f"@{at or number}")
         return replace(
             cut,
@@ -222,10 +224,10 @@ class _Model:
         )
 
     def _bring(self, cut: CutJob) -> None:
-        """Have all that is read in the local store."""
+        """Fetch all blobs of a job into the local store."""
         workspace, plan = self._workspace, self._plan
         blobs = list(dict.fromkeys(cut.blobs()))
-        workspace.look.keep_file_weights(plan.model, [sha256 for sha256 in blobs if sha256 in plan.file_weights])
+        workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in blobs if sha256 in plan.file_weights])
         workspace.store.bring(blobs)
 
     def _run_in_worker(self, cut: CutJob) -> Document:
@@ -244,7 +246,7 @@ class _Model:
             if why_not is not None or isinstance(fit, str):
                 self._not_run.append({"target": name, "reason": why_not})
                 continue
-            plans = provenance_file.plans_of(package, name)  # what is run: the plan may lack some
+            plans = provenance_file.plans_of(package, name)  # from the package, because the build plan may lack some
             made = replace(cut, targets=(name,), plans={name: plans})
             job = self._with(made, "engine", number, self._points, name)
             machine = engines_here.machine(fit, self._platform)
@@ -279,7 +281,7 @@ def _entry(name: str, status: str) -> Document:
 
 
 def _versions() -> dict[str, str]:
-    """The versions of what compares. Raises ToolchainMissing."""
+    """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
     found = {}
     for name, candidates in {"onnxruntime": _ONNXRUNTIMES, "torch": ("torch",), "onnx": ("onnx",)}.items():
         for candidate in candidates:

@@ -1,10 +1,10 @@
 """``trtbuild verify PACKAGE``: the engines of a package on this machine's GPU, compared with the package's own programs.
 
 Rules
-1. Nothing but the package is needed: no project, no cache, no source. It must have its reference (``reference: true``).
-2. What PyTorch computes of its programs is right here; that they are the model was shown where it was built. Of a model
-   that came as ONNX, what onnxruntime computes of it on the CPU is right.
-3. Every package has its answer: what is wrong with one keeps no other from being verified.
+1. Only the package is needed: no project, no cache, no source. It must contain the reference (``reference: true``).
+2. PyTorch's results for the package's programs are the reference. (The programs were compared with the model where the
+   package was built.) For a model that came as ONNX, onnxruntime's results on the CPU are the reference.
+3. Every package has an entry or an error. An error of one package does not stop the others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, Source
 from trtbuild.core.model.verification import Point
 from trtbuild.core.packages.package_index import PackedTarget
+from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.configuration.builder import builder
@@ -38,13 +39,15 @@ from trtbuild.toolchain.libraries import table
 
 Document = dict[str, Any]
 
-#: How a program of PyTorch's begins.
+#: The first bytes of a PyTorch program.
 _ZIP = b"PK\x03\x04"
 
 
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Document:
-    """``trtbuild.verify/1``. Here `ok` is false, too, when no engine of a package could be run; `errors` say which
-    `package` each is about. Raises what keeps every one of them from being verified, where that is this machine's fault.
+    """Verify packages, and return the document ``trtbuild.verify/1``.
+
+    `ok` is also false if no engine of a package could run. Each of `errors` names its `package`. If every package fails
+    because of the arguments or of this machine, the first error is raised.
     """
     started = time.monotonic()
     models: list[Document] = []
@@ -61,7 +64,7 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
             failed[path] = unexpected(error)
     if not models and all(error.exit_code == UsageError.exit_code for error in failed.values()):
         raise next(iter(failed.values()))
-    errors = [{"package": str(path), **report.describe(error)} for path, error in failed.items()]
+    errors = [encode(report.describe(error, package=str(path))) for path, error in failed.items()]
     return document(options, started, models, errors)
 
 
@@ -72,7 +75,7 @@ class _Packed:
         index = package.index
         if not index.reference:
             raise NoFittingTarget(
-                f"the package of {index.model!r} has no reference program, and so nothing to compare engines with",
+                f"the package of {index.model!r} has no reference program to compare its engines with",
                 hint=ADD_REFERENCE,
             )
         self._package = package
@@ -91,7 +94,7 @@ class _Packed:
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 
     def verified(self, targets: Sequence[str]) -> Document:
-        """The package's entry in the document; its provenance is written."""
+        """Verify the package, write its provenance, and return its entry of the document."""
         index = self._package.index
         cuts: list[Document] = []
         not_run: list[Document] = []
@@ -122,7 +125,7 @@ class _Packed:
         }
 
     def _why_not(self, target: str) -> str | None:
-        """Why there is nothing that computes a target's programs, where there is not."""
+        """Return the reason why this machine cannot run a target's programs; None if it can."""
         if _Blobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:
@@ -174,7 +177,7 @@ class _Packed:
 
 
 class _Blobs:
-    """What a verification reads, by digest: files of the package, verified, and the document of its partitions."""
+    """The blobs that a verification reads, by SHA-256: verified files of the package, and its partitions document."""
 
     partitions = "partitions"
 
@@ -182,7 +185,7 @@ class _Blobs:
         self._package = package
         self._document = target.partitions.to_bytes()
         self._paths = {entry.sha256: path for path, entry in package.index.files.items()}
-        #: Whether the model came as ONNX: by the bytes, because packages were written that call all programs ``.pt2``.
+        #: Whether the model came as ONNX. The bytes decide, because older packages name all programs ``.pt2``.
         self.has_onnx = not all(
             bytes(package.read([path])[path][: len(_ZIP)]) == _ZIP for path in target.programs.values()
         )
@@ -194,7 +197,7 @@ class _Blobs:
         return bytes(self._package.read([path])[path])
 
     def weight(self, slot: int) -> Weight:
-        """A slot that no partition has is no weight of the package."""
+        """Return the weight of a slot; an empty one if no partition of the package uses the slot."""
         packed = self._package.index.weights.get(slot)
         if packed is None:
             return Weight("float32", (), "")
@@ -202,7 +205,7 @@ class _Blobs:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """An axis of an input: a number, or a dim, times what it is a multiple of."""
+    """Return an axis of an input: a number, or the symbol of a dim. A factor of the dim is left out."""
     if isinstance(size, int):
         return size
     operator, *operands = size
@@ -213,7 +216,7 @@ def _axis(size: Any) -> int | SymbolAxis:
 
 
 def _model(package: Package) -> Model:
-    """As much of the model as points follow from."""
+    """Return a model with the fields that determine the points."""
     index = package.index
     inputs = tuple(Input(entry.name, entry.dtype, entry.keyword, entry.range) for entry in index.inputs)
     profiles = tuple(

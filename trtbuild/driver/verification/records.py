@@ -1,4 +1,4 @@
-"""Verifications that were done, in the store; and what documents say of one."""
+"""Records of verifications in the store, and the entries of documents about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Labels:
-    """What documents call things: profiles and dims by name, files relative to the project."""
+    """The names for documents: profiles and dims by name, files relative to the project."""
 
     profiles: Sequence[str]
     dims: Sequence[str]
@@ -47,31 +47,33 @@ def status(report: Mapping[str, Any]) -> str:
 
 
 def known(store: Store, recipe: Recipe) -> tuple[Record | None, Document | None]:
-    """The record and report of a verification that was done, if one counts."""
+    """Return the record and report of an earlier verification; (None, None) if there is no valid one."""
     with contextlib.suppress(BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, TypeError, ValueError):
         record = store.get_record(recipe.key, recipe)
         if record is not None and record.recipe.same_as(recipe):
             report = json.loads(store.get_bytes(record.outputs["report"].sha256))
             if status(report) != "wrong":
-                return record, {**report, "worst_input": None}  # that is with the machine that has done it
+                return record, {**report, "worst_input": None}  # that file is on the machine that ran it
     return None, None
 
 
 def keep(store: Store, recipe: Recipe, report: Document) -> Record:
-    """Record a verification that found nothing wrong."""
+    """Store the report of a successful verification, and return its record."""
     data = json.dumps({**report, "worst_input": None}, sort_keys=True).encode()
     made = {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
     return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, made), replace=True)
 
 
 def with_tf32_hints(cuts: Sequence[Document], tf32: bool | None) -> list[Document]:
-    """The entries of a model, those of engines whose conversions are not wrong with a ``hint`` where they compute in
-    float32 and TF32 may be all that is wrong. `tf32` is whether they were built with it, None where that is not known."""
+    """Return the entries of a model, with a ``hint`` where TF32 may be the reason of a float32 engine's error.
+
+    Engines whose conversion is wrong get no hint. `tf32` is whether the engines were built with TF32; None if unknown.
+    """
     wrong = {name for cut in cuts if cut["by"] != "engine" and cut["status"] == "wrong" for name in cut["targets"]}
 
     def hinted(each: Document, cut: Document) -> Document:
         in_float32 = each["precision"] == "float32"
-        hint = verification.tf32_hint(each, verification.allowed(each, cut), tf32) if in_float32 else None
+        hint = verification.tf32_hint(each, verification.tolerance_of(each, cut), tf32) if in_float32 else None
         return each if hint is None else {**each, "hint": hint}
 
     return [
@@ -94,8 +96,10 @@ def entry(
     toolchain: str,
     plans: Mapping[str, Mapping[str, str]],
 ) -> Document:
-    """What ``trtbuild.verify/1`` says of one comparison; `record` is where that is kept. `plans` are the digests of engines
-    by target and partition."""
+    """Return the entry of one comparison in ``trtbuild.verify/1``.
+
+    `record` is the record of the report, if there is one. `plans` are the SHA-256 of engines by target and partition.
+    """
 
     def named(found: Mapping[str, Any]) -> Document:
         worst = found["worst"]

@@ -1,23 +1,21 @@
-"""A file of inputs as a point: which sizes the dims have there, and which profile takes them."""
+"""Read a file of inputs as a point: the sizes of its dims, and the first profile that accepts them."""
 
 from __future__ import annotations
 
-import json
-import struct
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trtbuild.core.model.shapes import Axis, ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model
 from trtbuild.core.model.verification import Point
+from trtbuild.core.values.safetensors import LENGTH_BYTES, entries, header_length
 from trtbuild.errors import UsageError
 from trtbuild.regular import open_regular
 
-_MOST_HEADER_BYTES = 1 << 20
-
 
 def point_of(path: Path, model: Model, shapes: ShapePlan) -> Point:
-    """The point of the inputs in a safetensors file. Raises UsageError where no profile of the model takes them."""
+    """Return the point of the inputs in a safetensors file. Raises UsageError if no profile of the model accepts them."""
     shown = path.name
     found = _shapes(path)
     sizes: dict[int, int] = {}
@@ -31,8 +29,8 @@ def point_of(path: Path, model: Model, shapes: ShapePlan) -> Point:
         )
         if not fits:
             raise UsageError(
-                f"input {entry.name!r} in {shown} has shape {list(shape)}, which the model does not take",
-                hint=f"it takes {_axes(axes, shapes)}",
+                f"input {entry.name!r} in {shown} has shape {list(shape)}, which the model does not accept",
+                hint=f"it accepts {_axes(axes, shapes)}",
             )
     values = tuple(sizes[number] for number in range(len(shapes.symbols)))
     for number, profile in enumerate(model.profiles):
@@ -44,7 +42,7 @@ def point_of(path: Path, model: Model, shapes: ShapePlan) -> Point:
 
 
 def _ranges(model: Model) -> str:
-    """``rows: x from [1, 8] to [8, 8]`` for each profile."""
+    """Return ``rows: x from [1, 8] to [8, 8]`` for each profile."""
     return "; ".join(
         f"{profile.name}: "
         + ", ".join(f"{name} from {list(sizes.min)} to {list(sizes.max)}" for name, sizes in profile.shapes)
@@ -60,18 +58,10 @@ def _axes(axes: Sequence[Axis], shapes: ShapePlan) -> str:
 def _shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
     try:
         with open(open_regular(path), "rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length if length <= _MOST_HEADER_BYTES else 0))
-        return {name: _sizes(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+            size = os.fstat(file.fileno()).st_size
+            length = header_length(file.read(LENGTH_BYTES), size)
+            return {entry.name: entry.shape for entry in entries(file.read(length), size)}
     except OSError as error:
         raise UsageError(f"{path.name} cannot be read: {error.strerror}") from error
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path.name} is no file of inputs", hint="it is in the form of safetensors") from error
-
-
-def _sizes(shape: Sequence[object]) -> tuple[int, ...]:
-    """Raises TypeError for what is no shape."""
-    sizes = tuple(size for size in shape if type(size) is int)
-    if len(sizes) != len(shape):
-        raise TypeError("a size is a whole number")
-    return sizes
+    except ValueError as error:
+        raise UsageError(f"{path.name} is not a valid file of inputs", hint="its format must be safetensors") from error

@@ -1,4 +1,4 @@
-"""``trtbuild build --verify``: what a build has built is compared with PyTorch, and its result says what was found."""
+"""``trtbuild build --verify``: compare the results of a build with PyTorch, and add the outcome to the build's result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from trtbuild.core.model.verification import advice, allowed, how_wrong
+from trtbuild.core.model.verification import advice, error_text, tolerance_of
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.events import Watcher
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
-    """Verify what a build has built, and add to its result what was found. A failure is an error of the build."""
+    """Verify the models of a build, and add the outcome to its result. A failed comparison is an error of the build."""
     request = replace(workspace.request, force=False)
     found = verify(request, Options(), watcher)
     result.verification = found
@@ -32,7 +32,7 @@ def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> 
 
 
 def known(result: BuildResult) -> BuildResult:
-    """The result of a build that finds everything as this one has left it: nothing is compared again."""
+    """Return the result of a later build without any change: all comparisons are hits."""
     if result.verification is None:
         return result
     models = [
@@ -43,7 +43,7 @@ def known(result: BuildResult) -> BuildResult:
 
 
 def files(workspace: Workspace, result: BuildResult) -> list[str]:
-    """The files that a verification has written beside the outputs."""
+    """Return the files that the verification has written beside the outputs."""
     if result.verification is None:
         return []
     folders = [dict(model.outputs).get("package") for model in workspace.models.values()]
@@ -52,15 +52,16 @@ def files(workspace: Workspace, result: BuildResult) -> list[str]:
 
 
 def _failures(model: Document) -> Iterator[tuple[str, str]]:
-    """What is wrong with a model, and what to do."""
+    """Yield (error text, hint) for each failed comparison of a model."""
     for cut in model["cuts"]:
         wrong = [entry for entry in cut["partitions"] if entry["status"] == "wrong"]
         for entry in wrong:
-            text = f"model {model['model']!r}, partition {entry['partition']!r} {how_wrong(entry, allowed(entry, cut))}"
+            wrong_by = error_text(entry, tolerance_of(entry, cut))
+            text = f"model {model['model']!r}, partition {entry['partition']!r} {wrong_by}"
             yield "\n  ".join([text, *advice(entry)]), _after(model, cut)
         for name, what in () if wrong else _WHOLES.items():
             if cut[name]["status"] == "wrong":
-                text = f"model {model['model']!r}{what} {how_wrong(cut[name], allowed(cut[name], cut))}"
+                text = f"model {model['model']!r}{what} {error_text(cut[name], tolerance_of(cut[name], cut))}"
                 yield "\n  ".join([text, *advice(cut[name])]), _after(model, cut)
 
 

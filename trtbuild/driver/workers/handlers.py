@@ -1,7 +1,7 @@
-"""What a worker does for each task: read blobs, run the stage, store what it leaves.
+"""One function for each task of a worker. It reads blobs, runs the stage, and writes the stage's results as blobs.
 
-A worker only writes blobs. The driver publishes the records, also those of conversions that the partition step makes on its
-way (`trtbuild.driver.workers.validator`).
+A worker only writes blobs. The driver publishes the records, also those of the conversions that a partition step makes
+(`trtbuild.driver.workers.validator`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def prepare(kind: str) -> None:
-    """Load what a worker of `kind` will need for its first job."""
+    """Load the libraries that a worker of `kind` needs for its first job."""
     if kind == "trace":
         prepare_trace()
     elif kind == "torch":
@@ -36,14 +36,14 @@ def prepare(kind: str) -> None:
 
 
 def prepare_trace() -> None:
-    """Load torch and the trace stage, and nothing of the user's."""
+    """Load torch and the trace stage, but no user code."""
     from trtbuild.stages.trace.run import prepare
 
     prepare()
 
 
 def prepare_torch() -> None:
-    """Load torch, the stages, the exporter's translations, and what reads and writes programs."""
+    """Load torch, the stages, the exporter's translations, and the code that reads and writes programs."""
     import torch.export.pt2_archive  # noqa: F401 (torch loads it when it is first used)
 
     from trtbuild.stages.convert import conversion  # noqa: F401
@@ -55,13 +55,13 @@ def prepare_torch() -> None:
 
 
 def trace(job: TraceJob, context: Context) -> Result:
-    """Runs user code; used for one job only, in one process."""
+    """Run user code and trace the model. A process may call this only once."""
     from trtbuild.stages.trace import run
 
     store = context.store
 
     def keep(weights: list[tuple[int, Any]]) -> list[Any]:
-        """Put weights into the store: slot number, dtype, shape and output of each."""
+        """Put weights into the store. Returns slot number, dtype, shape and output of each."""
         kept = []
         for slot, tensor in weights:
             dtype, shape, data = tensor_bytes(tensor)
@@ -86,7 +86,7 @@ def trace(job: TraceJob, context: Context) -> Result:
 
 
 def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
-    """dtype, shape and logical row-major bytes of a CPU tensor."""
+    """The dtype, the shape and the row-major bytes of a CPU tensor."""
     import torch
 
     value = tensor.detach().contiguous()
@@ -95,14 +95,14 @@ def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
 
 
 def lower(job: LowerJob, context: Context) -> Result:
-    """Lower a traced program, and hold the result to it."""
+    """Lower a traced program, and check that the result computes the same."""
     from trtbuild.stages.lower import run
     from trtbuild.stages.program import guard
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.program.translations import decomposition_table
 
     if job.operators:
-        # only the trace's process has loaded the user's code that registers them
+        # the user's code that registers them is loaded only in the trace worker
         raise ConversionRefused(
             f"the model calls operators from outside PyTorch: {', '.join(job.operators)}",
             hint="this version cannot build them: write them with PyTorch's own operators",
@@ -121,7 +121,7 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, lowered: Any, store: Store) -> None:
-    """Hold a lowered program to the traced one, by numbers."""
+    """Run a lowered and the traced program on random inputs, and compare the outputs. Raises if they differ."""
     from trtbuild.core.model.verification import Point
     from trtbuild.stages.program.sizes import points_of
     from trtbuild.stages.verify.inputs import random_inputs
@@ -131,7 +131,7 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
     held = Weights(comparison.weights, store.get_bytes)
     weights = [held[slot] for slot in range(len(held))]
     for place in comparison.points:
-        # the trace has shown that the model takes such values
+        # the trace has shown that the model accepts such values
         inputs = random_inputs(
             comparison.inputs,
             place.shapes,
@@ -144,14 +144,14 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
 
 
 def partition(job: PartitionJob, context: Context) -> Result:
-    """Cut a lowered program; conversions that are made to ask the parser are kept."""
+    """Partition a lowered program. The result contains the conversions that were made for the parser."""
     from trtbuild.stages.partition import run
     from trtbuild.stages.program import guard
-    from trtbuild.store.trust.keyring import judge as trust_of
+    from trtbuild.store.trust.keyring import judge as trust_policy
 
     store = context.store
     program = guard.read(store.get_bytes(job.program))
-    validator = Validator(store if job.trust is None else LocalStore(store.root, trust_of(job.trust)), job)
+    validator = Validator(store if job.trust is None else LocalStore(store.root, trust_policy(job.trust)), job)
     found = run.partition(program, job.settings, validator, job.points)
     outputs = {"partitions": store.put_bytes(found.document.to_bytes())}
     for graph, piece in found.programs.items():
@@ -193,7 +193,7 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
 
 
 def engine(job: EngineJob, context: Context) -> Result:
-    """Compile an engine, with the timing caches of the context. Imports core, toolchain and store only: no torch."""
+    """Compile an engine, with the timing caches of the context. Does not import torch."""
     from trtbuild.toolchain.compiling import allocator
     from trtbuild.toolchain.compiling.compiler import compile_engine
 
@@ -203,5 +203,5 @@ def engine(job: EngineJob, context: Context) -> Result:
     outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
     statistics = compiled.statistics
     del compiled
-    allocator.give_back()  # an idle worker has nothing that another step could use
+    allocator.give_back()  # an idle worker must not keep memory that other steps need
     return Result(outputs, statistics=statistics)

@@ -1,57 +1,49 @@
-"""What workers print: one file for each step that printed something when it last ran, below ``.trtbuild/logs/``.
+"""The logs of steps: files below ``.trtbuild/logs/`` with the output that workers printed.
 
 Rules
-1. A log is of one run: the next run of the step replaces it, and removes it if there was nothing to keep.
-2. It is bounded: of more than `HEAD` + `TAIL` bytes, the middle is left out and the file says so.
-3. Logs are for people. They are in no record and in no cache, and one that cannot be written fails no build.
+1. A file contains the log of the step's last run. If that run printed nothing, there is no file.
+2. If a log is longer than `HEAD` + `TAIL` bytes, its middle is left out, and a line in the file says so.
+3. Logs are for people. Records and caches do not contain them. A log that cannot be written does not fail a build.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
-#: Bytes that are kept of the beginning and of the end.
+from trtbuild.atomic import replace_file
+
+#: The bytes that are kept of the beginning and of the end of a long log.
 HEAD = 256 << 10
 TAIL = 1 << 20
 
-#: Names of files are at most 255 bytes long on the file systems in use; ``.log`` and a mark have to fit.
+#: A file name may have 255 bytes on common file systems; this leaves space for ``.log`` and a mark.
 _LONGEST = 200
 
 
 def log_file(folder: Path, step: str) -> Path:
-    """Where the log of a step is: its id is its path (``vit/engine/encoder.layers.3@ada.log``)."""
+    """The path of a step's log, which is made of the step's id (``vit/engine/encoder.layers.3@ada.log``)."""
     *above, last = step.split("/")
     return folder.joinpath(*(_name(part) for part in above), _name(last) + ".log")
 
 
 def keep(folder: Path, step: str, text: str) -> Path | None:
-    """Make `text` the log of a step. Returns its file, or None: there is nothing to keep, or it cannot be kept."""
+    """Write `text` as the log of a step. Returns the file, or None if `text` is empty or cannot be written."""
     path = log_file(folder, step)
     try:
         if not text.strip():
             path.unlink(missing_ok=True)
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(bounded(text))
-            os.replace(fresh, path)  # noqa: PTH105
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(fresh)  # noqa: PTH108
-            raise
+        replace_file(path, bounded(text), mode=0o600)
     except OSError:
         return None
     return path
 
 
 def read(descriptor: int, start: int) -> str:
-    """What a file has from `start` on, without its middle if it is too long."""
+    """The text of a file from byte `start` on, without its middle if it is too long."""
     size = os.fstat(descriptor).st_size - start
     if size <= HEAD + TAIL:
         return os.pread(descriptor, max(0, size), start).decode("utf-8", "replace")
@@ -66,13 +58,13 @@ def _left_out(size: int) -> str:
 def bounded(text: str) -> bytes:
     """`text` in UTF-8, without its middle if it is too long."""
     data = text.encode("utf-8", "replace")
-    if len(data) <= HEAD + TAIL + 100:  # what `read` has shortened is not shortened again
+    if len(data) <= HEAD + TAIL + 100:  # `read` has already shortened it, and added a line
         return data
     return data[:HEAD] + _left_out(len(data)).encode() + data[-TAIL:]
 
 
 def _name(part: str) -> str:
-    """A part of an id as the name of a file or folder."""
+    """A part of a step's id as the name of a file or folder."""
     plain = "".join("_" if character in '\0\\:*?"<>|' or ord(character) < 32 else character for character in part)
     if plain in ("", ".", "..") or plain != part or len(plain.encode()) > _LONGEST:
         mark = hashlib.sha256(part.encode("utf-8", "surrogatepass")).hexdigest()[:8]

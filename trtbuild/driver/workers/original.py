@@ -1,7 +1,7 @@
-"""The original module, timed: eager PyTorch, and torch.compile. Runs in a child process, as all code of users does.
+"""Time the original module with eager PyTorch and with torch.compile. It runs in a worker process, as all user code does.
 
-The module is made as the trace makes it, on the device that is asked for; a weights file is not read, because times do not
-depend on values. The process keeps it from one job to the next (`trtbuild.driver.running.originals` gives them).
+The module is made as in a trace, and moved to the requested device. The weights file is not read, because times do not
+depend on values. The process keeps the module for later jobs. `trtbuild.driver.running.originals` sends the jobs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ Job = Mapping[str, Any]
 
 
 def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
-    """What a worker of kind ``original`` does with a job. The first one says `trace` and `device`; the others a `runner`,
-    and what is asked of it: `shapes` for its ``first_s`` there, `warm_up`, or a `turn` for its ``times``. What a runner
-    cannot do is ``dropped``."""
+    """The function that handles the jobs of a worker of kind ``original``.
+
+    The first job contains `trace` and `device`, and makes the module. Each later job contains a `runner` and one of:
+
+    * `shapes`: make the first call with these shapes; the reply contains its seconds, ``first_s``.
+    * `warm_up`: make calls for so many seconds.
+    * `turn`: time a turn; the reply contains the seconds of each call, ``times``.
+
+    If a call fails, the reply contains the error text, ``dropped``.
+    """
     made: list[_Original] = []
 
     def handle(job: Job) -> dict[str, Any]:
@@ -32,18 +39,18 @@ def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
         try:
             with torch.no_grad():
                 return made[0].answer(job)
-        except Exception as error:  # of the user's code, or of a compiler that is not there
+        except Exception as error:  # user code can raise anything, and torch.compile needs a compiler
             return {"dropped": f"{type(error).__name__}: {error}".splitlines()[0]}
 
     return handle
 
 
 class _Original:
-    """The module, and how it is called by each runner."""
+    """The original module, and its function for each runner."""
 
     def __init__(self, trace: TraceJob, device: str, project: Path) -> None:
         from trtbuild.stages.trace.examples import seed_everything
-        from trtbuild.stages.trace.sources.loading import load
+        from trtbuild.stages.trace.sources.reading import read
         from trtbuild.stages.trace.user_code.frames import Frames
         from trtbuild.stages.trace.user_code.places import Places
 
@@ -51,7 +58,8 @@ class _Original:
         seed_everything()
         self._trace = trace
         self._device = device
-        self._module = load(trace, project, Frames(Places(), project)).to(device)
+        module: Any = read(trace, project, Frames(Places(), project))
+        self._module = module.to(device)
         self._called: dict[str, Callable[..., object]] = {}
         self._timed: dict[str, Timed] = {}
 
@@ -90,4 +98,4 @@ class _Original:
 
 
 def _nothing() -> None:
-    """The CPU is done when a call returns."""
+    """Wait for the CPU: a call has finished when it returns."""

@@ -1,17 +1,18 @@
-"""The parent side of worker processes: starting, talking to, ending and reusing them.
+"""The worker pool, which starts, calls, reuses and ends worker processes. This is the parent's side of the protocol.
 
 Rules
-1. User code must not meet what an earlier model left behind: a trace worker does each job in a copy of itself (where that
-   cannot be, it does one job). Others are simply reused. The worker that lowers is started with the first trace.
-2. Trace workers inherit the user's environment, with CUDA hidden and the hash seed fixed. Torch workers see the GPUs:
-   TensorRT's parser is asked there, and needs one. Engine workers start with a cleared environment plus
-   `ENGINE_ENVIRONMENT`, which is in the engine's key, and `WHERE_LIBRARIES_ARE`, which is in no key: whoever loads TensorRT
-   compares the library that was found with the planned one (`trtbuild.toolchain.libraries.mapped`). ``LD_PRELOAD`` and
-   ``LD_AUDIT`` put code into a process, so no engine worker gets them.
-3. A worker that dies is one failed job, with the end of its log; the next job gets a new one.
-4. Workers run in sessions of their own, so Ctrl-C reaches the driver alone, which then ends them.
-5. No worker is told what only the driver needs: the signing key, and the remotes with their credentials. What else there is
-   in the environment a model's code may need (``HF_TOKEN``, ``AWS_…``): it runs as the user who builds it.
+1. One model's code must not affect the next model. So a trace worker does each job in a forked child; where it cannot fork,
+   it does only one job. Other workers are reused. The first torch worker is started together with the first trace.
+2. Environment:
+   * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
+   * A torch worker also sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
+   * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `LIBRARY_PATHS`, which is in no key.
+     The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
+     ``LD_PRELOAD`` and ``LD_AUDIT`` load other code into a process, so an engine worker does not get them.
+3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
+4. Each worker runs in its own session, so Ctrl-C reaches the driver alone, which then ends the workers.
+5. A worker does not get what only the driver needs: the signing key, the remotes and their credentials. Other variables
+   stay, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). It runs as the user who builds it.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.user_code.observe import HIDDEN
 
-#: What an engine worker gets as it is here, where it is set.
-WHERE_LIBRARIES_ARE = ("LD_LIBRARY_PATH",)
+#: Variables that an engine worker inherits.
+LIBRARY_PATHS = ("LD_LIBRARY_PATH",)
 
-#: Seconds that a worker that has nothing to do gets to finish by itself.
-END_S = 5.0
+#: Seconds after which an idle worker that does not exit is killed.
+EXIT_TIMEOUT_S = 5.0
 
-#: How much of a dead worker's log an error shows, in bytes.
+#: The length of the end of a log that an error shows, in characters.
 LOG_TAIL = 4000
 
 
-_WORK: Mapping[WorkerKind, str] = {
+_ROLES: Mapping[WorkerKind, str] = {
     "trace": "the process that runs the model's own code",
     "torch": "the process that converts the model",
     "engine": "the process that compiles the engine",
     "original": "the process that times the original model",
 }
 _NO_MEMORY = "the system ends processes when memory runs out: build less at once (-j 1), or where there is more"
-#: What to do after a death, by the kind of worker and the signal; 0 stands for every other way.
-_AFTER_DEATH: Mapping[tuple[WorkerKind, int], str] = {
+#: The hint for a dead worker, by its kind and the signal that ended it; 0 stands for all other causes.
+_DEATH_HINTS: Mapping[tuple[WorkerKind, int], str] = {
     ("trace", signal.SIGKILL): _NO_MEMORY,
     ("trace", signal.SIGSEGV): "native code that the model calls crashed; try it without trtbuild",
     ("trace", 0): "the model's code ended the process it runs in: it has to return the module instead",
@@ -66,7 +67,7 @@ _AFTER_DEATH: Mapping[tuple[WorkerKind, int], str] = {
     ("original", 0): "the model's code ended the process it runs in; try it without trtbuild",
     ("engine", 0): "run the build again; if it dies again, it is a bug of the compiler: try another version of it",
 }
-#: How `faulthandler` begins, and a frame of its stack.
+#: The beginning of a report by `faulthandler`, and one frame of its stack.
 _CRASH = "Fatal Python error: "
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
 
@@ -101,7 +102,7 @@ class Worker:
         )
 
     def call(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """The worker's reply. Raises the error that it met, or WorkerDied."""
+        """Send a job and return the worker's reply. Raises the error that the worker reports, or WorkerDied."""
         start = os.fstat(self._log.fileno()).st_size
         try:
             if self._process.stdin is None or self._process.stdout is None:
@@ -116,25 +117,25 @@ class Worker:
         reply: dict[str, Any] = json.loads(line)
         reply["log"] = self._log_since(start)
         if not reply["ok"]:
-            error = rebuild(reply["error"], reply["log"])
+            error = error_from_json(reply["error"], reply["log"])
             error.worker_log = reply["log"]
             raise error
         return reply
 
     def end(self) -> None:
-        """Let it finish by itself: it has nothing to do, so the end of its stream ends it. What it started ends with it."""
+        """End an idle worker by closing its input, then kill the processes that it started."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + EXIT_TIMEOUT_S
         while not self._has_ended() and time.monotonic() < deadline:
             time.sleep(0.002)
         self.kill()
         self._close()
 
     def kill(self) -> None:
-        """End it and all that it started, now."""
-        if self._process.returncode is None:  # it was not waited for: its number is its own, and its group's
+        """Kill the worker and the processes that it started."""
+        if self._process.returncode is None:  # not waited for, so the process id still belongs to this worker
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -142,7 +143,7 @@ class Worker:
         self._process.wait()
 
     def _has_ended(self) -> bool:
-        """Whether it has ended; it is not waited for where that can be told without, so that its group keeps its number."""
+        """Whether the worker has ended. Where possible the process is not reaped, so its process group keeps its id."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll() is not None
         try:
@@ -164,20 +165,20 @@ class Worker:
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # what it started ends with it
+                os.killpg(self._process.pid, signal.SIGKILL)  # the processes that it started
         code = self._process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         printed = self._log_since(start)
-        said, _, stack = printed.partition(_CRASH)
-        log = said[-LOG_TAIL:].strip()
-        text = f"{_WORK[self.kind]} {how}" + (f"; the end of its log:\n{log}" if log else "")
-        died = WorkerDied(text, hint=_AFTER_DEATH.get((self.kind, -code), _AFTER_DEATH[self.kind, 0]))
+        output, _, stack = printed.partition(_CRASH)
+        log = output[-LOG_TAIL:].strip()
+        text = f"{_ROLES[self.kind]} {how}" + (f"; the end of its log:\n{log}" if log else "")
+        died = WorkerDied(text, hint=_DEATH_HINTS.get((self.kind, -code), _DEATH_HINTS[self.kind, 0]))
         died.worker_log = printed
         died.file, died.line = self._own_frame(stack)
         return died
 
     def _own_frame(self, stack: str) -> tuple[str | None, int | None]:
-        """The innermost place in the project of a stack that `faulthandler` wrote, which is innermost first."""
+        """The file and line of the innermost frame inside the project. `stack` is from `faulthandler`, innermost first."""
         for file, line in _FRAME.findall(stack):
             path = Path(file)
             if path.is_relative_to(self._project) and "site-packages" not in path.parts:
@@ -192,7 +193,7 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine"
 
 
 class WorkerPool:
-    """Idle workers by kind. Thread-safe."""
+    """Starts workers on demand, and keeps idle ones by kind. Thread-safe."""
 
     def __init__(self, store_root: Path, project: Path) -> None:
         self._store_root = store_root
@@ -203,7 +204,7 @@ class WorkerPool:
         self._closed = False
 
     def call(self, kind: WorkerKind, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Do one job in a worker of `kind`."""
+        """Do one job in a worker of `kind`, and return its reply. Raises TrtbuildError."""
         worker = self._take(kind)
         if kind == "trace":
             self._prepare("torch")
@@ -219,7 +220,7 @@ class WorkerPool:
         return reply
 
     def close(self, *, kill: bool = False) -> None:
-        """End all workers; with `kill` the busy ones too."""
+        """End all idle workers, and with `kill` also the busy ones."""
         with self._lock:
             self._closed = True
             idle = [worker for workers in self._idle.values() for worker in workers]
@@ -242,11 +243,11 @@ class WorkerPool:
             return worker
 
     def _prepare(self, kind: WorkerKind) -> None:
-        """Start a worker that will be needed soon, where there is none, so that it loads what it needs meanwhile."""
+        """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed."""
         with self._lock:
-            there = self._idle[kind] or any(worker.kind == kind for worker in self._busy)
-            if not self._closed and not there and (os.cpu_count() or 1) > 1:
-                with contextlib.suppress(OSError):  # then it is started, and fails, when it is needed
+            exists = self._idle[kind] or any(worker.kind == kind for worker in self._busy)
+            if not self._closed and not exists and (os.cpu_count() or 1) > 1:
+                with contextlib.suppress(OSError):  # the error is reported when the worker is needed
                     self._idle[kind].append(Worker(kind, self._store_root, self._project))
 
     def _give_back(self, worker: Worker, *, reusable: bool) -> None:
@@ -258,15 +259,15 @@ class WorkerPool:
         worker.end()
 
 
-def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
-    """The error that a worker described, as the same type here."""
+def error_from_json(described: Mapping[str, Any], log: str) -> TrtbuildError:
+    """The error that a worker reported (`trtbuild.driver.workers.worker.error_to_json`), as an object of the same type."""
     kind = getattr(errors, str(described.get("type")), None)
     text = str(described["text"])
-    single = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # which no worker raises
+    single = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # workers do not raise these
     known = isinstance(kind, type) and issubclass(kind, TrtbuildError) and single
-    if kind is not None and known and "trace" not in described:  # what has a traceback is no error of ours
+    if kind is not None and known and "trace" not in described:  # an unexpected exception has a traceback
         error: TrtbuildError = kind(text, hint=described.get("hint"))
-        error.file, error.line = described.get("file"), described.get("line")  # not every kind is made with a place
+        error.file, error.line = described.get("file"), described.get("line")  # not all constructors take a place
         if isinstance(error, errors.SourceError):
             error.code = str(described.get("code", "source"))
         if isinstance(error, ToolchainError):
@@ -278,9 +279,9 @@ def rebuild(described: Mapping[str, Any], log: str) -> TrtbuildError:
 
 def _environment(kind: WorkerKind) -> dict[str, str]:
     if kind == "engine":
-        return {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in WHERE_LIBRARIES_ARE if name in os.environ}}
+        return {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in LIBRARY_PATHS if name in os.environ}}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    if kind == "original":  # on the device that the package runs on
+    if kind == "original":  # it may run on a GPU, as the package does
         return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
     if kind == "trace":

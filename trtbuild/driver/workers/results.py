@@ -1,4 +1,4 @@
-"""What a task is given beside its job, and what comes of it, as values."""
+"""The context of a worker's task, and its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.store.local.local import LocalStore
 
 @dataclass(frozen=True)
 class Context:
-    """Where a worker works: the local store, the project's directory, and a directory of timing caches, if any."""
+    """The local store, the project's directory, and the directory of timing caches (None: they are not kept)."""
 
     store: LocalStore
     project: Path
@@ -29,7 +29,7 @@ class PT2Job:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A convert step that a partition step did on its way: its record's document, and how long it took."""
+    """A conversion that a partition step made: the JSON text of its record, and its duration in seconds."""
 
     duration_s: float
     record: str
@@ -37,11 +37,11 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Result:
-    """What a task left: `outputs` in the store, by name.
+    """The result of a task: its `outputs` in the store, by name.
 
-    `observations` are what a trace was seen to depend on (the dependency's part of a recipe, and what was seen);
-    `uncacheable` says why it must not be found again. `conversions` are by key. `statistics` are a compiler's, `report` is
-    that of a verification.
+    `observations` are the dependencies that a trace observed, as pairs: the recipe part of the dependency, and the observed
+    value. `uncacheable` is the reason why a trace must not be reused. `conversions` are by key. `statistics` are from a
+    compiler, and `report` is from a verification.
     """
 
     outputs: Mapping[str, Output] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply(Result):
-    """A result with what its worker says of itself: time in seconds, memory at its peak, and what it printed."""
+    """A result, and the worker's duration, printed log and memory peak."""
 
     duration_s: float
     log: str

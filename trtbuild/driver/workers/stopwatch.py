@@ -1,12 +1,12 @@
-"""How long calls take, one by one: warmed up, and waited for.
+"""Measure the latency of calls, after a warm-up.
 
 Rules
-1. A call is timed from before it is made until the device has done it: latency as a caller who needs the answer sees it.
-2. Nothing is timed before `warmup_s` seconds and `LEAST_WARMUP` calls have passed; the first call is told apart, because
-   that is where kernels are compiled and graphs are captured.
-3. Percentiles are values that were measured (nearest rank), not interpolations.
-4. What is compared is timed in turns, after everything has been warmed up: what else this machine does then slows all of
-   them alike. What fails is dropped, and the others go on.
+1. The latency of a call is the time from before the call until the device has finished it, as a caller sees it.
+2. Timing begins after a warm-up of at least `warmup_s` seconds and `MIN_WARMUP_CALLS` calls. The first call is reported
+   separately, because it compiles kernels and captures graphs.
+3. Percentiles are measured values (nearest rank), not interpolations.
+4. Contenders are first all warmed up, and then timed in turns. So other load on the machine slows all of them alike. A
+   contender that fails is dropped, and the others continue.
 """
 
 from __future__ import annotations
@@ -15,23 +15,44 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-LEAST_WARMUP = 3
-#: Calls that are timed at least, and at most.
-LEAST, MOST = 10, 100_000
-#: Turns of each where several are compared.
+MIN_WARMUP_CALLS = 3
+#: The least and the largest number of timed calls.
+MIN_CALLS, MAX_CALLS = 10, 100_000
+#: Turns of each contender, if there are several.
 TURNS = 10
-#: A call that takes longer than this is not repeated for warm-up, and timed as seldom as it can be.
+#: A call that takes longer than this gets no further warm-up, and is timed only twice.
 SLOW_S = 10.0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds for warm-up and for timing, of one shape."""
+    """The seconds of warm-up and of timing, for one shape."""
 
     warmup_s: float
     duration_s: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Percentiles and mean of the calls' durations, in milliseconds."""
+
+    min: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+    mean: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds of the first call, and the number and latencies of the timed calls."""
+
+    first_s: float
+    count: int
+    latency_ms: Latency
 
 
 class Dropped(Exception):
@@ -39,22 +60,24 @@ class Dropped(Exception):
 
 
 class Contender(Protocol):
-    """What is timed. Its methods raise Dropped."""
+    """A function that is timed. Its methods raise Dropped."""
 
     def first(self) -> float:
-        """The seconds of the first call."""
+        """Make the first call. Returns its seconds."""
 
     def warm_up(self, seconds: float) -> None:
-        """Calls that nobody times."""
+        """Make calls for so many seconds, without timing them."""
 
     def times(self, turn: Turn) -> list[float]:
-        """The seconds of each call of a turn."""
+        """Make the calls of a turn. Returns the seconds of each."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """So many seconds, and so many calls at least and at most. `warms` is whether one more comes first, which is not
-    timed: something else has run meanwhile."""
+    """The length of a turn in seconds, and its least and largest number of calls.
+
+    `warms`: whether one more call is made first and not timed, because another contender has run before.
+    """
 
     seconds: float
     least: int
@@ -63,7 +86,7 @@ class Turn:
 
 
 class Timed:
-    """A call in this process; `wait` waits for the device."""
+    """A contender in this process: the function `call`, and `wait`, which waits for the device."""
 
     def __init__(self, call: Callable[[], object], wait: Callable[[], object]) -> None:
         self._call = call
@@ -74,7 +97,7 @@ class Timed:
 
     def warm_up(self, seconds: float) -> None:
         end, warmed = time.perf_counter() + seconds, 1  # the first call is one
-        while warmed < LEAST_WARMUP or time.perf_counter() < end:
+        while warmed < MIN_WARMUP_CALLS or time.perf_counter() < end:
             self._timed()
             warmed += 1
 
@@ -96,8 +119,8 @@ class Timed:
         return time.perf_counter() - started
 
 
-def in_turns(contenders: Mapping[str, Contender], budget: Budget) -> dict[str, dict[str, Any] | Dropped]:
-    """The latencies of each, as JSON: ``first_s``, ``count`` and ``latency_ms``; or why there are none (rule 4)."""
+def in_turns(contenders: Mapping[str, Contender], budget: Budget) -> dict[str, Timing | Dropped]:
+    """The latencies of each contender by name, or the error that dropped it (rule 4)."""
     first: dict[str, float] = {}
     times: dict[str, list[float]] = {}
     dropped: dict[str, Dropped] = {}
@@ -110,7 +133,7 @@ def in_turns(contenders: Mapping[str, Contender], budget: Budget) -> dict[str, d
         except Dropped as error:
             dropped[name] = error
     turns = TURNS if len(times) > 1 else 1
-    seconds, least, most = budget.duration_s / turns, math.ceil(LEAST / turns), MOST // turns
+    seconds, least, most = budget.duration_s / turns, math.ceil(MIN_CALLS / turns), MAX_CALLS // turns
     for _ in range(turns):
         for name in [name for name in times if not _is_slow(times[name])]:
             last = times[name][-1] if times[name] else first[name]
@@ -120,29 +143,25 @@ def in_turns(contenders: Mapping[str, Contender], budget: Budget) -> dict[str, d
             except Dropped as error:
                 dropped[name] = error
                 del times[name]
-    return {name: dropped[name] if name in dropped else _told(first[name], times[name]) for name in contenders}
+    return {name: dropped[name] if name in dropped else _timing(first[name], times[name]) for name in contenders}
 
 
-def _told(first_s: float, times: Sequence[float]) -> dict[str, Any]:
-    return {"first_s": round(first_s, 6), "count": len(times), "latency_ms": summary(times)}
+def _timing(first_s: float, times: Sequence[float]) -> Timing:
+    return Timing(round(first_s, 6), len(times), summary(times))
 
 
 def _is_slow(times: Sequence[float]) -> bool:
     return len(times) >= 2 and times[-1] > SLOW_S
 
 
-def summary(times_s: Sequence[float]) -> dict[str, float]:
+def summary(times_s: Sequence[float]) -> Latency:
     """Percentiles and mean, in milliseconds."""
     ordered = sorted(times_s)
-    found = {
-        "min": ordered[0],
-        **{f"p{percent}": percentile(ordered, percent) for percent in (50, 90, 99)},
-        "max": ordered[-1],
-        "mean": sum(ordered) / len(ordered),
-    }
-    return {name: round(seconds * 1e3, 6) for name, seconds in found.items()}
+    percentiles = [percentile(ordered, percent) for percent in (50, 90, 99)]
+    found = [ordered[0], *percentiles, ordered[-1], sum(ordered) / len(ordered)]
+    return Latency(*(round(seconds * 1e3, 6) for seconds in found))
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that `percent` of all are not above. `ordered` is not empty."""
+    """The smallest value that is not below `percent` % of all values. `ordered` is sorted and not empty."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

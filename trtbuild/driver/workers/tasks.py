@@ -1,9 +1,9 @@
-"""What workers do: one table of tasks, and how a job goes to a worker and its result comes back.
+"""The table of worker tasks, and the functions that send a job to a worker and read its result.
 
 Rules
-1. A task is a step's stage, or ``verify`` or ``pt2``. `TASKS` names the kind of worker that does it, the type of its job,
-   and for each form of a model the function that does it. The parent reads the first two, the child the third.
-2. A job and its result are values on both sides, and JSON between them (`trtbuild.core.values.codec`).
+1. A task is a step's stage, ``verify`` or ``pt2``. `TASKS` names the kind of worker that does it, the type of its job, and
+   its functions, by the kind of the model's graph. The parent uses the kind and the type, and the child the functions.
+2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.workers import graph_steps, handlers
@@ -22,37 +23,37 @@ from trtbuild.driver.workers.results import Context, PT2Job, Reply, Result
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.verify.job import VerifyJob
 
-#: The form of a PyTorch program. A job without a form is about a program.
-_PROGRAM = "program"
+Handler = Callable[[Any, Context], Result]
 
 
 @dataclass(frozen=True)
 class Task:
-    """`handlers` are by the form of the model (`trtbuild.core.model.spec.Source.form`); a job without one is a
-    program's."""
+    """A task of a worker. It calls `unlowered` (if not None) for graphs of a kind that is not lowered, else `handler`."""
 
     worker: WorkerKind
     job: type[Any]
-    handlers: Mapping[str, Callable[[Any, Context], Result]]
+    handler: Handler
+    unlowered: Handler | None = None
+
+    def do(self, job: Any, context: Context) -> Result:
+        if self.unlowered is None or GRAPH_KINDS[job.graph_kind].is_lowered:
+            return self.handler(job, context)
+        return self.unlowered(job, context)
 
 
 TASKS: Mapping[str, Task] = {
-    "trace": Task("trace", TraceJob, {_PROGRAM: handlers.trace}),
-    "lower": Task("torch", LowerJob, {_PROGRAM: handlers.lower, **dict.fromkeys(graph_steps.FORMS, graph_steps.lower)}),
-    "partition": Task(
-        "torch", PartitionJob, {_PROGRAM: handlers.partition, **dict.fromkeys(graph_steps.FORMS, graph_steps.partition)}
-    ),
-    "convert": Task(
-        "torch", ConvertJob, {_PROGRAM: handlers.convert, **dict.fromkeys(graph_steps.FORMS, graph_steps.convert)}
-    ),
-    "engine": Task("engine", EngineJob, {_PROGRAM: handlers.engine}),
-    "verify": Task("torch", VerifyJob, {_PROGRAM: handlers.verify}),
-    "pt2": Task("torch", PT2Job, {_PROGRAM: handlers.export_pt2}),
+    "trace": Task("trace", TraceJob, handlers.trace),
+    "lower": Task("torch", LowerJob, handlers.lower, graph_steps.lower),
+    "partition": Task("torch", PartitionJob, handlers.partition, graph_steps.partition),
+    "convert": Task("torch", ConvertJob, handlers.convert, graph_steps.convert),
+    "engine": Task("engine", EngineJob, handlers.engine),
+    "verify": Task("torch", VerifyJob, handlers.verify),
+    "pt2": Task("torch", PT2Job, handlers.export_pt2),
 }
 
 
 def call(pool: WorkerPool, task: str, job: Any) -> Reply:
-    """Have a worker of `pool` do `task`. Raises the error that it met, or WorkerDied."""
+    """Do `task` in a worker of `pool`. Raises the error that the worker reports, or WorkerDied."""
     answer = pool.call(TASKS[task].worker, {"task": task, "job": encode(job)})
     return Reply(
         **vars(decode(Result, answer["result"])),
@@ -63,7 +64,7 @@ def call(pool: WorkerPool, task: str, job: Any) -> Reply:
 
 
 def do(message: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """In a worker: the answer to a message of `call`."""
+    """Handle a message of `call` in a worker, and return the answer."""
     task = TASKS[message["task"]]
     job = decode(task.job, message["job"])
-    return {"result": encode(task.handlers[getattr(job, "form", _PROGRAM)](job, context))}
+    return {"result": encode(task.do(job, context))}

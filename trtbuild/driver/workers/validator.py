@@ -1,6 +1,6 @@
-"""Asking the parser about a candidate, which is converted first.
+"""The validator converts a candidate partition to ONNX, and asks TensorRT's parser whether it accepts it.
 
-Conversions are looked up in the store. Those that are made are kept there as blobs, and their records go to the driver,
+It looks for conversions in the store first. It stores new conversions as blobs, and sends their records to the driver,
 which signs and publishes them.
 """
 
@@ -20,7 +20,10 @@ from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt, Record
 
 
 class Validator:
-    """Converts candidates (looking in the store first) and asks the parser. `store` judges records by the job's policy."""
+    """Converts candidates, or finds their conversions in the store, and asks the parser.
+
+    `store` has to check records by the trust policy of the job.
+    """
 
     def __init__(self, store: Store, job: PartitionJob) -> None:
         from trtbuild.toolchain.compiling.parsing import Parser
@@ -55,8 +58,10 @@ class Validator:
         if answer is None:
             return None
         calls = dict(origins)
-        said = "; ".join(answer.messages) or "the parser does not take it"
-        return Refusal(said, {calls[node]: answer.reasons.get(node, said) for node in answer.nodes if node in calls})
+        reason = "; ".join(answer.messages) or "the parser does not take it"
+        return Refusal(
+            reason, {calls[node]: answer.reasons.get(node, reason) for node in answer.nodes if node in calls}
+        )
 
     def _converted(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
         import hashlib
@@ -65,7 +70,7 @@ class Validator:
 
         recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
         unusable = (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, ValueError)
-        with contextlib.suppress(*unusable):  # else it is made again
+        with contextlib.suppress(*unusable):  # an unusable conversion is made again
             record = self._made.get(recipe.key) or self._store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
@@ -79,6 +84,6 @@ class Validator:
 
 
 def conversion_outputs(converted: Any, store: Store) -> dict[str, Output]:
-    """The outputs of a convert step: its model, and which call each node comes from."""
+    """The outputs of a convert step: the ONNX model, and the call number that each node comes from."""
     origins = json.dumps([[name, call] for name, call in converted.origins]).encode()
     return {"onnx": store.put_bytes(converted.model), "origins": store.put_bytes(origins)}

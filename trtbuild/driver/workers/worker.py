@@ -1,14 +1,13 @@
-"""The child side of a worker process: one JSON job a line in, one JSON reply a line out.
+"""The child's side of a worker process: it reads one JSON job on each line and writes one JSON reply on each line.
 
 Rules
-1. Replies go over a copy of the original standard output. Descriptor 1 is then the log (standard error), and standard
-   input is empty, so whatever user code or a compiler prints or reads cannot break the protocol.
-2. A worker dies with its parent: the kernel is asked for that where it can (Linux), and the end of the job stream ends
-   it everywhere.
-3. An error of ours travels as its type and fields, anything else as a traceback. A worker never answers half a reply.
-4. A trace worker loads torch and nothing of the user's; each job is done in a copy of it (`FORKS`), so that user code never
-   meets what an earlier model left behind, and torch is imported once. It is forked while only the main thread runs
-   Python. A copy that ends without a reply takes the worker with it, in the same way.
+1. Replies are written to a duplicate of the original standard output. Descriptor 1 is then the log (standard error), and
+   standard input is empty. So user code and compilers can print and read without breaking the protocol.
+2. A worker ends with its parent. On Linux the kernel ends it; on all systems the end of the job stream does.
+3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. A reply is never incomplete.
+4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`), so torch is imported once and
+   a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends without
+   a reply, the worker ends with the same status or signal.
 """
 
 from __future__ import annotations
@@ -41,27 +40,27 @@ def main(argv: list[str]) -> int:
     kind, store_root, project = argv
     jobs, replies = _take_over_streams()
     _die_with_parent()
-    if _is_left(jobs):  # the parent died before the kernel could be asked: its last job is nobody's
+    if _parent_has_ended(jobs):  # before `_die_with_parent` took effect
         return 1
     if kind == "trace":
-        faulthandler.enable()  # of a crash in native code that the model calls, the log then tells who called it
+        faulthandler.enable()  # after a crash in native code, the log shows the Python stack
     if sys.path and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]  # the project's files must not shadow installed modules
-    handler = _prepared(kind, Path(store_root), Path(project)) if kind in ("trace", "torch") else None
+    handler = _preloaded_handler(kind, Path(store_root), Path(project)) if kind in ("trace", "torch") else None
     for line in jobs:
         if handler is None:
             handler = _handler(kind, Path(store_root), Path(project))
         if kind == "trace" and FORKS:
-            _do_in_a_copy(handler, json.loads(line), replies)
+            _do_in_fork(handler, json.loads(line), replies)
             continue
         replies.write(json.dumps(_answer(handler, json.loads(line))) + "\n")
         replies.flush()
     return 0
 
 
-def _prepared(kind: str, store_root: Path, project: Path) -> Handler | None:
-    """The handler, with what it will need loaded before there is a job. None where that fails: a job then says why."""
-    gc.disable()  # what is loaded is kept: looking through it for garbage, over and over, makes loading torch longer
+def _preloaded_handler(kind: str, store_root: Path, project: Path) -> Handler | None:
+    """The handler, with its libraries loaded before the first job. None if that fails: the first job then reports why."""
+    gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
     try:
         from trtbuild.driver.workers import handlers
 
@@ -71,19 +70,19 @@ def _prepared(kind: str, store_root: Path, project: Path) -> Handler | None:
     except Exception:
         return None
     finally:
-        gc.freeze()  # nor is it done in a job; and a copy shares the pages that nothing writes to
+        gc.freeze()  # later collections skip these objects, and forked children share their pages
         gc.enable()
 
 
-def _do_in_a_copy(handler: Handler, job: Job, replies: TextIO) -> None:
-    """Rule 4. Ends this process as the copy ended, where that gave no reply."""
+def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
+    """Do a job in a forked child (rule 4). If the child gave no reply, end this process in the same way."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent, (reading, writing) = os.getpid(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        os._exit(_copys_life(handler, job, replies, writing, parent))
+        os._exit(_run_child(handler, job, replies, writing, parent))
     os.close(writing)
     has_replied = os.read(reading, 1) != b""
     os.close(reading)
@@ -92,19 +91,19 @@ def _do_in_a_copy(handler: Handler, job: Job, replies: TextIO) -> None:
     if has_replied:
         return
     if code < 0:
-        faulthandler.disable()  # the copy has told
+        faulthandler.disable()  # the child has written the stack
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(parent, -code)
     os._exit(code if code >= 0 else 1)
 
 
-def _copys_life(handler: Handler, job: Job, replies: TextIO, writing: int, parent: int) -> int:
-    """All that a copy does; its exit status."""
+def _run_child(handler: Handler, job: Job, replies: TextIO, writing: int, parent: int) -> int:
+    """Do a job in the forked child, and return its exit status."""
     _die_with_parent()
     if os.getppid() != parent:
         return 1
-    # a child that user code forks must not answer, nor keep the answer from ending
-    os.register_at_fork(after_in_child=_Held((replies.fileno(), writing)).close)
+    # processes that user code forks must not write to the reply pipes, and must not keep them open
+    os.register_at_fork(after_in_child=_ForkClosed((replies.fileno(), writing)).close)
     code = 0
     try:
         replies.write(json.dumps(_answer(handler, job)) + "\n")
@@ -123,11 +122,11 @@ def _copys_life(handler: Handler, job: Job, replies: TextIO, writing: int, paren
 
 def _answer(handler: Handler, job: Job) -> dict[str, Any]:
     started = time.monotonic()
-    _forget_peak()
+    _reset_peak_rss()
     try:
         reply = {"ok": True, **handler(job)}
     except TrtbuildError as error:
-        reply = {"ok": False, "error": describe(error)}
+        reply = {"ok": False, "error": error_to_json(error)}
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         reply = {"ok": False, "error": {"type": "InternalError", "text": text, "trace": traceback.format_exc()}}
@@ -136,8 +135,8 @@ def _answer(handler: Handler, job: Job) -> dict[str, Any]:
     return reply
 
 
-def describe(error: TrtbuildError) -> dict[str, Any]:
-    """An error as JSON; `trtbuild.driver.workers.pool` makes the same error of it again."""
+def error_to_json(error: TrtbuildError) -> dict[str, Any]:
+    """An error as JSON. `trtbuild.driver.workers.pool.error_from_json` reads it."""
     described: dict[str, Any] = {
         "type": type(error).__name__,
         "text": error.text,
@@ -158,7 +157,7 @@ def _handler(kind: str, store_root: Path, project: Path) -> Handler:
 
         return original.handler(project)
     if kind not in ("trace", "torch", "engine"):
-        raise ValueError(f"no worker is called {kind!r}")
+        raise ValueError(f"there is no kind of worker {kind!r}")
     from trtbuild.driver.project.wiring import TIMINGS
     from trtbuild.driver.workers import tasks
     from trtbuild.driver.workers.results import Context
@@ -168,14 +167,14 @@ def _handler(kind: str, store_root: Path, project: Path) -> Handler:
     return lambda message: tasks.do(message, context)
 
 
-def _forget_peak() -> None:
-    """Have the kernel count this process's peak of memory from now on (proc(5), clear_refs)."""
+def _reset_peak_rss() -> None:
+    """Reset the kernel's record of this process's memory peak (proc(5), clear_refs)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_rss_bytes() -> int:
-    """The most memory that this process had resident, since `_forget_peak` where the kernel can do that."""
+    """The peak of this process's resident memory in bytes, since `_reset_peak_rss` where the kernel supports that."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -196,29 +195,31 @@ def _take_over_streams() -> tuple[TextIO, TextIO]:
     return jobs, replies
 
 
-def _is_left(jobs: TextIO) -> bool:
-    """Whether nobody is there any more who could send a job."""
+def _parent_has_ended(jobs: TextIO) -> bool:
+    """Whether the other end of the job stream is closed."""
     watch = select.poll()
     watch.register(jobs.fileno(), 0)
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in watch.poll(0))
 
 
-class _Held:
-    """Descriptors of this process, to be closed in the children that it forks, and there only once: a child may give their
-    numbers to files of its own, which its own children then inherit."""
+class _ForkClosed:
+    """Descriptors of this process that its forked children close.
+
+    They are closed only once. Otherwise a child's own files that got the same numbers would be closed in its children.
+    """
 
     def __init__(self, descriptors: Iterable[int]) -> None:
-        self._held = [(descriptor, _file(descriptor)) for descriptor in descriptors]
+        self._held = [(descriptor, _file_id(descriptor)) for descriptor in descriptors]
 
     def close(self) -> None:
         while self._held:
             descriptor, file = self._held.pop()
             with contextlib.suppress(OSError):
-                if _file(descriptor) == file:  # user code may have closed it, and its number be another file's
+                if _file_id(descriptor) == file:  # user code may have closed it and opened another file with its number
                     os.close(descriptor)
 
 
-def _file(descriptor: int) -> tuple[int, int]:
+def _file_id(descriptor: int) -> tuple[int, int]:
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
 

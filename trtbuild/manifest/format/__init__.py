@@ -1,4 +1,1 @@
-"""What may be written in a manifest: fields, kinds of values, the schema, and messages for mistakes.
-
-Uses `yaml_text`.
-"""
+"""The format of a manifest: fields, kinds of values, the JSON Schema, and the messages for mistakes. Uses `yaml_text`."""

@@ -1,64 +1,66 @@
-"""What may be written in a manifest, as pydantic models: fields, kinds, ranges and defaults, and nothing else.
+"""The fields of a manifest as pydantic models: kinds, ranges and defaults.
 
-What needs two entries (names that must exist, shapes that must agree, files that must be there) is checked in
-`declared`, `resolve` and their neighbours. Docstrings and descriptions are shown by editors and in docs/manifest.md.
+Other modules check rules that need more than one entry or the file system: `declared`, `resolve`, `shapes`, `source` and
+`outputs`. Editors and docs/manifest.md show the docstrings and descriptions of this module.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from trtbuild.core.model.spec import BuilderSettings, PartitionSettings
+from trtbuild.core.model.source_kinds import CALLABLES, SOURCE_KINDS, SourceKind
+from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.manifest.format import kinds
+from trtbuild.manifest.format.builder_fields import builder_fields
 from trtbuild.manifest.format.kinds import Allowed, Identifier, Name, PathText, refused
 from trtbuild.manifest.format.value_ranges import Values
 
-_SETTINGS = BuilderSettings()
 _PARTITION = PartitionSettings()
 
 
 class Fields(BaseModel):
-    """Strict: no unknown field, no value of another type."""
+    """The base class: an unknown field or a value of another type is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 def _with_shorthands(schema: dict[str, Any]) -> None:
-    """A dim may be its places alone."""
+    """Allow the list of places alone in the schema of a dim."""
     whole = dict(schema)
     schema.clear()
     schema["anyOf"] = [{key: part for key, part in whole["properties"]["at"].items() if key != "description"}, whole]
 
 
 class TargetFields(Fields):
-    """A GPU architecture and what an engine for it is built with."""
+    """A GPU architecture and the toolchain that builds engines for it."""
 
     sm: kinds.Sm = Field(description="Ten times the compute capability of the GPU: 89 is SM 8.9 (Ada).", examples=[89])
     toolchain: kinds.Toolchain | None = Field(
         None,
-        description="The TensorRT that compiles. Wins over the model's and the defaults' `toolchain`.",
+        description="The TensorRT product that compiles. Takes precedence over the `toolchain` of model and defaults.",
         json_schema_extra={"default": "tensorrt-rtx"},
     )
-    version: kinds.Version | None = Field(None, description="A pin of the toolchain's version, in quotes.")
+    version: kinds.Version | None = Field(None, description="The required version of the toolchain, in quotes.")
     compatibility: kinds.Compatibility = Field(
-        "exact", description="Which GPUs may run the engine: this SM, its compute capability, or Ampere and newer."
+        "exact",
+        description="The GPUs that can run the engine: this SM only, its compute capability, or Ampere and newer.",
     )
     platform: kinds.Platform | None = Field(
-        None, description="`<os>-<cpu>` of the machine that runs the engine. This machine's unless said."
+        None, description="`<os>-<cpu>` of the machine that runs the engine. The default is this machine."
     )
 
 
 class ShapeFields(Fields):
-    """One input's shapes in a profile: `min`, `opt` and `max`, or `shape` where all three are equal."""
+    """One input's shapes in a profile: `min`, `opt` and `max`, or `shape` if all three are equal."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["shape"], "maxProperties": 1}, {"required": ["min", "opt", "max"]}]}
     )
 
     min: kinds.Shape | None = Field(None, description="The smallest shape.", examples=[[1, 3, 224, 224]])
-    opt: kinds.Shape | None = Field(None, description="The shape to tune for.", examples=[[8, 3, 224, 224]])
+    opt: kinds.Shape | None = Field(None, description="The shape to optimize for.", examples=[[8, 3, 224, 224]])
     max: kinds.Shape | None = Field(None, description="The largest shape.", examples=[[32, 3, 224, 224]])
     shape: kinds.Shape | None = Field(None, description="A static shape: min = opt = max.", examples=[[1, 3, 224, 224]])
 
@@ -68,7 +70,9 @@ class ShapeFields(Fields):
         ranged = [name for name in ("min", "opt", "max") if name in given]
         missing = [name for name in ("min", "opt", "max") if name not in given]
         if "shape" in given and ranged:
-            raise refused(f"`shape` and `{ranged[0]}` stand together", "write shape alone, or min, opt and max")
+            raise refused(
+                f"`shape` and `{ranged[0]}` cannot be used together", "write shape alone, or min, opt and max"
+            )
         if "shape" not in given and missing:
             names = " and ".join(f"`{name}`" for name in missing)
             raise refused(
@@ -76,7 +80,7 @@ class ShapeFields(Fields):
                 "write min, opt and max, or shape alone for a static shape",
             )
         if any(getattr(self, name) is None for name in given):
-            raise refused("a shape is a list of sizes, not nothing (null)", "write [] for a scalar")
+            raise refused("a shape is a list of sizes, not null", "write [] for a scalar")
         return self
 
 
@@ -84,12 +88,12 @@ class InputFields(Fields):
     """A tensor that the model takes."""
 
     dtype: kinds.Dtype = Field("float32", description="Its element type.")
-    keyword: bool = Field(False, description="Whether it is passed by name instead of by position.")
+    keyword: bool = Field(False, description="Whether the input is passed by name instead of by position.")
     range: Values | None = Field(
         None,
-        description="The smallest and the largest value of random inputs: of the trace's proof, `verify`, `run` and "
-        "`bench`. Without it floats are normal, and integers are 0 or 1 (`verify`: the rows of the table that they choose "
-        "from). No engine depends on it.",
+        description="The smallest and the largest value of random inputs. `verify`, `run`, `bench` and the check of the "
+        "trace use such inputs. Without a range, floats are normally distributed, and integers are 0 or 1. In `verify`, "
+        "integers that index a table have the range of its rows. Engines do not depend on this field.",
     )
 
 
@@ -98,8 +102,8 @@ class DimFields(Fields):
 
     model_config = ConfigDict(json_schema_extra=_with_shorthands)
 
-    at: kinds.Places = Field(description="The axes that have this size; one dim may stand at several.")
-    multiple_of: kinds.Count = Field(1, description="What every size of this dim is a multiple of.")
+    at: kinds.Places = Field(description="The axes that have this size: one or several.")
+    multiple_of: kinds.Count = Field(1, description="Every size of this dim is a multiple of this number.")
 
     @model_validator(mode="before")
     @classmethod
@@ -107,132 +111,82 @@ class DimFields(Fields):
         return {"at": value} if isinstance(value, str | list) else value
 
 
-class SourceFields(Fields):
-    """Where the model comes from: exactly one of `python`, `exported_program`, `onnx`, `torchscript` and `network`."""
+def _of_source_kind(kind: SourceKind) -> Any:
+    """The type and the `Field` of the field for one kind of source."""
+    value = kinds.Callable_ if kind.file is None else PathText
+    examples = None if kind.example is None else [kind.example]
+    return value | None, Field(None, description=kind.description, examples=examples)
+
+
+_NamedSource: Any = create_model(
+    "_NamedSource", __base__=Fields, **{name: _of_source_kind(kind) for name, kind in SOURCE_KINDS.items()}
+)
+
+
+class SourceFields(_NamedSource):  # type: ignore[misc]  # one field for each of SOURCE_KINDS
+    __doc__ = f"Where the model comes from: exactly one of {kinds.in_words(list(SOURCE_KINDS), 'and')}."
 
     model_config = ConfigDict(
         json_schema_extra={
-            "oneOf": [{"required": [kind]} for kind in kinds.SOURCES],
-            "dependentSchemas": {"kwargs": {"anyOf": [{"required": [kind]} for kind in ("python", "network")]}},
+            "oneOf": [{"required": [kind]} for kind in SOURCE_KINDS],
+            "dependentSchemas": {"kwargs": {"anyOf": [{"required": [kind]} for kind in CALLABLES]}},
         }
     )
 
-    python: kinds.Callable_ | None = Field(
-        None, description="A callable that returns an `nn.Module` in evaluation mode, as `module.path:callable`."
-    )
-    exported_program: PathText | None = Field(
-        None, description="A `.pt2` file of `torch.export.save`.", examples=["vit.pt2"]
-    )
-    onnx: PathText | None = Field(
-        None, description="An ONNX file; its external data lies beside it.", examples=["vit.onnx"]
-    )
-    torchscript: PathText | None = Field(
-        None, description="A TorchScript file of `torch.jit.save`.", examples=["vit.ts"]
-    )
-    network: kinds.Callable_ | None = Field(
-        None,
-        description="A callable that defines a TensorRT network, as `module.path:callable`: it is called with the network, "
-        "TensorRT's module and the kwargs.",
-    )
     kwargs: dict[str, Any] | None = Field(
-        None, description="Keyword arguments of the `python` or `network` callable.", examples=[{"depth": 12}]
+        None,
+        description=f"Keyword arguments of the {kinds.in_words(CALLABLES, 'or')} callable.",
+        examples=[{"depth": 12}],
     )
     deps: list[PathText] | None = Field(
-        None, description="More files that the source depends on: paths or globs, relative to this file."
+        None, description="Other files that the source depends on: paths or globs, relative to this file."
     )
     env: list[kinds.EnvironmentName] | None = Field(
         None, description="Environment variables that the source depends on."
     )
-    cacheable: bool = Field(True, description="false where the source depends on what cannot be seen (network, clock).")
+    cacheable: bool = Field(
+        True,
+        description="Use false if the result depends on other inputs, such as the network or a clock.",
+    )
 
 
 class PartitionFields(Fields):
-    """How the lowered graph is cut, in Torch-TensorRT's terms."""
+    """How the lowered graph is divided into engines. The fields have the names of Torch-TensorRT's settings."""
 
     granularity: kinds.Granularity = Field(
         list(_PARTITION.granularity),
-        description="`model` for one engine per convertible region, or module paths: each match is an engine.",
+        description="`model` for one engine per convertible region, or module paths: each matching module is one engine.",
         json_schema_extra={"default": "model"},
     )
     min_block_size: kinds.Count = Field(
-        _PARTITION.min_block_size, description="The fewest operators that are an engine, where a model is split."
+        _PARTITION.min_block_size,
+        description="The smallest number of operators of an engine in a split model; smaller regions stay in PyTorch.",
     )
     torch_executed_ops: kinds.Operators = Field(
         list(_PARTITION.torch_executed_ops), description="Operators that stay in PyTorch.", examples=[["aten.cumsum"]]
     )
     require_full_compilation: bool = Field(
-        _PARTITION.require_full_compilation, description="Whether anything that stays in PyTorch is an error."
+        _PARTITION.require_full_compilation,
+        description="Whether it is an error if a part of the model stays in PyTorch.",
     )
 
 
-class BuilderFields(Fields):
-    """TensorRT's builder settings, named as `IBuilderConfig` and `BuilderFlag` name them."""
+_BuilderFields: Any = create_model("_BuilderFields", __base__=Fields, **builder_fields())
 
-    optimization_level: kinds.Level = Field(
-        _SETTINGS.optimization_level, description="How long TensorRT looks for faster kernels."
-    )
-    workspace: kinds.Bytes | None = Field(
-        _SETTINGS.workspace, description="The most scratch memory; null is all of the device's."
-    )
-    max_aux_streams: kinds.CountOrNone | None = Field(
-        _SETTINGS.max_aux_streams, description="The most extra streams; null lets TensorRT choose."
-    )
-    tiling_optimization_level: kinds.Tiling = Field(
-        _SETTINGS.tiling_optimization_level, description="How long TensorRT looks for tilings."
-    )
-    l2_limit_for_tiling: kinds.Bytes | None = Field(
-        _SETTINGS.l2_limit_for_tiling, description="The L2 cache that tiling may use; null lets TensorRT choose."
-    )
-    max_num_tactics: kinds.Count | None = Field(
-        _SETTINGS.max_num_tactics, description="The most tactics that are timed; null lets TensorRT choose."
-    )
-    avg_timing_iterations: kinds.Count = Field(
-        _SETTINGS.avg_timing_iterations, description="How often a tactic is timed."
-    )
-    tf32: bool = Field(_SETTINGS.tf32, description="Whether float32 products may use TF32.")
-    sparse_weights: bool = Field(_SETTINGS.sparse_weights, description="Whether to look for 2:4 sparse weights.")
-    strict_nans: bool = Field(_SETTINGS.strict_nans, description="Whether NaN is handled as IEEE 754 says.")
-    refit: bool = Field(_SETTINGS.refit, description="Whether the engine's weights can be replaced.")
-    strip_plan: bool = Field(_SETTINGS.strip_plan, description="Whether weights are left out of the plan.")
-    weight_streaming: bool = Field(
-        _SETTINGS.weight_streaming, description="Whether weights may be streamed from the host."
-    )
-    version_compatible: bool = Field(
-        _SETTINGS.version_compatible, description="Whether later TensorRT versions may run the engine."
-    )
-    exclude_lean_runtime: bool = Field(
-        _SETTINGS.exclude_lean_runtime,
-        description="Whether a version-compatible plan leaves the lean runtime out. "
-        "`trtbuild.load` runs it with the version that built it alone: later ones want that version's lean runtime "
-        "beside it (`IRuntime.load_runtime`), for a program that runs the plans itself.",
-    )
-    distributive_independence: bool = Field(
-        _SETTINGS.distributive_independence, description="Whether results do not depend on other axes' sizes."
-    )
-    direct_io: bool = Field(_SETTINGS.direct_io, description="Whether inputs and outputs are never reformatted.")
-    require_user_allocation: bool = Field(
-        _SETTINGS.require_user_allocation, description="Whether the caller gives all device memory."
-    )
-    monitor_memory: bool = Field(_SETTINGS.monitor_memory, description="Whether TensorRT logs its memory use.")
-    profiling_verbosity: kinds.Verbosity = Field(
-        _SETTINGS.profiling_verbosity, description="What the engine tells about its layers."
-    )
-    tactic_sources: kinds.TacticSources | None = Field(
-        None,
-        description="Libraries whose kernels `tensorrt` may take; [] is none, and null lets TensorRT choose.",
-        examples=[[]],
-    )
+
+class BuilderFields(_BuilderFields):  # type: ignore[misc]  # a class that is created at import
+    """TensorRT's builder settings, with the names of `IBuilderConfig` and `BuilderFlag`."""
 
 
 class OutputFields(Fields):
-    """What is written, and where. Paths are relative to the project."""
+    """The outputs to write, and their paths. Paths are relative to the project."""
 
     package: PathText | None = Field(None, description="A package directory.", examples=["dist/vit"])
     plans: PathText | None = Field(None, description="A directory of raw plans for trtexec.", examples=["dist/plans"])
     triton: PathText | None = Field(None, description="A Triton model repository, which models may share.")
     pt2: PathText | None = Field(
         None,
-        description="A `.pt2` file for `torch.export.load`; `<name>.<target>.pt2` each where there are several targets.",
+        description="A `.pt2` file for `torch.export.load`. Each of several targets has a file `<name>.<target>.pt2`.",
         examples=["dist/vit.pt2"],
     )
 
@@ -241,40 +195,40 @@ _Names = Annotated[list[str], Field(min_length=1), Allowed("a list of names such
 
 
 class DefaultsFields(Fields):
-    """What holds for models that do not say it."""
+    """Default values of the fields of models."""
 
     toolchain: kinds.Toolchain = Field(
-        "tensorrt-rtx", description="The TensorRT that compiles, for targets that do not say it."
+        "tensorrt-rtx", description="The TensorRT product that compiles, for targets without a `toolchain`."
     )
     weights: PathText | None = Field(
         None,
-        description="A weights file, relative to this file, loaded strictly into the module.",
+        description="A weights file, relative to this file. The module loads it with `strict=True`.",
         examples=["weights/vit.safetensors"],
     )
     inputs: dict[Identifier, InputFields | None] | None = Field(
-        None, description="The tensors that the model takes; positional ones in the order of its arguments."
+        None, description="The tensors that the model takes. Positional inputs stand in the order of the arguments."
     )
     dims: dict[Identifier, DimFields] | None = Field(None, description="Named dimensions and their relations.")
     profiles: _Names = Field(
-        [], description="The names of the model's profiles; one engine has them all, in this order."
+        [], description="The names of the model's profiles. Each engine has all of them, in this order."
     )
     targets: _Names = Field([], description="The names of the targets that the model is built for.")
-    precision: kinds.Precision = Field("float32", description="What the model computes in, inside.")
+    precision: kinds.Precision = Field("float32", description="The floating-point type in which the model computes.")
     reference: bool = Field(
         False,
-        description="Whether the package has all programs and weights, so that it runs on a CPU, too, without engines.",
+        description="Whether the package has all programs and weights, so that it also runs on a CPU, without engines.",
     )
-    partition: PartitionFields | None = Field(None, description="How the graph is cut into engines.")
+    partition: PartitionFields | None = Field(None, description="How the graph is divided into engines.")
     builder: BuilderFields | None = Field(None, description="TensorRT's builder settings.")
     outputs: OutputFields | None = Field(
-        None, description="What is written, and where; `{package: dist/<model>}` unless said."
+        None, description="The outputs to write, and their paths. The default is `{package: dist/<model>}`."
     )
 
 
 class ModelFields(DefaultsFields):
-    """A model: its source, its inputs, and what is built of it."""
+    """A model: its source, its inputs, and the engines and outputs to build."""
 
-    # Required, which `resolve` says: pydantic would give up on the model's other fields without it.
+    # `source` is required. `resolve` checks that, because pydantic would not check the other fields without it.
     model_config = ConfigDict(json_schema_extra={"required": ["source"]})
 
     source: SourceFields | None = Field(None, description="Where the model comes from.")
@@ -285,10 +239,10 @@ class ManifestFields(Fields):
 
     version: Literal[1] = Field(description="The version of the manifest's format.")
     include: list[PathText] | None = Field(
-        None, description="Files, relative to this one, whose entries are used as if they stood here."
+        None, description="Files whose entries are added to those of this file. The paths are relative to this file."
     )
-    defaults: DefaultsFields | None = Field(None, description="Fields for models that lack them.")
-    targets: dict[Name, TargetFields] | None = Field(None, description="What engines are built for, by name.")
+    defaults: DefaultsFields | None = Field(None, description="Default values of the fields of models.")
+    targets: dict[Name, TargetFields] | None = Field(None, description="The GPU architectures to build for, by name.")
     profiles: dict[Name, dict[Identifier, ShapeFields]] | None = Field(
         None, description="Optimization profiles by name: each input's shapes."
     )

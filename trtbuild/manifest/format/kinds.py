@@ -1,30 +1,39 @@
-"""The kinds of single values that a manifest holds: how each is written, checked and brought to one form.
+"""The kinds of single values in a manifest: their written forms, their checks, and the normal form of each.
 
-Equal meanings become equal values here (``"1GiB"`` and 1073741824), so that they get equal keys. Each kind says in
-words what is allowed (`Allowed`): messages, the JSON Schema and docs/manifest.md use the same words.
+Values with an equal meaning (``"1GiB"`` and 1073741824) become equal here, so that they get equal keys. `Allowed` describes
+the allowed values of a kind: messages, the JSON Schema and docs/manifest.md use this text.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from trtbuild.core.model.builder_settings import INT32_MAX
+
 
 @dataclass(frozen=True)
 class Allowed:
-    """What may be written, in words that fit behind "must be"."""
+    """The allowed values, as a text that can follow "must be"."""
 
     text: str
 
 
 def refused(text: str, hint: str | None = None) -> PydanticCustomError:
-    """An error in our own words, which `wording` takes as they are."""
+    """An error with this text and hint, which `wording` does not change."""
     return PydanticCustomError("trtbuild", "{text}", {"text": text, "hint": hint})
+
+
+def in_words(names: Sequence[str], word: str) -> str:
+    """Names in a sentence: "`a`, `b` and `c`", where `word` is "and"."""
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def _text(schema: dict[str, Any]) -> WithJsonSchema:
@@ -43,13 +52,13 @@ def _no_keyword(name: str) -> str:
     return name
 
 
-#: Models, profiles and targets: they are parts of step names, of paths and of command lines.
+#: Names of models, profiles and targets. They are parts of step names, paths and command lines.
 Name = Annotated[
     str,
     Field(pattern=_NAME, max_length=128),
     Allowed("a name of letters, digits, `_`, `-` and `.`, not starting with `-` or `.`"),
 ]
-#: Inputs and dims: arguments of ``forward`` and names of ``torch.export.Dim``.
+#: Names of inputs and dims: arguments of ``forward`` and names of ``torch.export.Dim``.
 Identifier = Annotated[
     str,
     Field(pattern=_IDENTIFIER, max_length=128),
@@ -70,13 +79,8 @@ Precision = Literal["float32", "float16", "bfloat16"]
 Toolchain = Literal["tensorrt-rtx", "tensorrt"]
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
 Platform = Literal["linux-x86_64", "linux-aarch64", "windows-x86_64"]
-Tiling = Literal["none", "fast", "moderate", "full"]
-Verbosity = Literal["layer_names_only", "detailed", "none"]
 
-#: The kinds of sources; a model has exactly one.
-SOURCES = ("python", "exported_program", "onnx", "torchscript", "network")
-
-#: What people write for a value of a choice, where no spelling is near.
+#: Other common names of the choices, for hints.
 SYNONYMS = {
     "fp16": "float16",
     "half": "float16",
@@ -104,18 +108,14 @@ SYNONYMS = {
 
 # Numbers ------------------------------------------------------------------------------------------------------------
 
-#: TensorRT takes most counts as int32.
-INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
-CountOrNone = Annotated[int, Field(ge=0, le=INT32_MAX)]
-Level = Annotated[int, Field(ge=0, le=5)]
-#: Negative sizes are refused here; that a dynamic size is at least 1 is a rule of `core.model.shapes`.
+#: Negative sizes are rejected here. `core.model.shapes` checks that a dynamic size is at least 1.
 Size = Annotated[int, Field(ge=0, le=INT32_MAX), Allowed("a whole number ≥ 0")]
 Shape = Annotated[list[Size], Field(max_length=8), Allowed("a list of at most 8 sizes")]
 
-#: The architectures that some TensorRT of the last years builds for. What a toolchain can build is asked of the toolchain.
+#: The architectures that at least one recent TensorRT supports. The toolchain itself reports which ones it can build for.
 KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
@@ -129,7 +129,7 @@ def _sm(value: Any) -> Any:
     elif re.fullmatch(r"[0-9]{1,4}", written):
         number = int(written)
     if number is not None and number not in KNOWN_SMS and number * 10 in KNOWN_SMS:
-        number *= 10  # "sm: 9" is Hopper, whose number is 90
+        number *= 10  # "sm: 9" means Hopper, SM 90
     if isinstance(value, int) and value in KNOWN_SMS:
         return value
     known = ", ".join(map(str, KNOWN_SMS))
@@ -165,7 +165,7 @@ def _bytes(value: Any) -> Any:
             f"write {written}{like}; the units are {', '.join(_UNITS)}" if like else f"write {_BYTES_ALLOWED}",
         )
     fraction = match[2] or ""
-    # In integers: 0.1 has no exact float, and equal sizes must be equal numbers.
+    # Integer arithmetic, because 0.1 has no exact float, and equal sizes must become equal numbers.
     scaled = int(match[1] + fraction) * _UNITS[match[3]]
     whole, rest = divmod(scaled, 10 ** len(fraction))
     if rest:
@@ -223,7 +223,7 @@ def _callable(value: str) -> str:
             hint = f'write "{guess.rpartition(".")[0]}:{guess.rpartition(".")[2]}"'
         elif not name:
             hint = f'name the callable too, such as "{guess}:build"'
-    raise refused(f"{value!r} names no callable", hint)
+    raise refused(f"{value!r} is not the name of a callable", hint)
 
 
 Callable_ = Annotated[
@@ -269,7 +269,7 @@ def _operator(value: str) -> str:
 
 
 def _operators(values: list[str]) -> list[str]:
-    """Sorted, once each; an overload beside its whole operator says nothing more, and is left out."""
+    """The names, sorted and without duplicates. An overload is removed when its operator is named, too."""
     names = set(values)
     return sorted(name for name in names if name.count(".") < 2 or name.rpartition(".")[0] not in names)
 
@@ -293,5 +293,5 @@ TacticSources = Annotated[
         ]
     ],
     AfterValidator(lambda values: sorted(set(values))),
-    Allowed("a list of tactic sources such as [edge_mask_convolutions, jit_convolutions], or [] for none"),
+    Allowed("a list of tactic sources such as [edge_mask_convolutions, jit_convolutions], or [] for no sources"),
 ]

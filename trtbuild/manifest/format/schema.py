@@ -1,4 +1,4 @@
-"""The JSON Schema of a manifest, made from the field models, in the form that editors complete best with."""
+"""The JSON Schema of a manifest, made from the field models, in a form that suits completion in editors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def manifest_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a manifest. Every call gives a fresh one."""
+    """The JSON Schema (draft 2020-12) of a manifest. Every call returns a new object."""
     made = _tidied(ManifestFields.model_json_schema(ref_template="#/$defs/{model}"))
     definitions = {_renamed(name): part for name, part in made.pop("$defs").items()}
-    # null means something to a builder setting; elsewhere it is pydantic's way to say "not there".
+    # null is a value of a builder setting. In other models it is pydantic's default of a missing field.
     for name, part in definitions.items():
         for field in part.get("properties", {}).values():
             if name != _renamed(BuilderFields.__name__) and field.get("default", 0) in (None, []):
@@ -29,9 +29,9 @@ def _renamed(name: str) -> str:
 
 
 def _tidied(part: Any, is_names: bool = False) -> Any:
-    """Without generated titles, with our names of definitions, and with one form for mappings from names to entries.
+    """A part of the schema without generated titles, with shorter names, and with one form of mappings to entries.
 
-    `is_names` is whether the keys of `part` are names (of properties, definitions) and not words of JSON Schema.
+    `is_names` is True when the keys of `part` are names of properties or definitions, and not keywords of JSON Schema.
     """
     if isinstance(part, list):
         return [_tidied(entry) for entry in part]
@@ -44,7 +44,7 @@ def _tidied(part: Any, is_names: bool = False) -> Any:
     if "$ref" in tidy:
         tidy["$ref"] = _renamed(tidy["$ref"])
     if len(patterns := tidy.pop("patternProperties", {})) == 1:
-        # Editors offer nothing inside patternProperties, and a name that does not fit would pass.
+        # Editors complete nothing inside patternProperties, and a name that does not match would be accepted.
         (pattern, value), names = next(iter(patterns.items())), tidy.get("propertyNames", {})
         tidy |= {"additionalProperties": value, "propertyNames": {"pattern": pattern, **names}}
     return tidy

@@ -1,4 +1,4 @@
-"""How the range of an input's values is written: a list of two numbers."""
+"""The written form of the range of an input's values: a list of two numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RANGE_ALLOWED = "the smallest and the largest value, such as [0, 30521]"
 
 
 def _value_range(value: Any) -> Any:
-    """That the values are of the input's type is checked in `shapes`, which knows the type."""
+    """A list of two numbers. `shapes` checks that they fit the input's type, which is unknown here."""
     if isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value):
         return value
     if isinstance(value, dict) and value.keys() == {"min", "max"}:
@@ -25,7 +25,7 @@ def _value_range(value: Any) -> Any:
     raise refused(f"`range` must be {_RANGE_ALLOWED}", hint)
 
 
-#: Of numbers: which ones, follows from the input's type.
+#: Two numbers; the input's type decides which numbers are allowed.
 Values = Annotated[
     list[Any],
     BeforeValidator(_value_range),

@@ -1,7 +1,7 @@
-"""Pydantic's errors in our words, at the node they are about: what was given, what is allowed, and the nearest name.
+"""Messages for pydantic's errors: the place, the invalid value, the allowed values, and the nearest name.
 
-pydantic names a place by a `loc` such as ``("inputs", "image", "dtype")``. The same path leads through the node tree (to a
-line and column) and through the field models (to what is allowed there).
+pydantic names a place by a `loc` such as ``("inputs", "image", "dtype")``. The same path leads through the node tree to a
+line and a column, and through the field models to the allowed values.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from trtbuild.manifest.format.kinds import SYNONYMS, Allowed
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node, kind_of
 
-#: What people write where YAML 1.2 wants true or false.
+#: Words for true and false that are text in YAML 1.2.
 _BOOLEAN_WORDS = {
     "yes": "true", "on": "true", "y": "true", "1": "true", "true": "true",
     "no": "false", "off": "false", "n": "false", "0": "false", "false": "false",
 }  # fmt: skip
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-#: Where a single word stands for a part of what is wanted: what the whole may be.
-_COMPLETED = {"torch_executed_ops": "write aten.{}", "at": "write {}.0 for its first axis"}
+#: Hints for a field whose value is only one word, which is a part of a valid value.
+_COMPLETIONS = {"torch_executed_ops": "write aten.{}", "at": "write {}.0 for its first axis"}
 
 
 class Expected(NamedTuple):
-    """What may stand at a place: a type, and what more is known about it."""
+    """The type of the values at a place, and its pydantic metadata."""
 
     annotation: Any
     metadata: tuple[Any, ...] = ()
@@ -45,7 +45,7 @@ class Expected(NamedTuple):
         return self.unwrapped().annotation
 
     def unwrapped(self) -> Expected:
-        """Annotated and ``| None`` taken off; their metadata kept."""
+        """The type without `Annotated` and ``| None``, with their metadata."""
         annotation, metadata = self
         while True:
             if typing.get_origin(annotation) is Annotated:
@@ -60,7 +60,7 @@ class Expected(NamedTuple):
                 return Expected(annotation, tuple(_flat(metadata)))
 
     def inside(self, step: str | int) -> Expected | None:
-        """What may stand at a field, key or element of a value of this kind."""
+        """The expected type of a field, key or element of a value of this kind; None when it is unknown."""
         kind = self.bare
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             info = kind.model_fields.get(str(step))
@@ -74,7 +74,7 @@ class Expected(NamedTuple):
 
 
 def _flat(metadata: Sequence[Any]) -> list[Any]:
-    """`Field(ge=1)` inside Annotated is a FieldInfo that holds its constraints."""
+    """The constraints inside each `FieldInfo`, which is the metadata of `Annotated[int, Field(ge=1)]`."""
     found: list[Any] = []
     for entry in metadata:
         found += list(getattr(entry, "metadata", ())) or [entry]
@@ -82,7 +82,7 @@ def _flat(metadata: Sequence[Any]) -> list[Any]:
 
 
 def allowed(expected: Expected) -> str:
-    """What may be written, in words that fit behind "must be"."""
+    """The allowed values, as a text that can follow "must be"."""
     kind, metadata = expected.unwrapped()
     for entry in metadata:
         if isinstance(entry, Allowed):
@@ -96,7 +96,7 @@ def allowed(expected: Expected) -> str:
         low = next((entry.ge for entry in metadata if isinstance(entry, Ge)), None)
         low = next((f"> {entry.gt}" for entry in metadata if isinstance(entry, Gt)), low)
         high = next((entry.le for entry in metadata if isinstance(entry, Le)), None)
-        if isinstance(high, int) and high < 2**31 - 1:  # int32's own bound is nothing that a person needs to read
+        if isinstance(high, int) and high < 2**31 - 1:  # the bound of int32 is not interesting for the reader
             return f"a whole number from {low} to {high}"
         return "a whole number" if low is None else f"a whole number ≥ {low}"
     if kind is str:
@@ -107,7 +107,7 @@ def allowed(expected: Expected) -> str:
 
 
 def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> Any | None:
-    """`node` as a value of `kind`; or None, and what is wrong is added. `name` is its name, which stands at `key`."""
+    """`node` as a value of `kind`, or None, with its problems added. `name` is the node's name, and `key` its place."""
     value, _ = check_fields(kind, name, node, key, problems)
     return value
 
@@ -115,9 +115,9 @@ def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> 
 def check_fields(
     kind: Any, label: str, node: Node, key: Origin, problems: Problems
 ) -> tuple[Any | None, frozenset[str]]:
-    """As `check`, but a fields model with wrong fields is given without them, and their names beside it.
+    """As `check`, but returns a model without its invalid fields, and the names of these fields.
 
-    So that what depends on the other fields is still checked, and all problems are found at once.
+    The caller can then check the rules for the other fields, so that all problems are found at once.
     """
     adapter = _adapter(kind)
     try:
@@ -129,18 +129,18 @@ def check_fields(
         if details["type"] == "missing" and details["loc"] in misspelt:
             continue
         _add(typing.cast("dict[str, Any]", details), kind, label, node, key, problems)
-    broken = {str(details["loc"][0]) for details in found if details["loc"]}
+    invalid = {str(details["loc"][0]) for details in found if details["loc"]}
     if not (isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(node.data, dict)):
-        return None, frozenset(broken)
-    data, broken = _salvage(node.data, [details["loc"] for details in found])
+        return None, frozenset(invalid)
+    data, invalid = _without_invalid(node.data, [details["loc"] for details in found])
     try:
-        return adapter.validate_python(data), frozenset(broken)
+        return adapter.validate_python(data), frozenset(invalid)
     except ValidationError:
-        return None, frozenset(broken)  # what is left lacks a required field, which has been said
+        return None, frozenset(invalid)  # a required field is missing, and that has a problem already
 
 
 def _misspelt(kind: Any, found: Sequence[Any]) -> set[tuple[str | int, ...]]:
-    """The places of fields that stand there under a name that is unknown, and nearest to theirs."""
+    """The places of the known fields that are nearest to a field with an unknown name."""
     places = set()
     for details in found:
         parent: Expected | None = Expected(kind)
@@ -152,25 +152,25 @@ def _misspelt(kind: Any, found: Sequence[Any]) -> set[tuple[str | int, ...]]:
     return places
 
 
-def _salvage(data: dict[str, Any], wrong: Sequence[tuple[str | int, ...]]) -> tuple[dict[str, Any], set[str]]:
-    """`data` without what is wrong, and the fields that had to go whole.
+def _without_invalid(data: dict[str, Any], wrong: Sequence[tuple[str | int, ...]]) -> tuple[dict[str, Any], set[str]]:
+    """`data` without its invalid parts, and the names of the fields that were removed.
 
-    A wrong dim goes alone; a wrong input stays as one without fields, because profiles and dims name it.
+    For an invalid dim, only this dim is removed. An invalid input stays, without fields, because profiles and dims name it.
     """
-    left = dict(data)
-    broken = set()
+    remaining = dict(data)
+    invalid = set()
     for loc in wrong:
         name = str(loc[0]) if loc else ""
         if name == "dims" and len(loc) > 1:
-            left[name] = {dim: value for dim, value in left[name].items() if dim != loc[1]}
+            remaining[name] = {dim: value for dim, value in remaining[name].items() if dim != loc[1]}
         elif name == "inputs" and len(loc) > 1 and "[key]" not in loc:
-            left[name] = {**left[name], str(loc[1]): None}
+            remaining[name] = {**remaining[name], str(loc[1]): None}
         else:
-            broken.add(name)
-    return {name: value for name, value in left.items() if name not in broken}, broken
+            invalid.add(name)
+    return {name: value for name, value in remaining.items() if name not in invalid}, invalid
 
 
-#: By identity, because kinds with metadata have no hash. The kind is kept too, so that its identity stays its own.
+#: Adapters by the `id` of the kind, because kinds with metadata have no hash. The kind is kept, so that its id stays valid.
 _adapters: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 
@@ -183,7 +183,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
     error, context, given = details["type"], details.get("ctx", {}), details.get("input")
     loc: tuple[str | int, ...] = details["loc"]
-    # So pydantic says that a key of a mapping is wrong, and not its value. (Or somebody made up a field of that name.)
+    # With this `loc`, pydantic reports an invalid key of a mapping. (Or an unknown field has this name.)
     about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
     if about_key:
         loc = loc[:-1]
@@ -191,7 +191,7 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
     expected: Expected | None = Expected(kind)
     parent = Expected(kind)
     for step in loc:
-        # Shorthands are expanded before they are checked, so `loc` may have steps that the text has not.
+        # Shorthands are expanded before the check, so that `loc` may have steps that are not in the text.
         if isinstance(step, str) and step in node.items:
             at_key, node = node.keys[step], node.items[step]
             origin = node.origin
@@ -202,7 +202,7 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
             parent, expected = expected, expected.inside(step)
     name = loc[-1] if loc else None
     if error == "trtbuild":
-        # About a mapping as a whole (a missing part), the key says more than the first field does.
+        # For a whole mapping (a missing part), the place of its key is clearer than that of its first field.
         whole = about_key or isinstance(given, dict | BaseModel) or node.items
         problems.add(at_key if whole else origin, context["text"], context["hint"])
     elif error == "extra_forbidden":
@@ -216,7 +216,7 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
         problems.add(at_key, f"{name!r} cannot be a name here", f"it must be {words}")
     else:
         words = allowed(expected) if expected else "another value"
-        if error == "less_than_equal" and "≥" in words:  # the bound that is too large to be told otherwise
+        if error == "less_than_equal" and "≥" in words:  # `allowed` does not name this large bound
             words = f"at most {context['le']}"
         last = next((step for step in reversed(loc) if isinstance(step, str)), label)
         what = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
@@ -244,8 +244,8 @@ def _hint(error: str, given: Any, expected: Expected | None, last: str) -> str |
         return f"write [{', '.join(numbers) or given}]"
     if typing.get_origin(kind) is dict and isinstance(given, list) and all(isinstance(name, str) for name in given):
         return f"write {{{', '.join(f'{name}: …' for name in given[:4])}}}"
-    if isinstance(given, str) and _WORD.fullmatch(given) and last in _COMPLETED:
-        return _COMPLETED[last].format(given)
+    if isinstance(given, str) and _WORD.fullmatch(given) and last in _COMPLETIONS:
+        return _COMPLETIONS[last].format(given)
     if isinstance(given, str) and "\\" in given:
         return f"write {given.replace(chr(92), '/')}"
     return None
@@ -262,6 +262,6 @@ def _number_hint(given: Any, last: str) -> str | None:
 
 
 def _is_shape(expected: Expected | None) -> bool:
-    """Whether a list of sizes may stand there."""
+    """Whether a list of sizes is expected."""
     element = expected.unwrapped().inside(0) if expected else None
     return element is not None and element.bare is int

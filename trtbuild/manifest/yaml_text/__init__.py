@@ -1,4 +1,1 @@
-"""YAML text as nodes that know their line, and syntax errors in plain words.
-
-Uses no other room.
-"""
+"""YAML text as nodes with their places, and messages for syntax errors. Uses no other package of `trtbuild.manifest`."""

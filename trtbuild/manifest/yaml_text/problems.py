@@ -1,4 +1,4 @@
-"""Collecting problems, so that a person sees all of them at once."""
+"""A collection of problems, so that a user sees all of them at once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from trtbuild.errors import ManifestErrors, Problem
 
 
 class Problems:
-    """The problems found so far. Equal ones count once: several models may share a bad profile."""
+    """The problems found so far. Equal problems count once, because several models may share an invalid profile."""
 
     def __init__(self) -> None:
         self._found: dict[Problem, None] = {}
         self._settled: set[Origin] = set()
 
     def add(self, origin: Origin, text: str, hint: str | None = None, *, alone: bool = False) -> None:
-        """Add a problem. One that stands `alone` hides what is found later at its very place: it would only follow."""
+        """Add a problem. If it is `alone`, later problems at the same place are dropped: they only follow from it."""
         if origin in self._settled:
             return
         if alone:
@@ -25,11 +25,11 @@ class Problems:
         return len(self._found)
 
     def raise_if_any(self) -> None:
-        """Raises ManifestErrors with everything that was added."""
+        """Raise ManifestErrors if a problem was added."""
         if self._found:
             raise ManifestErrors(list(self._found))
 
 
 def place(origin: Origin) -> str:
-    """``file:line:column`` of a second place, inside a message."""
+    """``file:line:column``, to name a second place in a message."""
     return f"{origin.file}:{origin.line}:{origin.column}"

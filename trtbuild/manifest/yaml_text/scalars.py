@@ -1,14 +1,15 @@
-"""What a scalar of YAML text means: the core schema of YAML 1.2, not the surprises of 1.1.
+"""The values of YAML scalars, by the core schema of YAML 1.2 and not by YAML 1.1.
 
 Rules
 1. Only ``true`` and ``false`` (also True, TRUE, …) are booleans. ``yes``, ``no``, ``on`` and ``off`` are text.
 2. Numbers are decimal integers, ``0x`` and ``0o`` integers, and floats (``1e3`` is 1000.0). Dates, ``1:30`` and
-   ``1_000`` are text. An integer with a leading zero is refused: YAML 1.1 reads it in base 8 and 1.2 in base 10.
+   ``1_000`` are text. An integer with a leading zero is rejected: YAML 1.1 reads it in base 8 and 1.2 in base 10.
 3. A quoted or block scalar is text.
-4. Half of a UTF-16 surrogate pair (``"\\ud800"``) is refused: no file or path could hold it.
-5. NaN is refused: it is equal to nothing, so nothing that holds it would ever be up to date. A float that would
-   overflow to infinity is refused too; infinity itself (``.inf``) is a value.
-6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are obeyed where the text fits. No other is known.
+4. Half of a UTF-16 surrogate pair (``"\\ud800"``) is rejected, because it cannot be encoded in a file or a path.
+5. NaN is rejected: it is not equal to itself, so that a step with a NaN would never be up to date. A float that
+   overflows to infinity is rejected, too. Infinity (``.inf``) is a value.
+6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are accepted if the text fits. Other tags are
+   errors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BASED = re.compile(r"0(?:o[0-7]+|x[0-9a-fA-F]+)\Z", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _INFINITY = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z", re.ASCII)
 _NAN = frozenset({".nan", ".NaN", ".NAN"})
-#: Longer integers are mistakes, and Python limits how long a text it turns into an integer.
+#: Longer integers are mistakes. Python also limits the length of integers that it parses.
 _INT_DIGITS = 100
 
 _TAG = "tag:yaml.org,2002:"
@@ -39,8 +40,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-class ScalarFault(ValueError):
-    """A scalar that must not stand in a manifest. `hint` says what to write."""
+class InvalidScalar(ValueError):
+    """A scalar that is not allowed in a manifest. `hint` names a correct form."""
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         super().__init__(text)
@@ -49,48 +50,51 @@ class ScalarFault(ValueError):
 
 
 def plain_value(text: str) -> Scalar:
-    """The value of an unquoted scalar. Raises ScalarFault."""
+    """The value of an unquoted scalar. Raises InvalidScalar."""
     if text in _NULLS:
         return None
     if text in _BOOLS:
         return _BOOLS[text]
-    # Most scalars are names: look at the first character before trying patterns.
+    # Most scalars are names, which the first character shows without a regular expression.
     if text[0] not in "+-.0123456789":
         return text
     if _INT.match(text):
         digits = text.lstrip("+-")
         if len(digits) > _INT_DIGITS:
-            raise ScalarFault(
+            raise InvalidScalar(
                 f"a number of {len(digits)} digits", f"at most {_INT_DIGITS} digits; quote it if it is text"
             )
         if len(digits) > 1 and digits[0] == "0":
-            raise ScalarFault(
+            raise InvalidScalar(
                 f"{text} is read differently by different YAML versions (leading zero)",
                 f"write {int(text)}, or {text!r} in quotes if it is text",
             )
         return int(text)
     if _BASED.match(text):
         if len(text) > _INT_DIGITS:
-            raise ScalarFault(
+            raise InvalidScalar(
                 f"a number of {len(text)} digits", f"at most {_INT_DIGITS} digits; quote it if it is text"
             )
         return int(text, 0)
     if _FLOAT.match(text):
         number = float(text)
         if math.isinf(number):
-            raise ScalarFault(f"{text} is too large for a float", "write .inf if infinity is meant")
+            raise InvalidScalar(f"{text} is too large for a float", "write .inf if infinity is meant")
         return number
     if infinity := _INFINITY.match(text):
         return -math.inf if infinity[1] == "-" else math.inf
     if text in _NAN:
-        raise ScalarFault(f"{text} (not a number) is refused", "it equals nothing, so nothing could be up to date")
+        raise InvalidScalar(
+            f"{text} (not a number) is not allowed",
+            "it is not equal to itself, so no step could be up to date",
+        )
     return text
 
 
 def tagged_value(text: str, tag: str | None, plain: bool) -> Scalar:
-    """The value of a scalar with its tag, if it has one; `plain` is whether it has no quotes. Raises ScalarFault."""
+    """The value of a scalar with an optional tag. `plain` is True for text without quotes. Raises InvalidScalar."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ScalarFault("half of a surrogate pair is no character", "write the whole character")
+        raise InvalidScalar("half of a surrogate pair is not a character", "write the whole character")
     if tag is None:
         return plain_value(text) if plain else text
     name = tag.removeprefix(_TAG)
@@ -98,10 +102,10 @@ def tagged_value(text: str, tag: str | None, plain: bool) -> Scalar:
     if tag == "!" or name == "str":
         return text
     if kinds is None:
-        raise ScalarFault(f"unknown tag {shown_tag(tag)}", "write the value without a tag")
+        raise InvalidScalar(f"unknown tag {shown_tag(tag)}", "write the value without a tag")
     value = plain_value(text)
     if type(value) not in kinds:
-        raise ScalarFault(f"{text!r} is not a value of the tag !!{name}", "write the value without a tag")
+        raise InvalidScalar(f"{text!r} is not a value of the tag !!{name}", "write the value without a tag")
     return float(value) if name == "float" and isinstance(value, int) else value
 
 

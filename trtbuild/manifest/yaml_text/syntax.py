@@ -1,7 +1,7 @@
-"""YAML's own errors in our words: where the mistake is (not where the parser gave up), and what to type.
+"""Messages for YAML syntax errors: the place of the mistake, which may be before the parser's place, and a hint.
 
-libyaml says less than PyYAML's parser in Python ("found character '\\t' …"), so the words are made from the latter's
-`problem` and `context` (PyYAML 6.0, scanner.py and parser.py). What is not in `_WORDS` is told as PyYAML tells it.
+PyYAML's parser in Python has better messages than libyaml ("found character '\\t' …"). Our messages are chosen by its
+`problem` and `context` (PyYAML 6.0, scanner.py and parser.py). Errors without an entry in `_WORDINGS` keep PyYAML's text.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from trtbuild.manifest.yaml_text.problems import Problems
 
 
 @dataclass(frozen=True)
-class _Words:
-    """What is said where `problem` and `context` match; their groups may be used. `at` is whose place is told.
+class _Wording:
+    """The message for errors whose `problem` and `context` match. `at` selects the place of one of the two.
 
-    ``{line}`` stands for the line of the context: where the mapping, list or text began.
+    ``{0}`` is the first group of `problem`. ``{line}`` is the line of the context, where the mapping, list or text began.
     """
 
     problem: str
@@ -32,112 +32,117 @@ class _Words:
 
 
 _ALIKE = "indent it by as many spaces as the lines that it belongs to"
-_WORDS: Sequence[_Words] = (
-    _Words(r".*'\\t'.*", "", "a tab: YAML is indented with spaces", "replace the tab by spaces"),
-    _Words(
+_WORDINGS: Sequence[_Wording] = (
+    _Wording(r".*'\\t'.*", "", "a tab: YAML is indented with spaces", "replace the tab by spaces"),
+    _Wording(
         "mapping values are not allowed.*",
         "",
         "a `:` that cannot stand here",
         f"put text that holds `: ` in quotes; if this is a `key: value`, {_ALIKE}",
     ),
-    _Words(
+    _Wording(
         r"expected ',' or '([}\]])', but got '<(stream end|document start|block end)>'",
         ".*",
         "a bracket that is never closed",
         "add the missing `{0}`",
         "context",
     ),
-    _Words(
+    _Wording(
         r"expected ',' or '([}\]])', but got .*",
         ".*",
         "a `,` or `{0}` is missing before this, in the brackets that open in line {line}",
         "separate entries with `,`, and close the brackets with `{0}`",
     ),
-    _Words("found unexpected end of stream", ".*quoted.*", "a quote that is never closed", "add the quote", "context"),
-    _Words(
+    _Wording(
+        "found unexpected end of stream", ".*quoted.*", "a quote that is never closed", "add the quote", "context"
+    ),
+    _Wording(
         r"expected <block end>, but found '([{}\[\],:]|<scalar>)'",
         ".*",
         "text after the end of a value",
-        "put the whole value in quotes, or remove what is too much",
+        "put the whole value in quotes, or remove the text after it",
     ),
-    _Words(
+    _Wording(
         "expected <block end>, but found .*",
         ".*block (mapping|collection)",
-        "this line does not fit to the lines from line {line} on: it is indented in another way",
+        "this line is indented in another way than the lines from line {line} on",
         _ALIKE,
     ),
-    _Words(
+    _Wording(
         "could not find expected ':'",
         ".*",
         "a key without a `:`",
-        "write `key: value`, with a space behind the colon",
+        "write `key: value`, with a space after the colon",
         "context",
     ),
-    _Words(
+    _Wording(
         r"expected the node content, but found '?([^']*?)'?",
         ".*",
         "a value is missing before `{0}`",
-        "write the value, or null for none",
+        "write the value, or null",
     ),
-    _Words(
+    _Wording(
         r"found character '(.*)' that cannot start any token",
         ".*",
         "a value cannot start with `{0}`",
         "put it in quotes",
     ),
-    _Words(
+    _Wording(
         r"found unknown escape character '?\"?(.*?)\"?'?",
         ".*",
         "`\\{0}` means nothing in double quotes",
         "use single quotes, or write the backslash twice",
     ),
-    _Words(
+    _Wording(
         "sequence entries are not allowed.*",
         "",
         "a `- ` entry that cannot stand here",
-        "start the list on a line of its own, below its key",
+        "start the list on a new line, below its key",
     ),
 )
 
-#: A key and its value without a space between them (and no URL).
-_GLUED = re.compile(r"\s*([\w.-]+):([^\s/:].*)")
+#: A key and its value without a space between them. URLs do not match.
+_MISSING_SPACE = re.compile(r"\s*([\w.-]+):([^\s/:].*)")
 
 
 def add_syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> None:
-    """Add the problem that made `text` no YAML. `error` is what a faster parser said."""
-    error = _worded_better(text) or error
-    if _add_glued(text, error, file, problems):
+    """Add the syntax error of `text`. `error` is the error of the faster parser, whose message is worse."""
+    error = _python_parser_error(text) or error
+    if _add_missing_space(text, error, file, problems):
         return
-    said, context = error.problem or "it cannot be parsed", error.context or ""
+    message, context = error.problem or "it cannot be parsed", error.context or ""
     began = error.context_mark
-    for words in _WORDS:
-        match = re.fullmatch(words.problem, said, re.DOTALL)
+    for words in _WORDINGS:
+        match = re.fullmatch(words.problem, message, re.DOTALL)
         if match is None or (words.context and not re.fullmatch(words.context, context)):
             continue
         mark = began if words.at == "context" and began else error.problem_mark
-        told = words.text.format(*match.groups(), line=began.line + 1 if began else 1)
-        problems.add(_origin(file, mark), f"not YAML: {told}", words.hint and words.hint.format(*match.groups()))
+        worded = words.text.format(*match.groups(), line=began.line + 1 if began else 1)
+        problems.add(_origin(file, mark), f"not YAML: {worded}", words.hint and words.hint.format(*match.groups()))
         return
     mark = error.problem_mark or began
     if context and began and began.line != (mark.line if mark else -1):
-        said += f" ({context}, from line {began.line + 1})"
-    problems.add(_origin(file, mark), f"not YAML: {said}")
+        message += f" ({context}, from line {began.line + 1})"
+    problems.add(_origin(file, mark), f"not YAML: {message}")
 
 
-def _add_glued(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> bool:
-    """Add a problem for ``version:1``, which is text that goes on to the first `:` of the next line."""
+def _add_missing_space(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> bool:
+    """Add a problem for ``version:1``, and return whether there is one.
+
+    YAML reads it as text that continues up to the first `:` of the next line.
+    """
     mark = error.problem_mark
     if mark is None or mark.line == 0 or not (error.problem or "").startswith("mapping values are not allowed"):
         return False
     before = text.splitlines()[mark.line - 1]
-    glued = _GLUED.fullmatch(before)
+    glued = _MISSING_SPACE.fullmatch(before)
     if glued:
         at = Origin(file, mark.line, before.index(":") + 1)
         problems.add(at, "not YAML: a key needs a space behind its `:`", f"write `{glued[1]}: {glued[2]}`")
     return glued is not None
 
 
-def _worded_better(text: str) -> yaml.MarkedYAMLError | None:
+def _python_parser_error(text: str) -> yaml.MarkedYAMLError | None:
     try:
         loader: Any = yaml.SafeLoader(text)
         while loader.check_event():

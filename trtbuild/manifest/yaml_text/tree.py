@@ -1,14 +1,14 @@
-"""YAML text as a tree of nodes that know where they stand.
+"""YAML text as a tree of nodes with their places.
 
 Rules
-1. Scalars mean what `scalars` says.
-2. One document, whose root is a mapping. Keys are text and stand once in their mapping.
-3. Anchors and aliases work; an alias inside its own anchor does not. Merge keys (``<<``) are refused: they are not
-   YAML 1.2, and ``defaults`` and ``include`` do their work.
-4. A file is at most `MAX_BYTES` long, nests at most `MAX_DEPTH` deep, and has at most `MAX_NODES` nodes after its aliases
-   are expanded, so that a few lines of aliases of aliases cannot fill the memory.
+1. `scalars` defines the values of scalars.
+2. There is one document, whose root is a mapping. Keys are text, and a key occurs once in its mapping.
+3. Anchors and aliases work, except an alias inside its own anchor. Merge keys (``<<``) are rejected: they are not
+   YAML 1.2, and ``defaults`` and ``include`` replace them.
+4. A file has at most `MAX_BYTES` bytes, `MAX_DEPTH` levels, and `MAX_NODES` nodes after its aliases are expanded.
+   Otherwise a few lines with aliases of aliases could fill the memory.
 
-The tree is built from parser events, not from `yaml.compose`, which keeps neither alias counts nor a bound on depth.
+The tree is built from parser events. `yaml.compose` would not count expanded aliases or limit the depth.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from yaml.events import (
 
 from trtbuild.core.model.spec import Origin
 from trtbuild.manifest.yaml_text.problems import Problems, place
-from trtbuild.manifest.yaml_text.scalars import ScalarFault, shown_tag, tagged_value
+from trtbuild.manifest.yaml_text.scalars import InvalidScalar, shown_tag, tagged_value
 from trtbuild.manifest.yaml_text.syntax import add_syntax_problem
 
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
 MAX_NODES = 500_000
 
-#: libyaml where PyYAML was built with it: ten times faster, and the same events.
+#: libyaml if PyYAML was built with it: it produces the same events ten times faster.
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: What YAML 1.2 calls printable, and tab, line feed and carriage return.
+#: Characters that YAML 1.2 does not allow: neither printable, nor tab, line feed or carriage return.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,2002:seq"}
 
@@ -62,12 +62,12 @@ class Node:
         return Origin(self.file, self.line, self.column)
 
     def key_origin(self, key: str) -> Origin:
-        """Where a key of this mapping stands; the mapping itself where it has no such key."""
+        """The place of a key of this mapping, or of the mapping when it has no such key."""
         return self.keys.get(key) or self.origin
 
 
 def parse(content: bytes, file: str, problems: Problems) -> Node | None:
-    """The root mapping of a file, or None when there is none; what is wrong is added to `problems`."""
+    """The root mapping of a file, or None when the file is invalid; its problems are added to `problems`."""
     text = _decode(content, file, problems)
     if text is None:
         return None
@@ -77,7 +77,7 @@ def parse(content: bytes, file: str, problems: Problems) -> Node | None:
     except yaml.MarkedYAMLError as error:
         add_syntax_problem(text, error, file, problems)
         return None
-    except _Refused:
+    except _ParsingStopped:
         return None
     start = Origin(file, 1, 1)
     if root is None or root.data is None:
@@ -90,7 +90,7 @@ def parse(content: bytes, file: str, problems: Problems) -> Node | None:
 
 
 def kind_of(value: object) -> str:
-    """What a plain value is, in words: ``the text 'abc'``, ``the number 3``, ``a list``."""
+    """A description of a plain value: ``the text 'abc'``, ``the number 3``, ``a list``."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -132,8 +132,8 @@ def _at(file: str, text: str, index: int) -> Origin:
     return Origin(file, text.count("\n", 0, index) + 1, index - start + 1)
 
 
-class _Refused(Exception):
-    """A bound was passed; the problem has been added."""
+class _ParsingStopped(Exception):
+    """The file cannot be read further; the problem has been added."""
 
 
 class _Builder:
@@ -152,7 +152,7 @@ class _Builder:
                 documents += 1
                 if documents > 1:
                     self._problems.add(self._origin(event), "a second document (`---`)", "a manifest is one document")
-                    raise _Refused
+                    raise _ParsingStopped
             elif isinstance(event, ScalarEvent | MappingStartEvent | SequenceStartEvent | AliasEvent):
                 root = self._node(event, 0)
         return root
@@ -167,13 +167,13 @@ class _Builder:
         node = Node(self._file, mark.line + 1, mark.column + 1)
         if depth > MAX_DEPTH:
             self._problems.add(node.origin, f"nested more than {MAX_DEPTH} deep", "is this a manifest?")
-            raise _Refused
+            raise _ParsingStopped
         if event.anchor is not None:
-            self._anchors[event.anchor] = None  # until it is whole: an alias to it is a cycle
+            self._anchors[event.anchor] = None  # until its end: an alias before that is a cycle
         if isinstance(event, ScalarEvent):
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])
-            except ScalarFault as fault:
+            except InvalidScalar as fault:
                 self._problems.add(node.origin, fault.text, fault.hint, alone=True)
                 node.data = event.value
         elif isinstance(event, MappingStartEvent):
@@ -194,11 +194,11 @@ class _Builder:
             text, hint = f"*{event.anchor} stands inside its own anchor &{event.anchor}", None
         else:
             text, hint = (
-                f"*{event.anchor} names no anchor above it",
-                f"write &{event.anchor} before the value that is meant",
+                f"*{event.anchor} has no anchor above it",
+                f"write &{event.anchor} before the value to repeat",
             )
         self._problems.add(self._origin(event), text, hint)
-        raise _Refused
+        raise _ParsingStopped
 
     def _check_tag(self, event: Any, kind: str) -> None:
         if event.tag not in (None, "!", _COLLECTION_TAGS[kind]):
@@ -214,7 +214,7 @@ class _Builder:
                 f"more than {MAX_NODES} values, counting what aliases repeat",
                 "split it into several manifests",
             )
-            raise _Refused
+            raise _ParsingStopped
 
     def _fill_list(self, node: Node, depth: int) -> None:
         while not isinstance(event := self._loader.get_event(), SequenceEndEvent):
@@ -234,7 +234,7 @@ class _Builder:
                 self._problems.add(
                     key.origin, "merge keys (<<) are not supported", "repeat the fields, or put them in `defaults`"
                 )
-                for name, origin in child.keys.items():  # so that what it would give is not told as missing
+                for name, origin in child.keys.items():  # so that its fields are not reported as missing
                     node.items.setdefault(name, child.items[name])
                     node.keys.setdefault(name, origin)
             elif not isinstance(key.data, str):

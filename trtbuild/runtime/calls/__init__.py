@@ -1,4 +1,4 @@
-"""Calling a package: arguments, partitions in order, outputs in the structure of the original module.
+"""Call a package: check arguments, run partitions in order, and return outputs in the structure of the original module.
 
 Uses `memory` and `packages`.
 """

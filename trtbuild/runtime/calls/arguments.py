@@ -1,13 +1,13 @@
-"""From a call's arguments to the model's inputs, checked; what was decided for a set of shapes is remembered.
+"""Check a call's arguments and bind them to the model's inputs. The decision for a set of shapes is cached.
 
 Rules
-1. Arguments are taken as the original ``forward`` takes them: positional inputs in order, keyword ones by name. A
-   positional input may be given by its name too. Names are the package's.
-2. Nothing is converted in silence: another dtype, rank or device is an error. A tensor that is not contiguous is taken as
-   it is; engines, which read rows in order, copy it (`runs`). What lies in memory otherwise than it is read is made plain
-   here, before anything takes its address (`Arrays.plain`).
-3. Places of one dim have one size, sizes of a dim are multiples of its unit, and some profile takes them all.
-4. For shapes that were seen before nothing of this is worked out again, but dtypes and devices are looked at.
+1. Arguments are passed as to the original ``forward``: positional inputs in order, keyword inputs by name. A positional
+   input may also be passed by name. Names come from the package.
+2. Nothing is converted automatically: another dtype, rank or device is an error. A tensor that is not contiguous is
+   accepted, and copied by engines, which read rows in order (`runs`). A tensor whose memory does not have its values is
+   copied here, before its address is used (`Arrays.plain`).
+3. All axes of a dim have one size, a multiple of its unit, and one profile must allow all sizes.
+4. For known shapes only dtypes and devices are checked again.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trtbuild.core.packages.package_index import PackageIndex, PackedTensor, in_dims
+from trtbuild.core.packages.package_index import PackageIndex, PackedTensor, size_text
 from trtbuild.core.values.expressions import Expression, evaluate, symbols_of
 from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.calls.call import Array, Call
 from trtbuild.runtime.packages.choice import choose_profile, out_of_range
 
-#: Sets of shapes that are remembered. Then all are forgotten: memory stays bounded.
-_REMEMBERED = 4096
+#: The largest number of cached sets of shapes. Then the cache is cleared, so that memory stays bounded.
+_MOST_CACHED = 4096
 
 
 class Arrays(Protocol):
-    """What tensors are here, and where."""
+    """The tensors of a runtime and their device."""
 
     #: The types of this runtime's own tensors.
     own: frozenset[type]
-    #: Equal to the `device` of a tensor that may be given.
+    #: Equal to the `device` of a valid argument.
     device: Any
-    #: Whether outputs of PyTorch's parts have to be contiguous where engines take them.
+    #: Whether outputs of PyTorch's parts must be contiguous if engines read them.
     contiguous: bool
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
-        """`value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
+        """Wrap `value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
         ...
 
     def is_odd(self, array: Array) -> bool:
-        """Whether an own array may be one whose memory does not hold its values: then it goes through `plain`."""
+        """Whether the memory of an own array may not have its values: then it goes through `plain`."""
         ...
 
     def plain(self, array: Array, name: str) -> Array:
-        """`array`, or a copy of it whose memory holds its values. Raises CallRefused where it can have none."""
+        """Return `array`, or a copy whose memory has its values. Raises CallRefused if there is no such copy."""
         ...
 
     def packed(self, array: Array, stream: int) -> Array:
-        """A new contiguous copy."""
+        """Make a new contiguous copy."""
         ...
 
     def dtype(self, name: str) -> object:
@@ -60,15 +60,16 @@ class Arrays(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows from the shapes of a call: the number of the profile, and each symbol's size in the graph's units."""
+    """The result of checking the shapes of a call: the number of the profile, and each symbol's size in the graph's
+    units."""
 
     profile: int
     sizes: tuple[int, ...]
-    #: Stream → what parts are told.
+    #: Stream → the call that parts get.
     calls: dict[int, Call] = field(default_factory=dict, compare=False)
 
 
-#: Inputs, what follows from their shapes, and whether any of them was adopted.
+#: Inputs, the decision for their shapes, and whether any of them was adopted.
 Bound = tuple[Sequence[Array], Decision, bool]
 
 
@@ -81,9 +82,9 @@ class Arguments:
         self._arrays = arrays
         self._positional = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
         self._numbers = {entry.name: number for number, entry in enumerate(index.inputs)}
-        #: How many arguments are all inputs, where all are positional.
+        #: The number of inputs if all are positional, otherwise -1.
         self._all_positional = len(index.inputs) if len(self._positional) == len(index.inputs) else -1
-        #: Names in the package's order, where positional inputs come first.
+        #: Names in the package's order, in which positional inputs come first.
         self._names = [entry.name for entry in index.inputs]
         self._in_order = self._positional == list(range(len(self._positional)))
         self._own, self._device, self._is_odd = arrays.own, arrays.device, arrays.is_odd
@@ -91,7 +92,7 @@ class Arguments:
         self._known: dict[tuple[Any, ...], Decision] = {}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], stream: int) -> Bound:
-        """The inputs in the package's order, what follows from their shapes, and whether any was adopted. Raises
+        """Return the inputs in the package's order, the decision for their shapes, and whether any was adopted. Raises
         CallRefused."""
         if not kwargs and len(args) == self._all_positional:
             values = args
@@ -104,20 +105,20 @@ class Arguments:
                 break
         decision = self._known.get(tuple([value.shape for value in values]))
         if decision is None:
-            return *self._anew(values), adopted
+            return *self._check(values), adopted
         device, is_odd = self._device, self._is_odd
         for value, dtype in zip(values, self._dtypes):  # noqa: B905 - as many as there are inputs, and this is hot
             if value.dtype != dtype or value.device != device or is_odd(value):
-                return *self._anew(values), adopted
+                return *self._check(values), adopted
         return values, decision, adopted
 
     def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """After an error of torch that says something else: raises CallRefused where an argument cannot be read."""
+        """After another error of torch: raise CallRefused if an argument cannot be read."""
         for name, value in zip(self._names, self._named(args, kwargs), strict=True):
             if isinstance(value, tuple(self._own)):
                 self._arrays.plain(value, f"input {name!r}")
 
-    # -- which argument is which input
+    # -- binding arguments to inputs
 
     def _named(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Sequence[object]:
         count = len(args)
@@ -132,7 +133,7 @@ class Arguments:
         values: list[object] = [None] * len(self._inputs)
         if len(args) > len(self._positional):
             raise CallRefused(
-                f"{len(args)} positional tensors were given, and the model takes {len(self._positional)}",
+                f"{len(args)} positional tensors were passed, but the model takes {len(self._positional)}",
                 hint=self._takes(),
             )
         for number, value in zip(self._positional, args, strict=False):
@@ -145,13 +146,13 @@ class Arguments:
                 did = f"did you mean {like!r}? " if like else ""
                 raise CallRefused(f"the model has no input {name!r}", hint=did + self._takes())
             if number in given:
-                raise CallRefused(f"input {name!r} was given by position and by name", hint=self._takes())
+                raise CallRefused(f"input {name!r} was passed by position and by name", hint=self._takes())
             given.add(number)
             values[number] = value
         missing = [entry.name for number, entry in enumerate(self._inputs) if number not in given]
         if missing:
-            said = ", ".join(map(repr, missing))
-            what = f"inputs {said} are" if len(missing) > 1 else f"input {said} is"
+            quoted = ", ".join(map(repr, missing))
+            what = f"inputs {quoted} are" if len(missing) > 1 else f"input {quoted} is"
             raise CallRefused(f"{what} missing", hint=self._takes())
         return values
 
@@ -160,7 +161,7 @@ class Arguments:
         named = [entry.name for entry in self._inputs if entry.keyword]
         return f"the model takes ({', '.join([*positional, *(['*'] if named else []), *named])})"
 
-    # -- whether they fit
+    # -- checking
 
     def _adopted(self, values: Sequence[object], stream: int) -> list[Array]:
         adopt, own = self._arrays.adopt, self._own
@@ -169,28 +170,28 @@ class Arguments:
             for entry, value in zip(self._inputs, values, strict=True)
         ]
 
-    def _anew(self, given: Sequence[Array]) -> tuple[Sequence[Array], Decision]:
+    def _check(self, given: Sequence[Array]) -> tuple[Sequence[Array], Decision]:
         arrays = [self._arrays.plain(array, f"input {name!r}") for name, array in zip(self._names, given, strict=True)]
         shapes = [tuple(array.shape) for array in arrays]
         for entry, array, shape, dtype in zip(self._inputs, arrays, shapes, self._dtypes, strict=True):
             if array.device != self._device:
                 raise CallRefused(
-                    f"input {entry.name!r} is on {array.device}, and the model runs on {self._device}",
+                    f"input {entry.name!r} is on {array.device}, but the model runs on {self._device}",
                     hint=f'move it there: {entry.name}.to("{self._device}")',
                 )
             if array.dtype != dtype:
                 found = str(array.dtype).removeprefix("torch.")
                 raise CallRefused(
-                    f"input {entry.name!r} has dtype {found}, and must have {entry.dtype}",
+                    f"input {entry.name!r} has dtype {found}, but must have {entry.dtype}",
                     hint=f"cast the tensor to {entry.dtype}; a package takes the dtypes that it was built for",
                 )
             if len(shape) != len(entry.shape):
                 raise CallRefused(
-                    f"input {entry.name!r} has the shape {_shape(shape)}, and must have {len(entry.shape)} axes",
+                    f"input {entry.name!r} has the shape {_shape(shape)}, but must have {len(entry.shape)} axes",
                     hint=f"its shape is {self._symbolic(entry)}",
                 )
         decision = self._decide(shapes)
-        if len(self._known) >= _REMEMBERED:
+        if len(self._known) >= _MOST_CACHED:
             self._known.clear()
         self._known[tuple([array.shape for array in arrays])] = decision
         return arrays, decision
@@ -201,13 +202,13 @@ class Arguments:
         if profile is None:
             raise CallRefused(
                 out_of_range(self._index.profiles, shapes, self._axis),
-                hint="give a shape inside of a profile, or build the model again with a wider one",
+                hint="pass a shape inside a profile, or build the model again with a wider profile",
             )
         return Decision(profile, sizes)
 
     def _sizes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The size of each symbol in the graph's units."""
-        found: dict[int, tuple[int, int, int]] = {}  # symbol → size, and the place that says so
+        found: dict[int, tuple[int, int, int]] = {}  # symbol → size, and the place that it comes from
         later: list[tuple[int, int, Expression, int]] = []
         for number, (entry, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
             for axis, (expression, size) in enumerate(zip(entry.shape, shape, strict=True)):
@@ -228,19 +229,20 @@ class Arguments:
                     raise CallRefused(
                         f"dim {dim.name!r} is {shapes[known[1]][known[2]]} in {self._place(known[1], known[2])} and "
                         f"{size} in {self._place(number, axis)}",
-                        hint="all places of a dim have one size",
+                        hint="all axes of a dim must have the same size",
                     )
         sizes = tuple(found[symbol][0] if symbol in found else 0 for symbol in range(len(self._index.dims)))
         for number, axis, expression, size in later:
             if evaluate(expression, sizes) != size:
                 raise CallRefused(
                     f"{self._axis(number, axis)} is {size}, and must be {evaluate(expression, sizes)}",
-                    hint="it follows from the sizes of the other axes",
+                    hint="this size follows from the sizes of the other axes",
                 )
         return sizes
 
     def _solved(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
-        """The symbol of an axis, and its size in units; None where the expression has several, or is not linear."""
+        """The symbol of an axis, and its size in units; None if the expression has several symbols, or is not
+        linear."""
         symbols = symbols_of(expression)
         if len(symbols) != 1:
             return None, 0
@@ -261,14 +263,14 @@ class Arguments:
             raise CallRefused(
                 f"{self._axis(number, axis)} is {size}, and must be a multiple of {factor}"
                 + (f" and {base}" if base else ""),
-                hint=f"give {near}",
+                hint=f"use {near}",
             )
         return symbol, value
 
     # -- names
 
     def _axis(self, number: int, axis: int) -> str:
-        """Input, dim and axis, for a person."""
+        """Input, dim and axis, for an error message."""
         entry = self._inputs[number]
         dims = [self._index.dims[symbol].name for symbol in sorted(symbols_of(entry.shape[axis]))]
         dim = f"dim {' and '.join(map(repr, dims))} (axis {axis})" if dims else f"axis {axis}"
@@ -279,7 +281,7 @@ class Arguments:
 
     def _symbolic(self, entry: PackedTensor) -> str:
         """A shape with the names of its dims: ``(batch, 3, height)``."""
-        return _shape(in_dims(size, self._index.dims) for size in entry.shape)
+        return _shape(size_text(size, self._index.dims) for size in entry.shape)
 
 
 def _shape(sizes: Any) -> str:

@@ -1,4 +1,4 @@
-"""One call of a package, as all of its parts see it."""
+"""The values of one call of a package that all its parts get."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Array = Any
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call: the optimization profile, the size of each symbol (in the graph's units), the CUDA stream that work is
-    enqueued on (0 is the default stream, and is what the CPU has), and the device as the arrays name it.
+    """One call: the optimization profile, the size of each symbol (in the graph's units), the CUDA stream for its work
+    (0 is the default stream, also used on the CPU), and the device in the arrays' form.
 
-    `decides` says that values which are given with this very object always have the same shapes."""
+    `decides`: values that are passed with this object always have the same shapes."""
 
     profile: int
     sizes: tuple[int, ...]

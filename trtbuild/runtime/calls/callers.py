@@ -1,4 +1,4 @@
-"""The line of the user's program that a call came from, for warnings and messages."""
+"""Find the line of user code that a call came from, for warnings and messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OURS = str(Path(errors.__file__).resolve().parent)
 
 
 def user_frame() -> FrameType:
-    """The innermost frame that is neither of trtbuild nor of torch; the outermost one where there is none."""
+    """The innermost frame outside trtbuild and torch; the outermost frame if there is no such frame."""
     skipped = (_OURS, contextlib.__file__, *_torch())
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
@@ -23,7 +23,7 @@ def user_frame() -> FrameType:
 
 
 def warn(text: str) -> None:
-    """A RuntimeWarning at the line of the user's program."""
+    """Issue a RuntimeWarning at the line of user code."""
     frame: FrameType | None = sys._getframe(1)
     target, level = user_frame(), 2
     while frame is not None and frame is not target:

@@ -1,4 +1,4 @@
-"""A package that was opened and verified, for one device: what `trtbuild.load` returns."""
+"""An opened and verified package for one device: the result of `trtbuild.load`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.core.packages.package_index import (
     PackedTensor,
     Tensors,
 )
-from trtbuild.core.packages.provenance import NAME, Provenance, of
+from trtbuild.core.packages.provenance import NAME, Provenance, parse
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.errors import NoFittingTarget, PackageError
 from trtbuild.runtime.calls.arguments import Arrays
@@ -26,27 +26,28 @@ from trtbuild.runtime.packages.package import Package
 
 
 class Engines(Protocol):
-    """Makes parts of plans, on one GPU. The driver provides it: the runtime knows no TensorRT."""
+    """Makes parts from plans, on one GPU. The driver layer provides it, because the runtime does not import
+    TensorRT."""
 
     memory: Memory
 
     def load(self, partition: Partition, plan: memoryview) -> None:
-        """Make the engine of `partition` from `plan`, which was verified."""
+        """Make the engine of `partition` from the verified `plan`."""
         ...
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Part:
-        """The part that runs the engine of `partition`, which was loaded."""
+        """Return the part that runs the loaded engine of `partition`."""
         ...
 
     def warmed(self) -> None:
-        """Every profile has run: keep what was compiled for this GPU."""
+        """Store the kernels that were compiled for this GPU, after every profile has run."""
         ...
 
     def close(self) -> None: ...
 
 
 class Loaded:
-    """A package for one device. Files were read and verified when it was loaded; `module()` makes engines of them, once.
+    """A package for one device. Its files are read and verified already; `module()` makes engines of them, once.
 
     `target` is the target whose engines run, or None on the CPU, where PyTorch computes the reference program.
     """
@@ -72,7 +73,7 @@ class Loaded:
         self._files: Mapping[str, memoryview] | None = files
         self._make_engines = engines
         self._engines: Engines | None = None
-        #: The arrays of its device, the parts that PyTorch computes, and the weights that flow between parts.
+        #: The arrays of its device, the parts that PyTorch computes, and the weights that pass between parts.
         self._ready: tuple[Arrays, Mapping[str, Part], Mapping[int, Any]] | None = None
         self._runners: dict[bool, Runner] = {}
         self._lock = threading.Lock()
@@ -84,24 +85,25 @@ class Loaded:
 
     @property
     def is_reference(self) -> bool:
-        """Whether PyTorch computes all of it, on the CPU, and no engine runs."""
+        """Whether PyTorch computes the whole model, on the CPU, without engines."""
         return self.target is None
 
     @property
     def provenance(self) -> Provenance:
-        """What ``trtbuild verify`` has found of exactly these bytes."""
-        return of(self.package.beside(NAME), self.package.digest)
+        """The results of ``trtbuild verify`` for exactly these bytes."""
+        return parse(self.package.beside(NAME), self.package.digest)
 
     def module(self, *, cuda_graphs: bool = False) -> Any:
-        """The model: a ``torch.nn.Module`` where torch is there, else a callable. With `cuda_graphs` each engine's work is
-        captured once for each set of shapes and then replayed. Raises PackageError, ToolchainMissing, EngineError."""
+        """Return the model: a ``torch.nn.Module`` if torch is installed, otherwise a callable. With `cuda_graphs` each
+        engine's work is captured once for each set of shapes and then replayed. Raises PackageError, ToolchainMissing,
+        EngineError."""
         runner = self.runner(cuda_graphs=cuda_graphs)
         if self.is_reference or _has_torch():
             return as_torch_module(runner)
         return runner
 
     def runner(self, *, cuda_graphs: bool = False) -> Runner:
-        """What `module` calls, which is the same every time."""
+        """Return the runner that `module` calls; it is made once."""
         with self._lock:
             kind = cuda_graphs and not self.is_reference
             if kind not in self._runners:
@@ -109,8 +111,8 @@ class Loaded:
             return self._runners[kind]
 
     def warmup(self) -> None:
-        """Run every profile at its opt, min and max with zeros, and keep what was compiled for this GPU on the way. On the
-        CPU there is nothing to warm up."""
+        """Run every profile at its opt, min and max with zeros, and store the kernels that were compiled for this GPU.
+        On the CPU this does nothing."""
         runner = self.runner()
         if self._engines is None:
             return
@@ -128,7 +130,7 @@ class Loaded:
         self._engines.warmed()
 
     def close(self) -> None:
-        """Give memory and engines back. Modules that were made of it cannot be called any more."""
+        """Free memory and engines. Modules of this package cannot be called afterwards."""
         with self._lock:
             for runner in self._runners.values():
                 runner.close()
@@ -148,14 +150,14 @@ class Loaded:
             return f"<trtbuild package {self.model!r} on the CPU: the reference program in {by}, no engine>"
         return f"<trtbuild package {self.model!r} on {self.device}: engines of target {self.target.name!r}>"
 
-    # -- making it ready
+    # -- preparing
 
     def _make_runner(self, cuda_graphs: bool) -> Runner:
         if self._files is None:
             raise PackageError(f"the package of {self.model!r} is closed", hint="load it again")
         if self._ready is None:
             self._ready = self._on_the_cpu(self._files) if self.target is None else self._on_a_gpu(self._files)
-            self._files = {}  # engines have copies of their own, and tensors keep what they are made of
+            self._files = {}  # engines have copies, and tensors keep their bytes
         arrays, in_torch, flowing = self._ready
         cut, parts = cut_of(self.package.index, self.target), dict(in_torch)
         if self._engines is not None:
@@ -192,7 +194,8 @@ class Loaded:
     def _torch_parts(
         self, target: PackedTarget, files: Mapping[str, memoryview], arrays: Arrays, *, everything: bool
     ) -> tuple[dict[str, Part], Mapping[int, Any]]:
-        """The parts that PyTorch computes (all of them, or the Torch partitions), and the weights that flow."""
+        """Make the parts that PyTorch computes (all of them, or the PyTorch partitions), and the weights that pass
+        between parts."""
         mine = [part for part in target.partitions.partitions if everything or part.kind == "torch"]
         flowing = flowing_weights(target.partitions)
         slots = flowing.union(*(part.weights for part in mine))
@@ -225,7 +228,8 @@ class Loaded:
 
 
 def cut_of(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
-    """The target whose partitions run: `target`, or (None) one that needs no engine. Raises NoFittingTarget."""
+    """Return the target whose partitions run: `target`, or for None one that needs no engine. Raises
+    NoFittingTarget."""
     found = target or index.without_engines
     if found is None:
         raise NoFittingTarget(
@@ -236,7 +240,8 @@ def cut_of(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """The files that running needs: of `target`, or (None) of what runs without engines. Raises NoFittingTarget."""
+    """List the files that `target` needs to run, or for None those that a run without engines needs. Raises
+    NoFittingTarget."""
     index = package.index
     cut = cut_of(index, target)
     parts = [part for part in cut.partitions.partitions if target is None or part.kind == "torch"]

@@ -1,4 +1,4 @@
-"""What a user calls: a package's parts behind the signature and the output structure of the original module."""
+"""The callable model: a package's parts with the signature and the output structure of the original module."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trtbuild.runtime.calls.output_tree import restorer
 from trtbuild.runtime.calls.stitching import Stitched
 from trtbuild.runtime.memory.device_memory import Memory
 
-#: Streams that are remembered for a set of shapes.
+#: The largest number of cached streams for a set of shapes.
 _STREAMS = 64
 
 
 class Runner:
-    """A package that is ready to be called, with positional and keyword tensors. Calls from several threads are safe.
+    """A package that can be called, with positional and keyword tensors. Calls from several threads are safe.
 
-    `device` is where tensors are given and returned (``cpu``, ``cuda:0``). `target` is the target whose engines run; None
-    means that none does: PyTorch computes the reference program.
+    `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run; None
+    if PyTorch computes the reference program.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Runner:
 
     @property
     def is_reference(self) -> bool:
-        """Whether the reference program computes all of it, and no engine runs."""
+        """Whether the reference program computes the whole model, without engines."""
         return self.target is None
 
     @property
     def memory(self) -> Memory | None:
-        """The memory of the GPU that it runs on; None on the CPU."""
+        """The memory of its GPU; None on the CPU."""
         return self._memory
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the original module returns, as new tensors. On a GPU the work may still be under way, on the caller's
+        """Compute the outputs of the original module, as new tensors. On a GPU the work may still run, on the caller's
         stream. Raises CallRefused for arguments that do not fit."""
         memory = self._memory
         if memory is None or memory.is_current():
@@ -77,7 +77,7 @@ class Runner:
             if call is None:
                 call = self._new_call(decision, stream, stitched.whole)
             outputs = stitched(inputs, call)
-        except RuntimeError:  # torch's word for tensors that have no shape or no address
+        except RuntimeError:  # torch's error for tensors without a shape or an address
             self._arguments.explain(args, kwargs)
             raise
         if adopted and memory is not None:
@@ -91,14 +91,14 @@ class Runner:
         return call
 
     def close(self) -> None:
-        """Give everything back; a later call is an error."""
+        """Free everything. A later call is an error."""
         self._stitched, self.parts = None, {}
 
     def __repr__(self) -> str:
-        return f"<trtbuild {self.said()}>"
+        return f"<trtbuild {self.summary()}>"
 
-    def said(self) -> str:
-        """What runs where, for a person."""
+    def summary(self) -> str:
+        """The model and its device, for messages."""
         name = repr(self.index.model)
         if self.is_reference:
             return f"{name} on the CPU: the reference program in {self.index.computed_by}, no engine"
@@ -106,7 +106,8 @@ class Runner:
 
 
 def as_torch_module(runner: Runner) -> Any:
-    """A ``torch.nn.Module`` around `runner`. It has no parameters: weights are in engines, and it does not train."""
+    """Make a ``torch.nn.Module`` around `runner`. It has no parameters and cannot be trained: weights are in the
+    engines."""
     return _module_class()(runner)
 
 
@@ -137,7 +138,7 @@ def _module_class() -> type:
             return self.runner(*args, **kwargs)
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            if (  # what torch.nn.Module asks before it calls `forward`, without its detours: they would cost a microsecond
+            if (  # the checks of torch.nn.Module before `forward`, in a shorter way that saves a microsecond
                 self._forward_hooks
                 or self._forward_pre_hooks
                 or self._backward_hooks
@@ -169,14 +170,14 @@ def _module_class() -> type:
                 raise self._fixed(f"to {device}", f'load the package with device="{device}"')
 
         def _apply(self, fn: Any, recurse: bool = True) -> Any:
-            # called on this module alone, by half() and its like, or as a part of another module that is moved
+            # called by half() and similar methods, or for a parent module that is moved
             return self
 
         def _fixed(self, where: str, hint: str) -> PackageError:
-            return PackageError(f"{self.runner.said()}; it cannot be moved {where}", hint=hint)
+            return PackageError(f"{self.runner.summary()}; it cannot be moved {where}", hint=hint)
 
         def extra_repr(self) -> str:
-            return self.runner.said()
+            return self.runner.summary()
 
         def __copy__(self) -> Any:
             return self
@@ -186,9 +187,9 @@ def _module_class() -> type:
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             raise PackageError(
-                f"{self.runner.said()}; it cannot be pickled, which torch.save does",
-                hint="what trtbuild.compile made has save(PATH), and trtbuild.load(PATH).module() opens that; "
-                "give another process the path",
+                f"{self.runner.summary()}; it cannot be pickled, which torch.save does",
+                hint="write a compiled module with save(PATH), and open it with trtbuild.load(PATH).module(); "
+                "pass the path to other processes",
             )
 
     return PackageModule

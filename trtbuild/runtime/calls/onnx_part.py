@@ -1,8 +1,8 @@
-"""The reference of a model that comes as ONNX: onnxruntime computes its one partition, on the CPU.
+"""The reference of a model with an ONNX source: onnxruntime computes its one partition, on the CPU.
 
 Rules
-1. The package has the converted model, whose weights are external and called ``w0…``; they are bound here once.
-2. Values are tensors on the CPU; onnxruntime reads their memory. Types that NumPy lacks go as their bits.
+1. The package has the converted model. Its weights are external, with the names ``w0…``, and are bound here once.
+2. Values are tensors on the CPU; onnxruntime reads their memory. Types that NumPy does not have are passed as bits.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
     from trtbuild.runtime.calls.call import Call
 
-#: onnx.TensorProto.DataType of what NumPy has no type for, and the type that has its bits.
+#: torch's name of a type that NumPy does not have → its onnx.TensorProto.DataType, and an integer type of its size.
 _AS_BITS = {"bfloat16": (16, "int16")}
 
 
 def is_onnx(path: str) -> bool:
-    """Whether a package's program is an ONNX model, and not a program of PyTorch's, by its path in the package."""
+    """Whether a package's program is an ONNX model instead of a PyTorch program, by its path in the package."""
     return path.endswith(".onnx")
 
 
 class OnnxPart:
-    """A partition that onnxruntime computes. `weights` are its own, in order, and inputs and results tensors on the CPU."""
+    """A partition that onnxruntime computes. `weights` are those of the partition, in order. Inputs and outputs are CPU
+    tensors."""
 
     def __init__(self, program: bytes | memoryview, weights: Sequence[torch.Tensor], what: str) -> None:
-        """Raises ToolchainMissing without onnxruntime, PackageDamaged for what it does not take."""
+        """Raises ToolchainMissing without onnxruntime, and PackageDamaged for a model that it refuses."""
         try:
             import onnxruntime
         except (ImportError, OSError) as error:
@@ -53,7 +54,7 @@ class OnnxPart:
         except Exception as error:  # its exceptions have no common base
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise PackageDamaged(
-                f"onnxruntime {onnxruntime.__version__} does not take the model of {what}: {first}",
+                f"onnxruntime {onnxruntime.__version__} refuses the model of {what}: {first}",
                 hint="build the package again, or install a newer onnxruntime",
             ) from error
         self._make = onnxruntime.OrtValue
@@ -61,7 +62,7 @@ class OnnxPart:
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
-        """The outputs, on the CPU."""
+        """Compute the outputs, on the CPU."""
         given = {name: _value(self._make, value) for name, value in zip(self._inputs, values, strict=True)}
         return [_tensor(result) for result in self._session.run_with_ort_values(self._outputs, given)]
 

@@ -1,17 +1,17 @@
-"""The operator ``trtbuild::engine``: what a ``.pt2`` file calls where the model has an engine.
+"""The operator ``trtbuild::engine``, which a ``.pt2`` file calls for each engine of the model.
 
     engine(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]
 
 Rules
-1. `plan` is the engine's plan and `reference` its program, both as uint8 tensors; a single 0 stands for none. `weights` are
-   those of the reference program; the plan has its own. `sizes` are those of the model's symbols, in the graph's units;
-   `about` is the text of `core.partition.engine_text`.
-2. On a GPU the plan runs, on the caller's stream. On the CPU the reference program does, which computes what the engine
-   was built from; without one it is an error that says how to get it.
-3. An engine is opened once for each text and device. Its bytes are hashed then: nothing is deserialized that is not what
-   the text says. What they came from is trusted as any ``.pt2`` file is.
+1. `plan` is the engine's plan and `reference` its program, both as uint8 tensors; a single 0 means that there is no
+   program. `weights` are those of the reference program; the plan contains its weights. `sizes` are those of the
+   model's symbols, in the graph's units; `about` is the text of `core.partition.engine_text`.
+2. On a GPU the plan runs, on the caller's stream. On the CPU the reference program runs, from which the engine was
+   built. Without a reference program a call is an error, with a hint how to get one.
+3. An engine is opened once for each text and device. Its bytes are hashed then, and must have the digest in the text.
+   The file itself must be trusted like any ``.pt2`` file.
 4. Under FakeTensor the shapes come from the text's size expressions, so shapes stay symbolic.
-5. The operator changes nothing that it is given, and returns nothing of it. It has no gradient.
+5. The operator does not change its inputs, and its outputs share no memory with them. It has no gradient.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 NAME = "trtbuild::engine"
 _SCHEMA = "(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]"
 
-#: Opens an engine: its text, its plan in host memory, the device that it is to run on.
+#: Opens an engine: its text, its plan in host memory, its device.
 Opener = Callable[[EngineText, memoryview, "torch.device"], Part]
 
 
 @dataclass(frozen=True)
 class _Open:
-    """An engine that is ready to run on one device. `profiles` are those of its own inputs."""
+    """An engine that is ready to run on one device. `profiles` are the ranges of its inputs."""
 
     text: EngineText
     part: Part
@@ -75,7 +75,7 @@ _library: Any = None
 
 
 def register(opener: Opener) -> None:
-    """Make the operator known to torch; once, and again is nothing. Imports torch."""
+    """Register the operator with torch; a second call does nothing. Imports torch."""
     global _library
     if _library is not None:
         return
@@ -112,7 +112,7 @@ def register(opener: Opener) -> None:
 
     library.impl("engine", engine, "CompositeExplicitAutograd")
     torch.library.register_fake(NAME, _fake, lib=library)
-    _library = library  # it lives as long as this process: what it registered goes with it
+    _library = library  # kept until the process ends: without it the operator is removed
 
 
 def _has_tag() -> bool:
@@ -123,7 +123,7 @@ def _has_tag() -> bool:
 
 @lru_cache(maxsize=4096)
 def parsed(about: str) -> EngineText:
-    """The text of an engine. Raises PackageDamaged."""
+    """Parse the text of an engine. Raises PackageDamaged."""
     try:
         return EngineText.from_text(about)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -146,10 +146,10 @@ def _out_of_range(
 
 
 def _verified(tensor: torch.Tensor, sha256: str, what: str) -> memoryview:
-    """The bytes of a uint8 tensor in host memory, if they are what their digest says. Raises PackageDamaged."""
+    """The bytes of a uint8 tensor in host memory. Raises PackageDamaged if they do not have the digest."""
     data = memoryview(tensor.detach().cpu().contiguous().numpy())
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise PackageDamaged(f"{what} is not what the file says it is", hint="write the file again")
+        raise PackageDamaged(f"{what} does not have the digest that is in the file", hint="write the file again")
     return data
 
 
@@ -163,7 +163,7 @@ _graphs: dict[str, Any] = {}
 def _reference(
     inputs: list[torch.Tensor], weights: list[torch.Tensor], reference: torch.Tensor, sizes: list[int], about: str
 ) -> list[torch.Tensor]:
-    """What the engine computes, by the program that it was built from (rule 2)."""
+    """Compute the engine's outputs with its reference program (rule 2)."""
     import torch
 
     from trtbuild.runtime.calls.torch_part import Graph, TorchPart
@@ -186,11 +186,12 @@ def _reference(
     given = [*inputs, *weights]
     part = TorchPart(graph, weights, returned=range(len(text.outputs)))
     outputs = part(inputs, Call(0, tuple(sizes), 0, "cpu"))
-    return _of_their_own(list(outputs), given)
+    return _unshared(list(outputs), given)
 
 
-def _of_their_own(outputs: list[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Outputs that share no memory with what was given, nor with one another, contiguous as an engine's (rule 5)."""
+def _unshared(outputs: list[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copy outputs that share memory with an input or with one another. All are contiguous, like those of an engine
+    (rule 5)."""
     taken = {value.untyped_storage().data_ptr() for value in given}
     found = []
     for value in outputs:
@@ -226,7 +227,7 @@ def _fake(
 
 
 def _size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any]) -> Any:
-    """A size as `core.values.expressions.evaluate` gives it, of sizes that may be symbolic."""
+    """Evaluate a size like `core.values.expressions.evaluate`, for sizes that may be symbolic."""
     import torch
 
     if isinstance(expression, int):

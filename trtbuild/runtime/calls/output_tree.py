@@ -1,11 +1,11 @@
-"""The structure that the original module returns, made again around a package's flat outputs.
+"""Put a package's flat outputs into the structure that the original module returns.
 
 Rules
-1. Lists, tuples, dicts, constants and None come back as they were.
-2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) come back as their own class where its module is
-   loaded in this process by then. Nothing is imported for it: a package needs none of the user's code, and runs none. Else
-   a `Fields` stands in, which has the same fields as attributes, by name and by position.
-3. A package names the class, so nothing else is called for it: ``subprocess:Popen`` is a class, too.
+1. Lists, tuples, dicts, constants and None are restored.
+2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) are restored as their class, if its module is
+   loaded in this process. Nothing is imported: a package neither needs nor runs user code. Otherwise a `Fields` is
+   returned, with the same fields as attributes, by name and by position.
+3. The package names the class, so only named tuples and dataclasses are called: ``subprocess:Popen`` is a class, too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 from trtbuild.core.values.encoding import from_json
 
-#: Flat outputs → what the module returns.
+#: Flat outputs → the module's return value.
 Restore = Callable[[Sequence[Any]], Any]
 
 
 class Fields:
-    """Stands in for a class that is not loaded: ``out.logits``, ``out["logits"]``, ``out[0]``, and unpacking."""
+    """Replaces a class that is not loaded: ``out.logits``, ``out["logits"]``, ``out[0]``, and unpacking."""
 
     def __init__(self, name: str, names: Sequence[str], values: Sequence[Any]) -> None:
         self.__dict__.update(zip(names, values, strict=True))
@@ -52,7 +52,7 @@ class Fields:
 
 
 def restorer(tree: Any) -> Restore:
-    """The function that restores `tree`, an index's output structure."""
+    """Return a function that restores `tree`, an index's output structure."""
     kind = tree["kind"]
     if kind == "tensor":
         index = tree["index"]
@@ -74,9 +74,9 @@ def restorer(tree: Any) -> Restore:
 
 
 def _each(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """The function that restores all of `trees`."""
+    """Return a function that restores all of `trees`."""
     if len(trees) > 1 and all(tree["kind"] == "tensor" for tree in trees):
-        return itemgetter(*[tree["index"] for tree in trees])  # most models, at a fifth of the time
+        return itemgetter(*[tree["index"] for tree in trees])  # the case of most models: it takes a fifth of the time
     items = [restorer(tree) for tree in trees]
     return lambda outputs: [item(outputs) for item in items]
 
@@ -90,7 +90,7 @@ def _of_class(name: str, keys: Sequence[str], items: Callable[[Sequence[Any]], S
         if kind is not None:
             try:
                 return kind(**dict(zip(keys, values, strict=True)))
-            except TypeError:  # another class of this name, or one that is made in another way
+            except TypeError:  # another class of this name, or one with another constructor
                 pass
         return Fields(short, keys, values)
 

@@ -1,10 +1,11 @@
-"""Running the partitions of a package in order: values go from part to part as they are, and go after their last use.
+"""Run the partitions of a package in order. Values pass from part to part unchanged, and are dropped after their last
+use.
 
 Rules
-1. Values stay where they are, on the device, and are not copied. A part gets the values that its partition takes, in order.
-2. A value is dropped as soon as nothing needs it: the memory of inner values is free for later ones.
-3. Nothing is looked up by name in a call: the positions of values are worked out once.
-4. A weight that is an output is copied: a caller may write into it.
+1. Values stay on the device, and are not copied. A part gets the inputs of its partition, in order.
+2. A value is dropped as soon as no part needs it, so that later values can use its memory.
+3. A call does not look up names: the positions of values are computed once.
+4. A weight that is an output is copied, because the caller may write to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Part(Protocol):
     """One partition, ready to run."""
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """The outputs for inputs on the call's device. Work may still be under way on the call's stream."""
+        """Compute the outputs for inputs on the call's device. Work may still run on the call's stream."""
         ...
 
 
@@ -34,8 +35,8 @@ class _Step:
 
 
 class Stitched:
-    """All parts of a package. `weights` are those that flow between partitions, or to an output, by slot; `copied` makes a
-    copy of an array, on a stream."""
+    """All parts of a package. `weights` are those that partitions read as values, or that are outputs, by slot;
+    `copied` copies an array, on a stream."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Stitched:
             for source, _ in partition.inputs:
                 last[places[source]] = position
             for number in range(len(partition.outputs)):
-                last.setdefault(places[f"{partition.name}:{number}"], position)  # nobody may take it
+                last.setdefault(places[f"{partition.name}:{number}"], position)  # a value without readers
         self._outputs = tuple(places[source] for source in partitions.outputs)
         self._weight_outputs = [k for k, source in enumerate(partitions.outputs) if source.startswith("weight:")]
         self._copied = copied
@@ -77,7 +78,7 @@ class Stitched:
                 )
             )
         self._count = len(places) - inputs - len(self._weights)
-        #: Whether one part takes the inputs as they are, and gives the outputs as they are.
+        #: Whether there is one part, with the model's inputs and outputs in the same order.
         self.whole = (
             len(self._steps) == 1
             and self._steps[0].takes == tuple(range(inputs))
@@ -85,7 +86,7 @@ class Stitched:
         )
 
     def __call__(self, inputs: Sequence[Array], call: Call) -> Sequence[Array]:
-        """The model's outputs, flat. `inputs` are checked."""
+        """Compute the model's outputs, flat. `inputs` are checked already."""
         if self.whole:
             return self._steps[0].part(inputs, call)
         values: list[Array] = [*inputs, *self._weights, *[None] * self._count]
@@ -102,6 +103,6 @@ class Stitched:
 
 
 def flowing_weights(partitions: Partitions) -> set[int]:
-    """Slots of the weights that partitions take as plain values, and that are outputs of the model."""
+    """Slots of the weights that partitions read as plain values, or that are outputs of the model."""
     sources = [source for partition in partitions.partitions for source, _ in partition.inputs]
     return {int(ref.removeprefix("weight:")) for ref in (*sources, *partitions.outputs) if ref.startswith("weight:")}

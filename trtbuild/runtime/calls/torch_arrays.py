@@ -1,4 +1,4 @@
-"""Torch tensors in host memory, as the reference program takes them."""
+"""Torch tensors in host memory, for the reference program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtbuild.runtime.memory import tensor_kinds
 
 
 class HostArrays:
-    """Torch tensors on the CPU. What speaks DLPack and lies there (a NumPy array) is taken without a copy."""
+    """Torch tensors on the CPU. Other CPU arrays with DLPack (NumPy) are wrapped without a copy."""
 
     contiguous = False
 
@@ -37,19 +37,19 @@ class HostArrays:
             return self.plain(value, name)
         if hasattr(value, "__dlpack__"):
             if hasattr(value, "mask"):
-                raise CallRefused(f"{name} is a masked array", hint="give an array without a mask")
+                raise CallRefused(f"{name} is a masked array", hint="pass an array without a mask")
             try:
                 return torch.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError, ValueError) as error:
                 return self._copied(value, name, error)
         kind = "None" if value is None else f"a {type(value).__name__}"
-        raise CallRefused(f"{name} is {kind}, and must be a tensor", hint="give a torch tensor or a NumPy array")
+        raise CallRefused(f"{name} is {kind}, but must be a tensor", hint="pass a torch tensor or a NumPy array")
 
     def _copied(self, value: Any, name: str, error: Exception) -> Any:
-        """A NumPy array that is read-only, or of bytes in another order."""
+        """Copy a NumPy array that is read-only or has another byte order."""
         try:
             import numpy
 
             return self._torch.from_numpy(numpy.array(value, dtype=value.dtype.newbyteorder("=")))
         except (ImportError, AttributeError, RuntimeError, TypeError, ValueError):
-            raise CallRefused(f"{name} cannot be taken by DLPack: {error}", hint="give a torch tensor") from error
+            raise CallRefused(f"{name} cannot be read by DLPack: {error}", hint="pass a torch tensor") from error

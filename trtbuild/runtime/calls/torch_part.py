@@ -1,13 +1,14 @@
-"""Partitions that PyTorch computes: Torch partitions between engines, and on the CPU the reference program.
+"""Partitions that PyTorch computes: PyTorch partitions between engines, and on the CPU the reference program.
 
 Rules
-1. A program's graph is run as it is (`graph_module`), never through ``ExportedProgram.module()``: that one checks, copies
-   and flattens what has been checked here already.
-2. A program holds no weights: its first inputs are weights, and they are bound here once. Equal structures share one graph.
-3. Nothing is recorded for a backward pass, and a caller's autocast does not count: dtypes are the package's.
-4. What an engine takes is contiguous, and negated in memory (`tensor_kinds`): an output that is not is copied, where an
-   engine takes it.
-5. What the model returns is never a weight or constant that is bound here: a caller may write into it.
+1. A program's graph runs directly (`graph_module`). ``ExportedProgram.module()`` would check, copy and flatten the
+   arguments again.
+2. A program contains no weights: its first inputs are weights, which are bound here once. Equal structures share one
+   graph.
+3. No backward pass is recorded, and the caller's autocast has no effect: dtypes are those of the package.
+4. An engine needs contiguous inputs, negated in memory (`tensor_kinds`). Other outputs are copied if an engine reads
+   them.
+5. The model never returns a weight or constant that is bound here, because the caller may write to it.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
 
 
 def require_torch(why: str) -> Any:
-    """The torch module. Raises ToolchainMissing that says `why` it is needed."""
+    """Import torch. Raises ToolchainMissing with `why`, the reason why it is needed."""
     try:
         import torch
     except (ImportError, OSError) as error:
-        raise ToolchainMissing(f"{why}, and torch cannot be imported: {error}", hint="pip install torch") from error
+        raise ToolchainMissing(f"{why}, but torch cannot be imported: {error}", hint="pip install torch") from error
     return torch
 
 
 def made_on_the_cpu() -> contextlib.AbstractContextManager[Any]:
-    """A block in which torch makes new tensors on the CPU, also where ``torch.set_default_device`` said another: models are
-    traced there, and ``torch.export.load`` fails elsewhere."""
+    """Make torch create new tensors on the CPU inside the block, in spite of ``torch.set_default_device``: models are
+    traced on the CPU, and ``torch.export.load`` fails on other devices."""
     import torch
 
     cpu = torch.device("cpu")
@@ -48,24 +49,27 @@ def made_on_the_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 class Graph:
-    """A partition's graph on one device. Its call takes `pattern`: weights and inputs (None), and lifted constants."""
+    """A partition's graph on one device. The arguments of its call are `pattern`: None for weights and inputs, and
+    lifted constants."""
 
     def __init__(self, program: memoryview, device: torch.device, what: str) -> None:
         torch = require_torch(f"{what} is a part that PyTorch computes")
         extra = {"trtbuild.weights": ""}
         try:
             with warnings.catch_warnings(), made_on_the_cpu():
-                warnings.simplefilter("ignore")  # of what the format will be in later versions
+                warnings.simplefilter("ignore")  # about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)
             if device.type != "cpu":
                 from torch.export.passes import move_to_device_pass
 
                 exported = move_to_device_pass(exported, device)
-                for module in exported.graph_module.modules():  # the pass changes graphs, and not the code made of them
+                for (
+                    module
+                ) in exported.graph_module.modules():  # the pass changes graphs, but does not regenerate their code
                     if isinstance(module, torch.fx.GraphModule):
                         module.recompile()
             weights = int(extra["trtbuild.weights"])
-        except Exception as error:  # torch raises anything for a program of a version that it does not know
+        except Exception as error:  # torch may raise any error for a program of an unknown version
             raise PackageDamaged(
                 f"torch {torch.__version__} cannot read the program of {what}: {type(error).__name__}: {error}",
                 hint="use the version of torch that the package was built with, or build the package with this one",
@@ -81,12 +85,13 @@ class Graph:
         self.device_type = device.type
         self.module = exported.graph_module
         self.pattern = [constants.get(name) for name in names]
-        #: Per output: the place of the argument that it may be a view of, None where it is memory of its own.
+        #: For each output: the position of the argument that it may be a view of; None if it has its own memory.
         self.viewed = [_viewed(node, names) for node in exported.graph.output_node().args[0]]
 
 
 def _viewed(node: Any, names: Sequence[str]) -> int | None:
-    """The place among the arguments `names` of what a node's value is a view of, by the operators' schemas."""
+    """The position in `names` of the argument that a node's value is a view of, by the operators' schemas; None if it
+    is not a view."""
     while getattr(node, "op", None) == "call_function":
         schema = getattr(node.target, "_schema", None)
         is_view = node.target is operator.getitem or any(value.alias_info for value in getattr(schema, "returns", ()))
@@ -95,8 +100,8 @@ def _viewed(node: Any, names: Sequence[str]) -> int | None:
 
 
 class TorchPart:
-    """A partition that PyTorch computes; `weights` are its own, in order. Engines take the outputs `contiguous`, and the
-    model returns the outputs `returned`."""
+    """A partition that PyTorch computes. `weights` are those of the partition, in order. Engines read the outputs
+    `contiguous`, and the model returns the outputs `returned`."""
 
     def __init__(
         self,
@@ -111,7 +116,7 @@ class TorchPart:
         self._no_grad = torch.no_grad
         self._under_autocast = partial(torch.is_autocast_enabled, kind) if kind in ("cpu", "cuda") else bool
         self._no_autocast = partial(torch.autocast, kind, enabled=False)
-        # fx's own __call__ rewrites tracebacks, which costs more than small graphs: its forward is what it calls
+        # fx's __call__ rewrites tracebacks, which takes longer than a small graph, so forward is called directly
         self._run = graph.module.forward
         self._contiguous = tuple(contiguous)
         rest = iter(weights)
@@ -132,7 +137,7 @@ class TorchPart:
         self._copied = tuple(number for number, place in views if place is not None and fixed[place] is not None)
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
-        """The outputs, on the current stream of PyTorch, which is the call's."""
+        """Compute the outputs, on the current stream of PyTorch, which is the call's."""
         arguments = list(self._fixed)
         for place, value in zip(self._open, values, strict=True):
             arguments[place] = value
@@ -153,14 +158,14 @@ class TorchPart:
 def weight_tensors(
     weights: Mapping[int, PackedWeight], files: Mapping[str, memoryview], device: torch.device
 ) -> dict[int, torch.Tensor]:
-    """Each weight as a tensor: on the CPU it is the file's bytes as they were read, elsewhere a copy of them."""
+    """Make a tensor of each weight: on the CPU it uses the bytes of the file, on other devices a copy."""
     import torch
 
     found, by_path = {}, {}
     for slot, weight in weights.items():
         dtype = getattr(torch, weight.dtype)
         kind = (weight.path, weight.dtype, weight.shape)
-        if kind not in by_path:  # equal weights are one file, and one tensor
+        if kind not in by_path:  # equal weights share a file, and so a tensor
             data = files[weight.path]
             value = torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
             by_path[kind] = value.reshape(weight.shape).to(device)

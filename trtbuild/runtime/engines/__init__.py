@@ -1,4 +1,4 @@
-"""Running one engine: contexts, profiles, CUDA graphs, workspaces, the runtime cache.
+"""Run one engine: contexts, profiles, CUDA graphs, workspaces, the runtime cache.
 
 Uses `calls` and `memory`.
 """

@@ -1,15 +1,15 @@
-"""Running one engine as a part of a package: which context runs a call.
+"""Run one engine as a part of a package: choose the context for a call.
 
 Rules
-1. A thread has its own contexts, one for each optimization profile and stream that it uses. TensorRT lets engines be
-   shared by threads and contexts not; work of one context on two streams would share its state. So concurrent calls are
-   safe, and calls of one thread on two streams overlap on the GPU. When a thread ends, its contexts are for the next one
-   that wants the same profile and stream: their last work may still be under way there.
-2. Contexts have no activation memory of their own: all that a thread runs on one stream shares one `Workspace`. That is
-   safe because TensorRT needs it only while the enqueued work runs, and work on one stream runs in order (auxiliary
-   streams join it at its end). Another thread or stream has another workspace.
+1. A thread has its own contexts, one for each optimization profile and stream that it uses. In TensorRT, threads may
+   share engines, but not contexts, and work of one context on two streams would share its state. So concurrent calls
+   are safe, and calls of one thread on two streams overlap on the GPU. When a thread ends, its contexts are used by the
+   next thread with the same profile and stream, because their last work may still run there.
+2. Contexts have no activation memory: all engines of a thread and stream share one `Workspace`. This is safe, because
+   TensorRT needs it only while the enqueued work runs, and work on one stream runs in order (auxiliary streams join it
+   at its end). Another thread or stream has another workspace.
 
-How one context is run is in `trtbuild.runtime.engines.runs`.
+`trtbuild.runtime.engines.runs` runs a context.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from trtbuild.runtime.engines.runs import Run
 from trtbuild.runtime.engines.workspaces import Workspaces
 from trtbuild.runtime.memory.device_memory import Array
 
-#: Streams and profiles of one thread whose contexts an engine keeps. Beyond them all are made anew: a program that makes a
-#: stream for each call is slow, and its memory stays bounded.
+#: The largest number of contexts (by stream and profile) that an engine keeps for one thread. Then all are dropped: a
+#: program that makes a stream for each call is slow, but its memory stays bounded.
 _CONTEXTS = 32
 
 
 class EnginePart:
     """One engine, ready to run: a `trtbuild.runtime.calls.stitching.Part`.
 
-    `partition` says the outputs' shapes; its inputs and outputs are those of the engine, ``i0…`` and ``o0…``. With `graphs`
-    a run is captured as a CUDA graph for each set of shapes and replayed (`trtbuild.runtime.engines.graphs`). Raises
-    PackageDamaged where engine and partition do not fit.
+    `partition` has the outputs' shapes. Its inputs and outputs are those of the engine, ``i0…`` and ``o0…``. With
+    `graphs` a run is captured as a CUDA graph for each set of shapes and replayed (`trtbuild.runtime.engines.graphs`).
+    Raises PackageDamaged if engine and partition do not fit.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class EnginePart:
         self.inputs = _fitting(by_name, "i", [type_.dtype for _, type_ in partition.inputs], partition.name, True)
         self.outputs = _fitting(by_name, "o", [type_.dtype for type_ in partition.outputs], partition.name, False)
         if len(by_name) != len(self.inputs) + len(self.outputs):
-            raise PackageDamaged(f"the engine of {partition.name} has inputs or outputs that its partition has not")
+            raise PackageDamaged(
+                f"the engine of {partition.name} has inputs or outputs that its partition does not have"
+            )
         #: The smallest and largest shape of each input, by profile.
         self.ranges = [[_range(engine, binding, k) for binding in self.inputs] for k in range(engine.profile_count)]
         self._local = threading.local()
@@ -72,7 +74,7 @@ class EnginePart:
         self._idle: dict[tuple[int, int], deque[Run | GraphRun]] = {}
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """The outputs, as new tensors. Raises CallRefused and EngineError; then nothing was enqueued."""
+        """Compute the outputs, as new tensors. Raises CallRefused and EngineError; then nothing was enqueued."""
         memory = self.memory
         if not memory.is_current():
             with memory.on_device():
@@ -109,11 +111,11 @@ class EnginePart:
         return [self.engine.memory_bytes(profile) for profile in range(self.engine.profile_count)]
 
     def layer_times(self, values: Sequence[Array], call: Call) -> list[tuple[str, float]]:
-        """Run once more, and say for each layer how many milliseconds it took (``IProfiler``). Waits for the GPU."""
+        """Run twice, and return for each layer its time in milliseconds (``IProfiler``). Waits for the GPU."""
         times: list[tuple[str, float]] = []
         with self.memory.on_device():
             run = Run(self, call)
-            run(values, call)  # the first run of a context is not like the others
+            run(values, call)  # the first run of a context is slower than the others
             run.context.time_layers(lambda layer, milliseconds: times.append((layer, milliseconds)))
             run(values, call)
             self.memory.synchronize(run.stream)
@@ -121,14 +123,14 @@ class EnginePart:
         return times
 
     def close(self) -> None:
-        """Let go of all contexts, of all threads. No call may be under way."""
+        """Free all contexts, of all threads. No call may be running."""
         for thread in list(self._all):
             thread.runs.clear()
         self._idle.clear()
 
 
 class _Thread:
-    """What one thread has of an engine: its runs, by stream and profile. When it ends they go to `idle`."""
+    """The runs of one thread, by stream and profile. When the thread ends they go to `idle`."""
 
     __slots__ = ("__weakref__", "_idle", "runs")
 
@@ -151,8 +153,8 @@ def _fitting(
         if binding is None or binding.is_input != is_input or binding.dtype != dtype or binding.on_host:
             has = f"{binding.dtype}{' on the host' if binding.on_host else ''}" if binding else "nothing"
             raise PackageDamaged(
-                f"{letter}{number} of the engine of {partition} is {has}, and the package says {dtype}",
-                hint="the engine is not the one that the package was made with: build the package again",
+                f"{letter}{number} of the engine of {partition} is {has}, but {dtype} in the package",
+                hint="the package was made with another engine: build the package again",
             )
         found.append(binding)
     return tuple(found)

@@ -45,7 +45,7 @@ class EngineSet:
         self._engines[partition.name] = engine
 
     def part(self, partition: Partition, *, cuda_graphs: bool = False) -> EnginePart:
-        """The engine of `partition`, which was loaded, ready to run. Raises PackageDamaged where it does not fit."""
+        """Return the loaded engine of `partition`, ready to run. Raises PackageDamaged if it does not fit."""
         by_library = cuda_graphs and self.library.captures_graphs
         options = ContextOptions(self._options.specialization, library_graphs=by_library)
         part = EnginePart(
@@ -60,7 +60,7 @@ class EngineSet:
         return part
 
     def warmed(self) -> None:
-        """Every profile has run: keep the kernels that were compiled."""
+        """Store the compiled kernels, after every profile has run."""
         if self._kernels is None or self._kernel_file is None:
             return
         with self.memory.on_device():
@@ -69,7 +69,7 @@ class EngineSet:
             self._kept = content
 
     def close(self) -> None:
-        """Keep the kernels, and let go of all contexts and engines. No call may be under way."""
+        """Store the kernels, and free all contexts and engines. No call may be running."""
         self.warmed()
         for part in self._parts:
             part.close()

@@ -1,13 +1,13 @@
-"""Runs of an engine as CUDA graphs.
+"""Run an engine as CUDA graphs.
 
 Rules
-1. A graph has fixed addresses. So inputs are copied into buffers of its own and outputs out of them, on the call's stream:
-   each copy costs a launch, and its bytes are read and written once more; the graph saves the launches of the engine's
-   kernels. It pays for engines of many small kernels.
-2. Each set of shapes has a graph, buffers and a context of its own: TensorRT keeps what depends on shapes in the context
+1. A graph has fixed addresses. So inputs are copied into its buffers and outputs out of them, on the call's stream.
+   Each copy needs a launch and memory traffic; the graph saves the launches of the engine's kernels. It is faster for
+   engines with many small kernels.
+2. Each set of shapes has its own graph, buffers and context: TensorRT keeps state that depends on shapes in the context
    (developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
-3. A graph is captured after a run of the same shapes that is not: TensorRT finishes its work for new shapes in it.
-4. What cannot be captured runs as always, and a warning says so once.
+3. A graph is captured after a normal run with the same shapes, in which TensorRT finishes its work for new shapes.
+4. An engine that cannot be captured runs normally, after one warning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.runtime.calls.callers import warn
 from trtbuild.runtime.engines.runs import Run, RunnablePart
 from trtbuild.runtime.memory.device_memory import Array, Graph
 
-#: Sets of shapes that have a graph, for each thread, stream and profile of an engine; the oldest goes first.
+#: The largest number of graphs for a thread, stream and profile of an engine; the oldest is dropped first.
 CAPTURED = 16
 
 
@@ -40,18 +40,18 @@ class GraphRun:
         captured = self._captured.get(shapes)
         if captured is not None:
             return captured(values, call)
-        return self._anew(shapes, values, call)
+        return self._capture(shapes, values, call)
 
     def move_in(self) -> None:
-        """Another thread has it from now on. Graphs compute where they were captured to, which is theirs."""
+        """Move it to the current thread. Graphs keep the workspace that they were captured with."""
         if self._plain is not None:
             self._plain.move_in()
 
-    def _anew(self, shapes: tuple[Any, ...], values: Sequence[Array], call: Call) -> Sequence[Array]:
+    def _capture(self, shapes: tuple[Any, ...], values: Sequence[Array], call: Call) -> Sequence[Array]:
         run = Run(self._part, call)
-        outputs = run(values, call)  # rule 3; and its checks
+        outputs = run(values, call)  # rule 3; this also checks the values
         if run.measures:
-            self._give_up(run, "it has outputs whose size only running tells")
+            self._give_up(run, "it has outputs whose size depends on data")
             return outputs
         if len(self._captured) >= CAPTURED:
             self._part.memory.synchronize(call.stream)

@@ -1,4 +1,4 @@
-"""Outputs whose size only running tells."""
+"""Outputs whose size depends on data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtbuild.runtime.memory.device_memory import Array, Memory
 
 
 class Measured:
-    """An output whose size only running tells: a `trtbuild.core.engines.execution.OutputMemory`."""
+    """An output whose size depends on data: a `trtbuild.core.engines.execution.OutputMemory`."""
 
     def __init__(self, memory: Memory, stream: int) -> None:
         self._memory = memory
@@ -21,7 +21,7 @@ class Measured:
         self._error: Exception | None = None
 
     def begin(self) -> None:
-        """Before a run: what it gives is new memory."""
+        """Prepare for a run, which gets new memory."""
         self._buffer = self._shape = self._error = None
 
     def allocate(self, name: str, size_bytes: int, alignment: int) -> int:
@@ -29,7 +29,7 @@ class Measured:
             self._buffer, address = aligned(self._memory, max(size_bytes, ALIGNMENT), alignment, self._stream)
             self._offset_bytes = address - self._buffer.data_ptr()
             return address
-        except Exception as error:  # TensorRT is between us and whoever is to see it
+        except Exception as error:  # TensorRT is the caller here, so the error is raised later
             self._error = error
             return 0
 
@@ -37,13 +37,13 @@ class Measured:
         self._shape = shape
 
     def raise_error(self) -> None:
-        """What went wrong in `allocate`, if anything did."""
+        """Raise the error of `allocate`, if there was an error."""
         if self._error is not None:
             raise self._error
 
     def result(self, dtype: Any) -> Array:
-        """The output, of the shape that it has."""
+        """The output, with its shape."""
         if self._buffer is None or self._shape is None:
-            raise EngineError("TensorRT did not say the shape of an output that it computed")
+            raise EngineError("TensorRT did not report the shape of an output that it computed")
         buffer, self._buffer = self._buffer, None
         return self._memory.view(buffer, self._shape, dtype, self._offset_bytes)

@@ -1,18 +1,18 @@
-"""Running one context: what it is told, when, and what it gives.
+"""Run one context: set its shapes and addresses, enqueue it, and return its outputs.
 
 Rules
-1. A run sets shapes and asks for output shapes only when they changed, and addresses only when they changed. Outputs are
-   new tensors; nothing else is allocated.
-2. TensorRT is never given what it does not check: the dtype of every value is compared with the engine's, and its shape
-   with the ranges of the profile (whoever calls: a module, an operator, a warm-up); an address that is not aligned to 256
-   bytes is copied to one that is, an empty tensor has some address.
-3. The shapes of outputs are TensorRT's (from the context, or from its output allocator), and must be those that the
-   package says. A size of -1 is taken only where the package says that it depends on data: from input shapes that do not go
-   together TensorRT infers none either.
+1. A run sets shapes and reads output shapes only if they have changed, and sets addresses only if they have changed.
+   Outputs are new tensors; nothing else is allocated.
+2. TensorRT does not check its inputs, so this module does. The dtype of every value is compared with the engine's, and
+   its shape with the ranges of the profile. A value at an address that is not aligned to 256 bytes is copied. An empty
+   tensor gets a valid address.
+3. The shapes of outputs come from TensorRT (from the context, or from its output allocator), and must be those of the
+   package. A size of -1 is accepted only if it depends on data according to the package: TensorRT also returns -1 for
+   input shapes that do not fit together.
 4. No engine runs on the legacy default stream, where TensorRT waits for the whole device. A call on it is enqueued on a
    stream that CUDA orders with it (`Memory.working_stream`).
-5. A context goes only after its stream is done (`Run.__del__`).
-6. What is packed for a run lives until it is enqueued: outputs are made meanwhile, and may get memory that was let go.
+5. A context is freed only after its stream has finished (`Run.__del__`).
+6. Packed copies of inputs live until the run is enqueued. Otherwise new outputs could get their memory.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from trtbuild.runtime.memory.device_memory import Array, Memory
 from trtbuild.runtime.memory.tensor_kinds import no_memory
 
 _UNSET = -1
-#: Calls whose outputs' makers are remembered. Then all are forgotten: memory stays bounded.
-_REMEMBERED = 256
-_ANOTHER = "the engine is not the one that the package was made with: build the package again"
+#: The largest number of calls with cached makers of outputs. Then the cache is cleared, so that memory stays bounded.
+_MOST_CACHED = 256
+_ANOTHER = "the package was made with another engine: build the package again"
 
-#: An output's name, what makes a new tensor for it (None where only running tells the size), and dtype.
+#: An output's name, the function that makes a new tensor for it (None if its size depends on data), and dtype.
 _Made = tuple[str, Callable[[], Array] | None, Any]
 
 
 class RunnablePart(Protocol):
-    """What a run needs of its engine (`engine_part.EnginePart`)."""
+    """The members of an engine part that a run uses (`engine_part.EnginePart`)."""
 
     name: str
     engine: Engine
@@ -58,7 +58,7 @@ class RunnablePart(Protocol):
 
 
 class Run:
-    """One context, and what it was told last; for the stream and profile of `call`."""
+    """One context and its last settings, for the stream and profile of `call`."""
 
     def __init__(self, part: RunnablePart, call: Call) -> None:
         memory = part.memory
@@ -74,18 +74,18 @@ class Run:
         self._output_names = tuple(binding.name for binding in part.outputs)
         self._output_dtypes = [memory.dtype(binding.dtype) for binding in part.outputs]
         self._addresses = [_UNSET] * len(self._input_names)
-        #: Output → the address that the context has.
+        #: Output → its address in the context.
         self._written: dict[str, int] = {}
         self._shapes: list[Any] | None = None
         self._sizes: tuple[int, ...] = ()
-        #: The call that the shapes are of, where it decides them.
+        #: The call of the present shapes, if it decides them.
         self._call: Call | None = None
-        #: Such calls → what their outputs are made with.
+        #: Such calls → the makers of their outputs.
         self._known: dict[Call, list[_Made]] = {}
         self._made: list[_Made] = []
         self._measured: dict[str, Measured] = {}
-        #: The outputs' sizes as the package says them; None where they depend on data.
-        self._said_sizes: dict[str, list[int | None]] = {}
+        #: The outputs' sizes in the package; None if they depend on data.
+        self._expected_sizes: dict[str, list[int | None]] = {}
         self._memory_bytes = part.engine.memory_bytes(call.profile)
         self._workspace_address = 0
         self._nowhere: Array | None = None
@@ -102,21 +102,21 @@ class Run:
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
-            with contextlib.suppress(Exception):  # a Run that was never finished, or a device that is lost
-                for stream in {self.stream, self._stream}:  # a graph is launched on the caller's
+            with contextlib.suppress(Exception):  # a Run whose construction failed, or a lost device
+                for stream in {self.stream, self._stream}:  # a graph is launched on the caller's stream
                     self.part.memory.synchronize(stream)
 
     def move_in(self) -> None:
-        """Another thread has it from now on: it computes in that thread's workspace."""
+        """Move it to the current thread, and use that thread's workspace."""
         self.workspace = self.part.workspaces.here(self._stream)
 
     @property
     def measures(self) -> bool:
-        """Whether it has outputs whose size only running tells."""
+        """Whether it has outputs whose size depends on data."""
         return bool(self._measured)
 
     def prepare(self, values: Sequence[Array], call: Call) -> None:
-        """Tell the context shapes, addresses of inputs, and where it may compute."""
+        """Set the shapes, the addresses of inputs, and the workspace of the context."""
         if call is not self._call:
             if self._shapes is None or call.sizes != self._sizes or [value.shape for value in values] != self._shapes:
                 self._reshape(values, call)
@@ -135,7 +135,7 @@ class Run:
             self._workspace_address = workspace.address
 
     def outputs(self) -> list[Array]:
-        """New tensors for the outputs, whose addresses the context has. Those of unknown size come later."""
+        """Make new tensors for the outputs and set their addresses. Outputs of unknown size come later."""
         outputs: list[Any] = []
         written = self._written
         for name, make, _ in self._made:
@@ -154,9 +154,9 @@ class Run:
         return outputs
 
     def enqueue(self, stream: int) -> None:
-        """Enqueue the work. Raises EngineError with TensorRT's words."""
+        """Enqueue the work. Raises EngineError with TensorRT's errors."""
         if not self._enqueue(stream):
-            self._shapes = self._call = None  # whatever state it is in: everything is told anew
+            self._shapes = self._call = None  # its state is unknown: the next call sets everything again
             self._addresses = [_UNSET] * len(self._addresses)
             self._written.clear()
             for measured in self._measured.values():
@@ -172,14 +172,14 @@ class Run:
         else:
             address = value.data_ptr()
             if not address and 0 not in value.shape:
-                raise no_memory(value, self._said(index))
-            self._addresses[index] = address or _UNSET  # what has none is always looked at
+                raise no_memory(value, self._input_text(index))
+            self._addresses[index] = address or _UNSET  # a value without an address is always checked
         if not self._set_address(self._input_names[index], address or self._some_address()):
             self._addresses[index] = _UNSET
             raise self._refused(f"the address of input {self._input_names[index]}")
 
     def _some_address(self) -> int:
-        """An address for what is empty: TensorRT takes no null."""
+        """A valid address for an empty tensor: TensorRT refuses null."""
         if self._nowhere is None:
             memory = self.part.memory
             self._nowhere = memory.empty((ALIGNMENT,), memory.dtype("uint8"), self._stream)
@@ -191,17 +191,17 @@ class Run:
         self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
-        self.part.library.words()  # what was said before is not the reason of what comes
+        self.part.library.words()  # drop earlier errors: they are not the reason of a later refusal
         known = self._known.get(call)
         for index, (name, value) in enumerate(zip(self._input_names, values, strict=True)):
             shape = tuple(value.shape)
             if known is None:
                 self._check_range(index, shape, call.profile)
             if not self.context.set_shape(name, shape):
-                raise self._refused(f"shape {list(shape)} of {self._said(index)}")
+                raise self._refused(f"shape {list(shape)} of {self._input_text(index)}")
         self._made = self._makers(call) if known is None else known
         if call.decides and not self._measured:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _MOST_CACHED:
                 self._known.clear()
             self._known[call] = self._made
         self._sizes = call.sizes
@@ -211,7 +211,7 @@ class Run:
         low, high = self.part.ranges[profile][index]
         if not _within(shape, low, high):
             raise CallRefused(
-                f"{self._said(index)} has shape {list(shape)}, and profile {profile} of its engine takes "
+                f"{self._input_text(index)} has shape {list(shape)}, but profile {profile} of its engine takes "
                 f"{list(low)} to {list(high)}"
             )
 
@@ -220,23 +220,23 @@ class Run:
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
         ):
-            said = [None if depends_on_data(size) else evaluate(size, call.sizes) for size in type_.shape]
-            shape = self._shape(name, said)
-            self._said_sizes[name] = said
+            expected = [None if depends_on_data(size) else evaluate(size, call.sizes) for size in type_.shape]
+            shape = self._shape(name, expected)
+            self._expected_sizes[name] = expected
             make = None if -1 in shape else self.part.memory.maker(shape, dtype, self._stream)
             made.append((name, make, dtype))
         return made
 
-    def _shape(self, name: str, said: list[int | None]) -> tuple[int, ...]:
-        """The shape of an output under the input shapes that were set, which is what the package has `said`; -1 where only
-        running tells it."""
-        if name in self._measured:  # for good: after a run the context says the shape that it had then
+    def _shape(self, name: str, expected: list[int | None]) -> tuple[int, ...]:
+        """The shape of an output for the present input shapes, checked against `expected`; -1 for a size that depends
+        on data."""
+        if name in self._measured:  # known from then on: after a run the context returns the shape of that run
             return (-1,)
         try:
             shape = self.context.shape(name)
         except EngineError as error:
             raise EngineError(f"the engine of {self.part.name}: {error.text}", hint=_ANOTHER) from error
-        self._compare(name, shape, said)
+        self._compare(name, shape, expected)
         if -1 in shape:
             self._measured[name] = Measured(self.part.memory, self._stream)
             self.context.send_output(name, self._measured[name])
@@ -246,18 +246,18 @@ class Run:
         for index, (name, make, dtype) in enumerate(self._made):
             if make is None:
                 outputs[index] = array = self._measured[name].result(dtype)
-                self._compare(name, tuple(array.shape), self._said_sizes[name])
+                self._compare(name, tuple(array.shape), self._expected_sizes[name])
         return outputs
 
-    def _compare(self, name: str, shape: tuple[int, ...], said: list[int | None]) -> None:
-        """Raise EngineError unless `shape` is the package's, whose None is any size."""
-        if len(shape) == len(said) and all(
-            wanted is None or size == wanted for size, wanted in zip(shape, said, strict=True)
+    def _compare(self, name: str, shape: tuple[int, ...], expected: list[int | None]) -> None:
+        """Raise EngineError if `shape` is not the package's, in which None is any size."""
+        if len(shape) == len(expected) and all(
+            wanted is None or size == wanted for size, wanted in zip(shape, expected, strict=True)
         ):
             return
         words = self.part.library.words()
         raise EngineError(
-            f"the engine of {self.part.name} gives {name} the shape {list(shape)}, and the package says {said}"
+            f"the engine of {self.part.name} gives {name} the shape {list(shape)}, but the package has {expected}"
             + (f": {words}" if words else ""),
             hint=_ANOTHER,
         )
@@ -266,11 +266,11 @@ class Run:
         """The error for a value of another element type."""
         wanted = self.part.inputs[index].dtype
         return CallRefused(
-            f"{self._said(index)} is {str(value.dtype).removeprefix('torch.')}, and its engine takes {wanted}",
+            f"{self._input_text(index)} is {str(value.dtype).removeprefix('torch.')}, but its engine takes {wanted}",
             hint=f"cast it to {wanted}",
         )
 
-    def _said(self, index: int) -> str:
+    def _input_text(self, index: int) -> str:
         return f"input {index} of {self.part.name} ({self.part.partition.inputs[index][0]})"
 
     def _refused(self, what: str) -> EngineError:

@@ -1,15 +1,16 @@
-"""Kernels that TensorRT-RTX compiled on this GPU, kept in a file so that the next process need not.
+"""Store kernels that TensorRT-RTX compiled on this GPU in a file, so that the next process need not compile them.
 
     <package>/.runtime/<library>-<version>/<gpu>-sm<sm>-driver<version>.kernels
 
 Rules
-1. The file is for one GPU model, driver and library version: another has another file. The library checks once more.
-2. It speeds a start up and is nothing else: what is missing, damaged or refused is compiled anew, and never an error. A
-   digest at the start tells what was cut off or altered.
-3. It holds code for the GPU. So it is read only where no other user could have written it (POSIX: owned by this user or
-   root, writable by nobody else), and is no part of the package's digests.
-4. Where the package's directory cannot be written, the user's cache directory takes it, under the package's digest.
-5. It is written beside and renamed. Of two processes that write at once one wins; both have what was there before.
+1. Each GPU model, driver and library version has its own file. The library also checks them.
+2. The file only makes a start faster. If it is missing, damaged or refused, kernels are compiled again, without an
+   error. A digest at its start detects damage.
+3. It holds code for the GPU. So it is read only if no other user could have written it (POSIX: owned by this user or
+   root, not writable for others), and it is not in the package's digests.
+4. If the package's directory is not writable, the file is in the user's cache directory, under the package's digest.
+5. It is written under a temporary name and renamed. If two processes write at once, the last one counts; both have the
+   old content, too.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtbuild.atomic import replace_file
 from trtbuild.regular import open_regular
 
 MAGIC = b"trtbuild.kernels/1\n"
 
-#: The folder in a package; its name begins with a dot: it is not the package's.
+#: The folder in a package. Its name begins with a dot, because it is not part of the package.
 FOLDER = ".runtime"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as kernels depend on it. `driver` is the CUDA version that the driver takes, such as 13000."""
+    """The properties of a GPU that kernels depend on. `driver` is the CUDA version of the driver, such as 13000."""
 
     name: str
     sm: int
@@ -44,7 +45,7 @@ class Gpu:
 
 
 def gpu(ordinal: int) -> Gpu | None:
-    """The GPU `ordinal`, asked of the CUDA driver; None where it does not say."""
+    """Find the GPU `ordinal` through the CUDA driver; None if that fails."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -65,7 +66,8 @@ def gpu(ordinal: int) -> Gpu | None:
 
 
 def places(package: Path, digest: str, library: str, version: str, device: Gpu) -> tuple[Path, ...]:
-    """Where the file may be, best first. `digest` is the package's. A user without a home (a container's) has one place."""
+    """The possible paths of the file, best first. `digest` is the package's. A user without a home (in a container) has
+    one path."""
     name = f"{_plain(device.name)}-sm{device.sm}-driver{device.driver}.kernels"
     inner = Path(f"{_plain(library)}-{_plain(version)}", name)
     found = [package / FOLDER / inner]
@@ -75,13 +77,13 @@ def places(package: Path, digest: str, library: str, version: str, device: Gpu) 
 
 
 class KernelFile:
-    """The file, in the first of `places` where it is or can be."""
+    """The file, at the first usable path of `places`."""
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = tuple(places)
 
     def read(self) -> bytes | None:
-        """What was kept, or None."""
+        """Read the kernels; None if there is no valid file."""
         for path in self._places:
             data = _trusted(path)
             if data is None or not data.startswith(MAGIC):
@@ -92,32 +94,19 @@ class KernelFile:
         return None
 
     def write(self, content: bytes) -> Path | None:
-        """Keep `content`. The path it went to, or None where no place can be written."""
+        """Write `content`. Returns its path, or None if no path is writable."""
         data = MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
         for path in self._places:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _publish(path, data)
+                # Durable: kernels take minutes to compile. Private: the next process runs what this file holds.
+                replace_file(path, data, durable=True, mode=0o600)
                 return path
         return None
 
 
-def _publish(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-
-
 def _trusted(path: Path) -> bytes | None:
-    """The file's bytes where nobody else can have written them."""
+    """The file's bytes; None if another user could have written them."""
     try:
         with open(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())

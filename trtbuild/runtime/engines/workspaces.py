@@ -1,4 +1,4 @@
-"""Activation memory: what engines compute in.
+"""Activation memory of engines.
 
 One workspace serves all engines that one thread runs on one stream. TensorRT needs it only while enqueued work runs, and
 work on one stream runs in order; auxiliary streams join it at its end.
@@ -10,20 +10,21 @@ import threading
 
 from trtbuild.runtime.memory.device_memory import Array, Memory
 
-#: What kernels may rely on in the address of a tensor, and cudaMalloc gives (in bytes).
+#: The alignment of a tensor's address in bytes, which kernels rely on and cudaMalloc gives.
 ALIGNMENT = 256
 
-#: What TensorRT asks of the address of activation memory: 8.6 takes no other, whatever its documentation says (256 bytes).
+#: The alignment of activation memory in bytes. 8.6 requires it, although its documentation has 256 bytes.
 MEMORY_ALIGNMENT = 512
 
-#: Streams of one thread that have a workspace. Beyond them all are made anew: memory stays bounded.
+#: The largest number of workspaces (by stream) of one thread. Then all are dropped, so that memory stays bounded.
 _STREAMS = 32
 
 
 def aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tuple[Array, int]:
-    """New memory, and an address in it that is a multiple of `alignment` and has `size_bytes` after it.
+    """Allocate memory. Returns it, and an address in it that is a multiple of `alignment` and has `size_bytes` after
+    it.
 
-    Allocators promise less than TensorRT asks (cudaMalloc 256 bytes).
+    Allocators promise less than TensorRT requires (cudaMalloc 256 bytes).
     """
     array = memory.empty((size_bytes + alignment - 1,), memory.dtype("uint8"), stream)
     address = array.data_ptr()
@@ -31,7 +32,8 @@ def aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tup
 
 
 class Workspace:
-    """Activation memory of all engines that one thread runs on one stream; it grows to what the largest of them needs."""
+    """Activation memory of all engines of one thread and stream. It grows to the size that the largest of them
+    needs."""
 
     __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
 
@@ -43,9 +45,9 @@ class Workspace:
         self._stream = stream
 
     def reserve(self, size_bytes: int) -> None:
-        """At least `size_bytes`. What was there before goes back behind the work that uses it."""
+        """Provide at least `size_bytes`. Replaced memory is freed after the work that uses it."""
         if size_bytes > self.size_bytes or not self.address:
-            size_bytes = max(size_bytes, MEMORY_ALIGNMENT)  # also for those that need none: null is refused
+            size_bytes = max(size_bytes, MEMORY_ALIGNMENT)  # at least one block, because null is refused
             self.array, self.address = aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
             self.size_bytes = size_bytes
 
@@ -58,7 +60,7 @@ class Workspaces:
         self._local = threading.local()
 
     def here(self, stream: int) -> Workspace:
-        """That of this thread and `stream`."""
+        """The workspace of this thread and `stream`."""
         try:
             found: dict[int, Workspace] = self._local.by_stream
         except AttributeError:
@@ -66,6 +68,6 @@ class Workspaces:
         workspace = found.get(stream)
         if workspace is None:
             if len(found) >= _STREAMS:
-                found.clear()  # contexts that use them keep them
+                found.clear()  # contexts keep those that they use
             workspace = found[stream] = Workspace(self.memory, stream)
         return workspace

@@ -1,10 +1,10 @@
-"""Arrays in device memory where there is no torch: made here, or taken from whoever has them.
+"""Arrays in device memory without torch: new ones, or wrapped arrays of other libraries.
 
 Rules
-1. An array is read where it lies. What it was taken from (a DLPack capsule, the exporting object) is kept as its `owner`.
-2. `stream` is the one that its memory was last written on, as far as that is known: readers on other streams wait for it
-   (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
-3. Memory on the host is refused with what to do. Nothing is uploaded in silence.
+1. An array is not copied. Its source (a DLPack capsule, the exporting object) is kept as its `owner`.
+2. `stream` is the stream of the last write to its memory, if it is known: readers on other streams wait for it (CUDA
+   array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
+3. Host memory is refused, with a hint. Nothing is uploaded automatically.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.memory import dlpack
 from trtbuild.runtime.memory.device_memory import Memory
-from trtbuild.runtime.memory.dtypes import ELEMENT_TYPES, of_typestr
+from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, of_typestr
 
 
 class DeviceArray:
     """An array in the memory of one GPU.
 
-    `dtype` is torch's name without the prefix. `strides` count elements; None is row-major. It speaks DLPack and the CUDA
-    array interface, so CuPy, Numba, JAX and PyTorch take it without a copy; `numpy()` copies it to the host.
+    `dtype` is torch's name without the prefix. `strides` count elements; None is row-major. It speaks DLPack and the
+    CUDA array interface, so CuPy, Numba, JAX and PyTorch can use it without a copy; `numpy()` copies it to the host.
     """
 
     __slots__ = ("__weakref__", "address", "dtype", "memory", "owner", "shape", "stream", "strides")
@@ -41,7 +41,7 @@ class DeviceArray:
         self.memory = memory
         self.address = address
         self.shape = shape
-        self.dtype = ELEMENT_TYPES[dtype].name  # one object for all: types are compared by identity
+        self.dtype = ARRAY_TYPES[dtype].name  # one object for all: types are compared by identity
         self.owner = owner
         self.stream = stream
         self.strides = None if strides is None or _is_row_major(shape, strides) else strides
@@ -58,8 +58,8 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
-        return math.prod(self.shape) * ELEMENT_TYPES[self.dtype].itemsize
+        """The size of its elements in bytes."""
+        return math.prod(self.shape) * ARRAY_TYPES[self.dtype].itemsize
 
     @property
     def device(self) -> str:
@@ -69,7 +69,7 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def numpy(self) -> Any:
-        """A NumPy array with its values, after its stream is done. bfloat16 comes as uint16, its bits."""
+        """Copy its values to a NumPy array, after its stream has finished. bfloat16 becomes uint16 with its bits."""
         return self.memory.download(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -83,7 +83,8 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule of the same memory. `stream` is who will read it: it waits for what was written (-1: it does not)."""
+        """Make a capsule of the same memory. `stream` is the reader's stream, which waits for earlier writes (-1: no
+        wait)."""
         if copy:
             raise BufferError("a copy is not made here")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -103,7 +104,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        element = ELEMENT_TYPES[self.dtype]
+        element = ARRAY_TYPES[self.dtype]
         if element.typestr is None:
             raise AttributeError(f"the CUDA array interface has no {self.dtype}: use DLPack")
         strides = None
@@ -121,12 +122,12 @@ class DeviceArray:
 
 
 def taken(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
-    """`value` as an array of `memory`'s device that `stream` may read from now on. `name` is for errors.
+    """Wrap `value` as an array of `memory`'s device that `stream` may read from now on. `name` is for errors.
 
-    Raises CallRefused for what is no array, lies elsewhere, or has elements that no array here has.
+    Raises CallRefused for a value that is not an array, is on another device, or has an unsupported element type.
     """
-    if getattr(value, "is_neg", bool)():  # torch's own exports forget it
-        raise CallRefused(f"{name} is negated only when it is read", hint="give tensor.resolve_neg()")
+    if getattr(value, "is_neg", bool)():  # torch's own exports ignore it
+        raise CallRefused(f"{name} is negated only when it is read", hint="pass tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _from_dlpack(memory, value, stream, name)
     if hasattr(value, "__cuda_array_interface__"):
@@ -135,7 +136,7 @@ def taken(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
         raise on_host(name, type(value), memory.ordinal)
     raise CallRefused(
         f"{name} is a {type(value).__name__}, not an array",
-        hint="give what has __dlpack__ or __cuda_array_interface__: a CuPy, Numba, JAX or PyTorch array",
+        hint="pass an array with __dlpack__ or __cuda_array_interface__: of CuPy, Numba, JAX or PyTorch",
     )
 
 
@@ -181,9 +182,9 @@ def _from_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
     typestr = str(interface["typestr"])
     element = of_typestr(typestr)
     if element is None:
-        raise CallRefused(f"{name} has elements of type {typestr}", hint=f"give one of {', '.join(ELEMENT_TYPES)}")
+        raise CallRefused(f"{name} has elements of type {typestr}", hint=f"use one of {', '.join(ARRAY_TYPES)}")
     if interface.get("mask") is not None:
-        raise CallRefused(f"{name} is a masked array", hint="give an array without a mask")
+        raise CallRefused(f"{name} is a masked array", hint="pass an array without a mask")
     shape = tuple(int(size) for size in interface["shape"])
     address = int(interface["data"][0] or 0)
     found = memory.device_of(address) if address and math.prod(shape) else memory.ordinal
@@ -198,14 +199,15 @@ def _from_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
     if strides is not None:
         if any(int(step) % element.itemsize for step in strides):
             raise CallRefused(
-                f"{name} has strides that are no multiple of its elements", hint="give a contiguous array"
+                f"{name} has strides that are not a multiple of its element size", hint="pass a contiguous array"
             )
         strides = tuple(int(step) // element.itemsize for step in strides)
     return DeviceArray(memory, address, shape, element.name, owner=value, stream=stream, strides=strides)
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements follow one another. Steps along axes of one element mean nothing; an empty array is any."""
+    """Whether elements are contiguous in row-major order. Strides of axes with one element do not count; an empty array
+    always is."""
     if 0 in shape:
         return True
     pairs = zip(shape, strides, dlpack.row_major(shape), strict=True)

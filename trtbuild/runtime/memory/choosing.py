@@ -1,4 +1,4 @@
-"""Which memory there is: torch's where torch can be imported, else that of the CUDA driver."""
+"""Choose the memory: torch's if torch can be imported, otherwise that of the CUDA driver."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trtbuild.runtime.memory.device_memory import Memory
 
 
 def choose_memory(ordinal: int) -> Memory:
-    """Torch's memory where torch has been imported or can be, else the CUDA driver's.
+    """Return torch's memory if torch is imported or can be, otherwise the CUDA driver's.
 
-    Raises EnvironmentFault where neither torch for CUDA nor cuda-python is installed, or there is no such device.
+    Raises EnvironmentFault if neither torch for CUDA nor cuda-python is installed, or if there is no such device.
     """
     if _torch_has_cuda():
         from trtbuild.runtime.memory.torch_memory import TorchMemory
@@ -21,7 +21,7 @@ def choose_memory(ordinal: int) -> Memory:
         from cuda.bindings import driver
     except ImportError as error:
         raise EnvironmentFault(
-            f"engines need device memory, and here is neither torch for CUDA nor cuda-python ({error})",
+            f"engines need device memory, but neither torch for CUDA nor cuda-python is installed ({error})",
             hint="pip install 'cuda-bindings>=12.6', or torch for CUDA",
         ) from error
     from trtbuild.runtime.memory.cuda_memory import CudaMemory

@@ -17,22 +17,22 @@ from trtbuild.errors import EngineError, EnvironmentFault
 from trtbuild.runtime.memory.arrays import DeviceArray, elsewhere, taken
 from trtbuild.runtime.memory.cuda_objects import Block, CudaGraph, Event, Stream
 from trtbuild.runtime.memory.dlpack import row_major
-from trtbuild.runtime.memory.dtypes import ELEMENT_TYPES
+from trtbuild.runtime.memory.dtypes import ARRAY_TYPES
 from trtbuild.runtime.memory.foreign import Foreign
 from trtbuild.runtime.memory.strides import Rows, rows_of
 
-#: What a memory pool may keep of what was freed: all.
+#: The release threshold of a memory pool that keeps all freed memory.
 _KEEP_ALL = 2**64 - 1
 
 
 class CudaMemory:
-    """The memory of GPU `ordinal`: a pool of its own in the device's primary context, which torch and others share.
+    """The memory of GPU `ordinal`: a separate pool in the device's primary context, which torch and others share.
 
-    Raises EnvironmentFault where there is no driver or no such GPU.
+    Raises EnvironmentFault if there is no driver or no such GPU.
     """
 
     contiguous = True
-    own: frozenset[type] = frozenset()  # a DeviceArray may have been written on another stream: `adopt` sees to it
+    own: frozenset[type] = frozenset()  # a DeviceArray may have been written on another stream: `adopt` waits for it
 
     def __init__(self, driver: Any, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -43,7 +43,7 @@ class CudaMemory:
             count = self.call(driver.cuDeviceGetCount)
         except (EngineError, RuntimeError, OSError) as error:  # cuda-python raises RuntimeError without a driver
             raise EnvironmentFault(
-                f"there is no CUDA device here: {error}", hint="engines run where an NVIDIA driver is installed"
+                f"there is no CUDA device here: {error}", hint="engines need a machine with an NVIDIA driver"
             ) from error
         if not 0 <= ordinal < count:
             raise EnvironmentFault(
@@ -58,7 +58,7 @@ class CudaMemory:
         self._streams = threading.local()
         self._lock = threading.Lock()
         self._beside: Stream | None = None
-        #: Streams of threads that are gone. They are used again and never destroyed: memory is still freed on them.
+        #: Streams of ended threads. They are used again and never destroyed, because memory is still freed on them.
         self.idle: list[int] = []
 
     def _new_pool(self) -> Any:
@@ -80,9 +80,9 @@ class CudaMemory:
 
     def _error(self, function: Callable[..., Any], error: Any) -> EngineError:
         _, text = self.driver.cuGetErrorString(error)
-        said = text.decode() if isinstance(text, bytes) else str(text)
+        reason = text.decode() if isinstance(text, bytes) else str(text)
         name = getattr(function, "__name__", "CUDA")
-        return EngineError(f"{name}: {getattr(error, 'name', error)}: {said}")
+        return EngineError(f"{name}: {getattr(error, 'name', error)}: {reason}")
 
     # -- device and streams
 
@@ -107,7 +107,7 @@ class CudaMemory:
         return own.handle
 
     def working_stream(self, stream: int) -> int:
-        if stream not in (0, 1):  # the legacy default stream's handle, and its other name
+        if stream not in (0, 1):  # the two handles of the legacy default stream
             return stream
         with self._lock:
             if self._beside is None:
@@ -128,7 +128,7 @@ class CudaMemory:
 
     def wait(self, *, reader: int, writer: int) -> None:
         if reader != writer:
-            written = self._record(writer)  # it must outlive the call: it destroys its event when it goes
+            written = self._record(writer)  # it must outlive the call, because it destroys its event when it is freed
             self.call(self.driver.cuStreamWaitEvent, reader, written.event, 0)
 
     def synchronize(self, stream: int) -> None:
@@ -144,10 +144,10 @@ class CudaMemory:
         return array
 
     def dtype(self, name: str) -> str:
-        return ELEMENT_TYPES[name].name
+        return ARRAY_TYPES[name].name
 
     def empty(self, shape: tuple[int, ...], dtype: str, stream: int) -> DeviceArray:
-        size = math.prod(shape) * ELEMENT_TYPES[dtype].itemsize
+        size = math.prod(shape) * ARRAY_TYPES[dtype].itemsize
         block = Block(self, size, stream)
         return DeviceArray(self, block.address, shape, dtype, owner=block, stream=stream)
 
@@ -168,7 +168,7 @@ class CudaMemory:
             if value.memory.ordinal != self.ordinal:
                 raise elsewhere(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                return value  # freed behind our work: on this stream
+                return value  # freed on this stream, after our work
             self.wait(reader=stream, writer=value.stream)
             self._foreign.adopted(value)
             return value
@@ -184,7 +184,7 @@ class CudaMemory:
         target = self.empty(array.shape, array.dtype, stream)
         strides = row_major(array.shape) if array.strides is None else array.strides
         for rows in rows_of(array.shape, strides):
-            self._copy_rows(target.address, array.address, rows, ELEMENT_TYPES[array.dtype].itemsize, stream)
+            self._copy_rows(target.address, array.address, rows, ARRAY_TYPES[array.dtype].itemsize, stream)
         return target
 
     def copy(self, source: DeviceArray, target: DeviceArray, stream: int) -> None:
@@ -195,7 +195,7 @@ class CudaMemory:
             self.call(self.driver.cuMemcpyDtoDAsync, target, source, size, stream)
 
     def _copy_rows(self, target: int, source: int, rows: Rows, itemsize: int, stream: int) -> None:
-        """Copy `rows`, which are in elements, between arrays at two addresses."""
+        """Copy `rows` (in elements) between arrays at two addresses."""
         target, source = target + rows.target * itemsize, source + rows.source * itemsize
         if rows.count == 1:
             self._copy(target, source, rows.length * itemsize, stream)
@@ -214,14 +214,14 @@ class CudaMemory:
     def upload(self, data: Any, dtype: str, stream: int) -> DeviceArray:
         import numpy as np
 
-        shape = tuple(np.shape(data))  # ascontiguousarray makes an axis of a scalar
+        shape = tuple(np.shape(data))  # ascontiguousarray would add an axis to a scalar
         data = np.ascontiguousarray(data)
         array = self.empty(shape, dtype, stream)
         if array.nbytes != data.nbytes:
             raise ValueError(f"{data.dtype} is not {dtype}")
         if data.nbytes:
             self.call(self.driver.cuMemcpyHtoDAsync, array.address, data.ctypes.data, data.nbytes, stream)
-            self.synchronize(stream)  # the host's buffer is the caller's again
+            self.synchronize(stream)  # then the caller may change the host's buffer again
         return array
 
     def download(self, array: DeviceArray) -> Any:
@@ -230,7 +230,7 @@ class CudaMemory:
         stream = self.stream() if array.stream is None else array.stream
         if array.strides is not None:
             array = self.packed(array, stream)
-        element = ELEMENT_TYPES[array.dtype]
+        element = ARRAY_TYPES[array.dtype]
         kind = element.typestr or {1: "|u1", 2: "<u2"}[element.itemsize]
         data: Any = np.empty(array.shape, kind)
         if data.nbytes:
@@ -252,7 +252,7 @@ class CudaMemory:
         try:
             work(handle)
         except BaseException:
-            _, graph = driver.cuStreamEndCapture(handle)  # what was captured is of no use
+            _, graph = driver.cuStreamEndCapture(handle)  # the captured graph is not used
             if graph:
                 driver.cuGraphDestroy(graph)
             raise

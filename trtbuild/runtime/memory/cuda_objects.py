@@ -1,4 +1,4 @@
-"""What the CUDA driver makes for a `CudaMemory`, each given back when nothing uses it any more."""
+"""Objects of the CUDA driver for a `CudaMemory`. Each is freed when it is no longer used."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 
 class DriverMemory(Protocol):
-    """What they need of the memory that they belong to: the CUDA driver, its memory pool, and idle streams."""
+    """The members of their memory that they use: the CUDA driver, its memory pool, and idle streams."""
 
     driver: Any
     pool: Any
     idle: list[int]
 
     def call(self, function: Any, *arguments: Any) -> Any:
-        """The result of a function of the driver. Raises EngineError for its error codes."""
+        """Call a function of the driver. Raises EngineError for its error codes."""
         ...
 
     def is_current(self) -> bool:
@@ -22,7 +22,7 @@ class DriverMemory(Protocol):
         ...
 
     def on_device(self) -> contextlib.AbstractContextManager[Any]:
-        """Make it so in a block."""
+        """Make the device current inside the block."""
         ...
 
 
@@ -42,7 +42,7 @@ class CudaGraph:
 
 
 class Block:
-    """Memory of the pool. It goes back behind what is on its stream when the last array over it is gone."""
+    """Memory of the pool. When its last array is gone, it is freed after the work that is on its stream then."""
 
     __slots__ = ("_memory", "_stream", "address")
 
@@ -60,7 +60,7 @@ class Block:
 
 
 class Event:
-    """An event behind what is on a stream now."""
+    """An event after the present work of a stream."""
 
     def __init__(self, memory: DriverMemory, stream: int) -> None:
         driver = memory.driver
@@ -71,7 +71,7 @@ class Event:
     def query(self) -> bool:
         driver = self._memory.driver
         (error,) = driver.cuEventQuery(self.event)
-        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # done, or failed: then nothing reads any more
+        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # finished, or failed: then no work reads any more
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -79,7 +79,7 @@ class Event:
 
 
 class Stream:
-    """A stream of one thread that is ordered with the legacy default stream, as CuPy, Numba and plain copies use it."""
+    """A stream of one thread, ordered with the legacy default stream, which CuPy, Numba and plain copies use."""
 
     def __init__(self, memory: DriverMemory) -> None:
         self._idle = memory.idle

@@ -1,15 +1,16 @@
-"""DLPack capsules, read and made through ctypes: no torch, no compiled code.
+"""Read and make DLPack capsules through ctypes, without torch or compiled code.
 
 The structures are those of dlpack.h 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html); the protocol is the Python
 array API's (``__dlpack__``, ``__dlpack_device__``).
 
 Rules
-1. A capsule is taken once: it is renamed to ``used_…``, and its deleter is called exactly once, when the last user of the
-   memory is gone.
-2. What is handed out keeps the array alive until its taker calls the deleter; a capsule that nobody takes calls it itself.
+1. A capsule is consumed once: it is renamed to ``used_…``, and its deleter is called exactly once, when the last user
+   of the memory is gone.
+2. A capsule that is made here keeps the array alive until its consumer calls the deleter. A capsule without a consumer
+   calls it itself.
 3. A capsule is destroyed with no references left, so its destructor handles addresses, never the Python object.
-4. A taker may give memory back when Python has ended (a C++ static, a thread). So what the C side may call or read is never
-   freed, and at exit the deleters of what is still out become a function that needs no Python.
+4. A consumer may free memory after Python has ended (a C++ static, a thread). So structures that the C side may call or
+   read are never freed, and at exit the deleters of live capsules are replaced by a function that does not need Python.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.runtime.memory.dtypes import ELEMENT_TYPES, of_dlpack
+from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, of_dlpack
 
 #: DLDeviceType.
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13
@@ -73,7 +74,7 @@ _NAMES: dict[bytes, tuple[type[ctypes.Structure], bytes]] = {
 
 @dataclass(frozen=True)
 class Taken:
-    """What a capsule holds. Strides count elements; None is row-major. `owner` keeps the memory."""
+    """The tensor of a capsule. Strides count elements; None is row-major. `owner` keeps the memory."""
 
     address: int
     shape: tuple[int, ...]
@@ -85,7 +86,7 @@ class Taken:
 
 
 class _Owner:
-    """Calls a capsule's deleter when nobody needs the memory any more."""
+    """Calls a capsule's deleter when the memory is no longer used."""
 
     def __init__(self, address: int, deleter: Any) -> None:
         self._address = address
@@ -93,15 +94,15 @@ class _Owner:
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         deleter, self._deleter = self._deleter, None
-        if deleter and not is_finalizing():  # whose code may be gone by then
+        if deleter and not is_finalizing():  # at exit the deleter's code may be unloaded
             deleter(self._address)
 
 
 def take(capsule: object) -> Taken:
-    """What `capsule` holds, and its ownership.
+    """Consume `capsule`, and return its tensor.
 
-    Raises ValueError for what is no unused DLPack capsule, for a newer major version, and for an element type that no
-    array here has.
+    Raises ValueError for an object that is not an unused DLPack capsule, for a newer major version, and for an
+    unsupported element type.
     """
     for name, (structure, used) in _NAMES.items():
         if not _api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
@@ -124,11 +125,11 @@ def take(capsule: object) -> Taken:
             device_id=tensor.device.device_id,
             owner=_Owner(address, managed.deleter),
         )
-    raise ValueError("no DLPack capsule, or one that was used")
+    raise ValueError("not a DLPack capsule, or a used one")
 
 
-#: What was handed out and not given back: address of the managed tensor → all that must live as long.
-_HANDED_OUT: dict[int, tuple[Any, ...]] = {}
+#: Live capsules that were made here: address of the managed tensor → objects that must live as long.
+_LIVE: dict[int, tuple[Any, ...]] = {}
 
 
 def make(
@@ -142,7 +143,7 @@ def make(
     versioned: bool,
 ) -> object:
     """A capsule for memory that `owner` keeps. `device` is DLPack's type and number; strides count elements."""
-    element = ELEMENT_TYPES[dtype]
+    element = ARRAY_TYPES[dtype]
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*(row_major(shape) if strides is None else strides))
     managed: Any = _Versioned() if versioned else _Managed()
@@ -152,13 +153,13 @@ def make(
     tensor.data = address or None
     tensor.device = _Device(*device)
     tensor.ndim = len(shape)
-    tensor.dtype = _DataType(element.code, element.bits, 1)
+    tensor.dtype = _DataType(element.dlpack, element.bits, 1)
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
     tensor.byte_offset = 0
     managed.deleter = _give_back
     place = ctypes.addressof(managed)
-    _HANDED_OUT[place] = (managed, sizes, steps, owner)
+    _LIVE[place] = (managed, sizes, steps, owner)
     name = _VERSIONED_NAME if versioned else _NAME
     return _api.PyCapsule_New(place, name, _destroy)
 
@@ -173,15 +174,15 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _given_back(address: int) -> None:
-    _HANDED_OUT.pop(address, None)
+    _LIVE.pop(address, None)
 
 
 def _destroyed(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     if is_finalizing():
         return
     for name in _NAMES:
-        if _raw.PyCapsule_IsValid(capsule, name):  # nobody took it
-            _HANDED_OUT.pop(_raw.PyCapsule_GetPointer(capsule, name), None)
+        if _raw.PyCapsule_IsValid(capsule, name):  # it was not consumed
+            _LIVE.pop(_raw.PyCapsule_GetPointer(capsule, name), None)
 
 
 _give_back, _destroy = _Deleter(_given_back), _Deleter(_destroyed)
@@ -192,7 +193,9 @@ _NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
 
 def _python_api(handle: Any) -> Any:
     """Python's capsule functions; a capsule is passed as `handle`: the object, or its address."""
-    api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)  # functions of its own: argtypes are a function's
+    api = ctypes.PyDLL(
+        None, handle=ctypes.pythonapi._handle
+    )  # separate function objects, because argtypes are set on them
     api.PyCapsule_IsValid.argtypes = (handle, ctypes.c_char_p)
     api.PyCapsule_IsValid.restype = ctypes.c_int
     api.PyCapsule_GetPointer.argtypes = (handle, ctypes.c_char_p)
@@ -209,12 +212,12 @@ _raw = _python_api(ctypes.c_void_p)
 
 
 def _at_exit() -> None:
-    harmless = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)  # takes what it is given, and looks at nothing
+    harmless = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)  # accepts any argument, and reads nothing
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(harmless))
-    for managed, *_ in list(_HANDED_OUT.values()):
+    for managed, *_ in list(_LIVE.values()):
         managed.deleter = harmless
 
 
-for _kept in (_give_back, _destroy, _HANDED_OUT, _NAME, _VERSIONED_NAME, *(used for _, used in _NAMES.values())):
+for _kept in (_give_back, _destroy, _LIVE, _NAME, _VERSIONED_NAME, *(used for _, used in _NAMES.values())):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # rule 4
 atexit.register(_at_exit)

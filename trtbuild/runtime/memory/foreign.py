@@ -1,11 +1,12 @@
-"""Arrays that came from elsewhere, kept until the GPU has read them.
+"""Keep adopted arrays until the GPU has read them.
 
-Their allocators know nothing of our stream: freed too early, their memory is somebody else's while a kernel reads it.
+Their allocators do not know our stream. If an array is freed too early, its memory is used again while a kernel still
+reads it.
 
 Rules
-1. What a thread adopts belongs to its next finished call. Then an event is recorded behind that call's work, and the arrays
-   are kept until it has happened.
-2. Nobody waits: events are looked at when something else is adopted, oldest first.
+1. An array that a thread adopts belongs to its next finished call. Then an event is recorded after that call's work,
+   and the arrays are kept until the event is done.
+2. No thread waits: events are queried when another array is adopted, oldest first.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Happening(Protocol):
+class RecordedEvent(Protocol):
     """A recorded event."""
 
     def query(self) -> bool:
-        """Whether all work before it has been done."""
+        """Whether all work before it has finished."""
         ...
 
 
 class Foreign:
-    """What was adopted and may still be read. `record` records an event on a stream."""
+    """Adopted arrays that may still be read. `record` records an event on a stream."""
 
-    def __init__(self, record: Callable[[int], Happening]) -> None:
+    def __init__(self, record: Callable[[int], RecordedEvent]) -> None:
         self._record = record
         self._adopting = threading.local()
-        self._read: deque[tuple[Happening, list[object]]] = deque()
+        self._read: deque[tuple[RecordedEvent, list[object]]] = deque()
         self._lock = threading.Lock()
 
     def adopted(self, array: object) -> None:
-        """`array` belongs to this thread's next call."""
+        """Keep `array` for this thread's next call."""
         fresh = getattr(self._adopting, "arrays", None)
         if fresh is None:
             fresh = self._adopting.arrays = []
@@ -42,7 +43,7 @@ class Foreign:
         self.release()
 
     def called(self, stream: int) -> None:
-        """This thread's call is on `stream`, to its end."""
+        """Note that all work of this thread's call is on `stream`."""
         fresh = getattr(self._adopting, "arrays", None)
         if not fresh:
             return
@@ -52,10 +53,10 @@ class Foreign:
             self._read.append(entry)
 
     def release(self) -> None:
-        """Let go of what has been read."""
+        """Release the arrays that have been read."""
         while self._read:
             with self._lock:
                 if not self._read or not self._read[0][0].query():
                     return
                 entry = self._read.popleft()
-            del entry  # outside the lock: what the last reference does is the exporter's business
+            del entry  # outside the lock, because dropping the last reference runs the exporter's code

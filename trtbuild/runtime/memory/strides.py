@@ -1,9 +1,10 @@
-"""A strided array as few copies: runs of elements that follow one another, and rows of such runs.
+"""Copy a strided array with few copies: runs of consecutive elements, and rows of such runs.
 
 Rules
-1. Axes of size 1 do not count, and axes that lie behind one another as one longer axis are one.
-2. One copy takes a run, and its repetition along one axis where runs do not overlap (``cuMemcpy2D`` asks for a pitch of at
-   least a row, and has a largest one): the longest such axis. What is left is a copy each.
+1. Axes of size 1 do not count, and axes that together have a constant step are joined to one.
+2. One copy handles a run, and its repetitions along one axis: the longest axis on which runs do not overlap
+   (``cuMemcpy2D`` needs a pitch of at least a row, and has a largest one). Each position on the other axes needs its
+   own copy.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Rows:
 
 
 def rows_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Rows]:
-    """The copies that make a contiguous array of one with `shape` and `strides` (in elements, of any sign)."""
+    """Yield the copies that make a contiguous array from one with `shape` and `strides` (in elements, of any sign)."""
     if 0 in shape:
         return
     axes = _joined(shape, strides)
@@ -61,7 +62,7 @@ class _Axis:
 
 
 def _joined(shape: Sequence[int], strides: Sequence[int]) -> list[_Axis]:
-    """The axes without those of rule 1."""
+    """The axes after rule 1."""
     found: list[_Axis] = []
     for size, source, target in zip(shape, strides, row_major(tuple(shape)), strict=True):
         if size == 1:

@@ -1,13 +1,12 @@
-"""Torch tensors whose memory does not hold their values as they are read: which are taken all the same, and what is said of
-the others.
+"""Handle torch tensors whose memory does not have their values: copy some kinds, refuse the others.
 
 Rules
 1. A tensor that PyTorch negates only when it is read (``is_neg``: the imaginary part of a conjugate) is copied with its
-   values. It may be contiguous, and looks like any other.
-2. Sparse and nested tensors have no rows to read: they are refused. Quantized ones have a dtype that no package takes, and
-   meta tensors a device that none runs on; conjugates are complex, which is no package's dtype either.
-3. Where engines run, a tensor needs memory. FakeTensors, tensors inside ``torch.vmap`` and its like, and subclasses that
-   keep their values elsewhere have none: they are refused.
+   values. It may be contiguous, like an ordinary tensor.
+2. Sparse and nested tensors have no rows to read: they are refused. Packages never take the dtypes of quantized tensors
+   and conjugates (complex), or the device of meta tensors.
+3. An engine needs a tensor with memory. FakeTensors, tensors inside ``torch.vmap`` and similar functions, and
+   subclasses that keep their values elsewhere are refused.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ if TYPE_CHECKING:
 
 
 def is_odd(tensor: torch.Tensor) -> bool:
-    """Whether rule 1 or 2 is about `tensor`."""
+    """Whether rule 1 or 2 applies to `tensor`."""
     import torch
 
     return bool(tensor.is_neg() or tensor.layout != torch.strided or tensor.is_nested)
 
 
 def plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """`tensor`, or a copy where it is negated only when read (rule 1). Raises CallRefused about `name` (rule 2)."""
+    """Return `tensor`, or a copy if it is negated only when read (rule 1). Raises CallRefused about `name` (rule 2)."""
     import torch
 
     if tensor.is_nested:
         raise CallRefused(
-            f"{name} is a nested tensor, which has no one shape",
-            hint="give its tensors one after the other, or padded: torch.nested.to_padded_tensor(tensor, 0.0)",
+            f"{name} is a nested tensor, which does not have a single shape",
+            hint="pass its tensors one after the other, or padded: torch.nested.to_padded_tensor(tensor, 0.0)",
         )
     if tensor.layout != torch.strided:
         kind = str(tensor.layout).removeprefix("torch.").lstrip("_")
-        raise CallRefused(f"{name} is a tensor of layout {kind}", hint="make it an ordinary one: tensor.to_dense()")
+        raise CallRefused(f"{name} is a tensor of layout {kind}", hint="make it dense: tensor.to_dense()")
     return tensor.clone(memory_format=torch.contiguous_format) if tensor.is_neg() else tensor
 
 
 def in_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """`tensor`, which has memory (rule 3). Raises CallRefused."""
+    """Return `tensor` if it has memory (rule 3). Raises CallRefused."""
     try:
         found = bool(tensor.data_ptr()) or not tensor.numel()
     except RuntimeError:
@@ -56,6 +55,6 @@ def in_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
 def no_memory(tensor: object, name: str) -> CallRefused:
     """The error for a tensor of rule 3."""
     return CallRefused(
-        f"{name} is a {type(tensor).__name__} that has no memory of its own, which an engine could read",
-        hint="give an ordinary tensor, and call outside of torch.vmap, torch.func and FakeTensorMode",
+        f"{name} is a {type(tensor).__name__} without memory that an engine could read",
+        hint="pass an ordinary tensor, and call outside of torch.vmap, torch.func and FakeTensorMode",
     )

@@ -15,15 +15,16 @@ from trtbuild.runtime.memory import dlpack, tensor_kinds
 from trtbuild.runtime.memory.arrays import elsewhere, on_host
 from trtbuild.runtime.memory.foreign import Foreign
 
-#: Of torch.cuda: the legacy default stream's handle is 0, and 1 is another name of it.
+#: The second handle of the legacy default stream; torch.cuda uses 0.
 _LEGACY = 1
 
 
 class TorchMemory:
-    """The memory of GPU `ordinal`, through torch's caching allocator. Raises EnvironmentFault where torch has no such."""
+    """The memory of GPU `ordinal`, through torch's caching allocator. Raises EnvironmentFault if torch does not find
+    the GPU."""
 
     contiguous = True
-    #: Device → the handle of its current stream: what `torch.cuda.current_stream` asks, without an object around it.
+    #: Device → the handle of its current stream, without the object of `torch.cuda.current_stream`.
     _raw_stream: Callable[[int], int] | None = None
 
     def __init__(self, ordinal: int) -> None:
@@ -45,7 +46,8 @@ class TorchMemory:
         self._torch = torch
         self._empty = torch.empty
         self.own = frozenset({torch.Tensor, torch.nn.Parameter})
-        # All that is odd without a word of torch's; whatever else has no address raises where that is asked for.
+        # Only these tensors are odd without an error from torch: others without memory raise when their address is
+        # read.
         self.is_odd: Callable[[Any], bool] = torch.Tensor.is_neg
         self._foreign = Foreign(self._record)
         self._lock = threading.Lock()
@@ -109,13 +111,14 @@ class TorchMemory:
             return functools.partial(self._strided, shape, _rows_in_order(shape), dtype)
         torch = self._torch
         like = torch.empty((), dtype=dtype, device=self.device).expand(shape)
-        # Half the time of torch.empty, which has its arguments to understand (measured, torch 2.13).
+        # Half the time of torch.empty, which parses its arguments (measured, torch 2.13).
         return functools.partial(torch.empty_like, like, memory_format=torch.contiguous_format)
 
     @functools.cached_property
     def _strided(self) -> Callable[..., Any] | None:
-        """What PyTorch's own compiler makes its outputs with, on the current device: a third of the time of torch.empty
-        (measured, torch 2.11 and 2.13). None where this torch has no such function, or another one of that name."""
+        """The allocation function of PyTorch's own compiler, on the current device: it takes a third of the time of
+        torch.empty (measured, torch 2.11 and 2.13). None if this torch does not have it, or has another function of
+        that name."""
         guards = getattr(getattr(self._torch._C, "_dynamo", None), "guards", None)
         make = getattr(guards, f"_empty_strided_{self.device.type}", None)
         if make is None:
@@ -155,21 +158,21 @@ class TorchMemory:
             if int(ordinal) != self.ordinal:
                 raise elsewhere(name, f"cuda:{int(ordinal)}", self.ordinal)
             try:
-                return torch.from_dlpack(value)  # it lets the exporter's stream wait for torch's current one
+                return torch.from_dlpack(value)  # it orders torch's current stream after the exporter's
             except (RuntimeError, BufferError, TypeError) as error:
-                raise CallRefused(f"{name} cannot be taken by DLPack: {error}") from error
+                raise CallRefused(f"{name} cannot be read by DLPack: {error}") from error
         interface = getattr(value, "__cuda_array_interface__", None)
         if interface is None:
             if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
                 raise on_host(name, type(value), self.ordinal)
-            raise CallRefused(f"{name} is a {type(value).__name__}, not a tensor", hint="give a torch.Tensor")
-        writer = interface.get("stream")  # torch does not look at it
+            raise CallRefused(f"{name} is a {type(value).__name__}, not a tensor", hint="pass a torch.Tensor")
+        writer = interface.get("stream")  # torch does not read it
         if writer is not None:
             self.wait(reader=stream, writer=int(writer))
         try:
             tensor = torch.as_tensor(value, device=self.device)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise CallRefused(f"{name} cannot be taken by its CUDA array interface: {error}") from error
+            raise CallRefused(f"{name} cannot be read by its CUDA array interface: {error}") from error
         if interface["data"][0] and tensor.data_ptr() != interface["data"][0]:
             raise CallRefused(f"{name} is not on {self.device}", hint=f"copy it to {self.device} first")
         return tensor
@@ -213,7 +216,7 @@ class TorchMemory:
         graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream(self.device)
         try:
-            # "thread_local": other threads may go on calling CUDA.
+            # "thread_local": other threads may continue to call CUDA.
             with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
                 work(side.cuda_stream)
         except RuntimeError as error:
@@ -246,7 +249,7 @@ class TorchGraph:
 
 
 def _ordered_with_default(torch: Any) -> int:
-    """A new stream that CUDA orders with the legacy default stream, as torch's own streams are not (cudaStreamCreate
+    """Make a new stream that CUDA orders with the legacy default stream, unlike torch's own streams (cudaStreamCreate
     without cudaStreamNonBlocking; CUDA C++ programming guide, "Legacy default stream")."""
     handle = ctypes.c_void_p()
     error = torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle))

@@ -1,15 +1,15 @@
-"""Which target of a package runs here, and which profile takes a call: pure functions.
+"""Choose the target of a package for this machine, and the profile for a call: pure functions.
 
 Rules
 1. A target fits when its platform is this machine's, its toolchain is installed in a version that runs its plans, and
-   its plans are for this GPU. Everything that does not fit is said, for every target.
+   its plans are for this GPU. The error lists the reason for every target.
 2. Plans are for a GPU whose SM they hold code for (`PackedTarget.sms`). With TensorRT's ``ampere_plus`` they are for
-   every SM from 80 on (``HardwareCompatibilityLevel.AMPERE_PLUS``), which no list can say.
-3. A plan runs on the version that built it; one that is version-compatible on later ones of its flavour too (TensorRT
-   developer guide, "Version Compatibility").
-4. Of several, the one that was built for exactly this SM wins, then the one that is for the fewest SMs, then the first.
-5. A profile takes a call when every size of every input lies in its range. Of several, the one whose opt is nearest:
-   the smallest sum over all axes of |ln(size / opt)|, because kernels are tuned by ratios; then the first.
+   every SM from 80 on (``HardwareCompatibilityLevel.AMPERE_PLUS``), which a list cannot express.
+3. A plan runs on the version that built it. A version-compatible plan also runs on later versions of its flavour
+   (TensorRT developer guide, "Version Compatibility").
+4. If several fit, the target for exactly this SM is chosen, then the one for the fewest SMs, then the first.
+5. A profile fits a call if every size of every input is in its range. If several fit, the one with the nearest opt is
+   chosen (the smallest sum over all axes of |ln(size / opt)|, because kernels are tuned by ratios), then the first.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trtbuild.core.packages.package_index import PackageIndex, PackedProfile, Pa
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.errors import NoFittingTarget
 
-#: The first SM that ``ampere_plus`` means.
+#: The first SM of ``ampere_plus``.
 _AMPERE = 80
 
 
 @dataclass(frozen=True)
 class Here:
-    """This machine: its platform, the GPU that is to run (None: none was found), and installed toolchains by name."""
+    """This machine: its platform, its GPU (`sm` is None without a GPU), and installed toolchains by name."""
 
     platform: str
     sm: int | None
@@ -37,14 +37,14 @@ class Here:
 
 
 def choose_target(index: PackageIndex, here: Here, name: str | None = None) -> PackedTarget:
-    """The target that runs here; `name` is the one that was asked for. Raises NoFittingTarget."""
+    """Choose the target that runs here; `name` is the requested one. Raises NoFittingTarget."""
     if name is not None and name not in index.targets:
         raise NoFittingTarget(
             f"the package of {index.model!r} has no target {name!r}", hint=suggestion(name, index.targets, "targets")
         )
     if here.sm is None:
         raise NoFittingTarget(
-            f"no GPU was found, and the engines of {index.model!r} need one: {_said(index.targets.values())}",
+            f"no GPU was found, but the engines of {index.model!r} need a GPU: {_listed(index.targets.values())}",
             hint=_on_the_cpu(index),
         )
     wanted = index.targets.values() if name is None else (index.targets[name],)
@@ -70,7 +70,7 @@ def serves(target: PackedTarget, sm: int) -> bool:
 
 
 def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
-    """Why a target does not fit, and what to do about it."""
+    """The reason why a target does not fit, and a hint; None if it fits."""
     if target.platform != here.platform:
         return f"it is for {target.platform}", f"build the package for a target with platform: {here.platform}"
     if here.sm is not None and not serves(target, here.sm):
@@ -88,7 +88,7 @@ def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
                 f"{install}, or build the package without exclude_lean_runtime, or with {installed}",
             )
         return (
-            f"it was built by {target.toolchain} {target.version}, and {installed} is installed",
+            f"it was built by {target.toolchain} {target.version}, but {installed} is installed",
             f"{install}, or build the package with {installed}",
         )
     return None
@@ -102,7 +102,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _said(targets: Iterable[PackedTarget]) -> str:
+def _listed(targets: Iterable[PackedTarget]) -> str:
     return ", ".join(f"{target.name} (SM {target.sm}, {target.toolchain} {target.version})" for target in targets)
 
 
@@ -120,12 +120,12 @@ ADD_REFERENCE = "set `reference: true` in the manifest and build again (a Tensor
 
 
 def no_reference_hint() -> str:
-    """What to do for a package that should run on the CPU."""
+    """The hint for a package that should run on the CPU."""
     return f'{ADD_REFERENCE}; then device="cpu" runs it without any engine'
 
 
 def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]]) -> int | None:
-    """The number of the profile that takes inputs of `shapes`, or None. Ranks are right."""
+    """The number of the profile for inputs of `shapes`, or None if no profile fits. The ranks are checked already."""
     best: tuple[float, int] | None = None
     for number, profile in enumerate(profiles):
         far = _distance(profile, shapes)
@@ -145,12 +145,12 @@ def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float 
     return far
 
 
-#: Names an axis for a person: (input number, axis) → text.
+#: Names an axis for a message: (input number, axis) → text.
 AxisName = Callable[[int, int], str]
 
 
 def out_of_range(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis: AxisName) -> str:
-    """What is out of range, where no profile takes `shapes`: input, dim, value and the allowed range, per profile."""
+    """The message if no profile fits `shapes`: input, dim, value and the allowed range, for each profile."""
     lines = []
     for profile in profiles:
         wrong = []

@@ -1,11 +1,11 @@
-"""Finding the files of a package, and nothing outside of it.
+"""Open the files of a package, and no file outside it.
 
 Rules
-1. The package's directory may be a link, or lie behind one (``current -> release-3``). It is resolved once, when the
-   package is opened, so that all files come from one directory even if that link is changed meanwhile.
-2. Links within the package that lead to something within it are followed. One that leads out is refused (LinkRefused)
-   unless the caller has said that such links are followed.
-3. What is opened is what was looked at: the resolved path, whose last part is not followed again.
+1. The path of the package's directory may contain a link (``current -> release-3``). It is resolved once, when the
+   package is opened, so that all files come from one directory even if the link changes meanwhile.
+2. Links inside the package to paths inside it are followed. A link to a path outside is refused (LinkRefused), unless
+   the caller has set `follow_links`.
+3. The opened path is the checked one: the resolved path, whose last part is not followed again.
 """
 
 # Paths are strings here: a package may have thousands of files.
@@ -22,20 +22,20 @@ _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)  # Linux, FreeBSD: open(2), O_NOFOLL
 
 
 class Inside:
-    """The directory of a package. `shown` is how the caller named it."""
+    """The directory of a package. `shown` is the caller's path."""
 
     def __init__(self, shown: str | os.PathLike[str], *, follow_links: bool = False) -> None:
         self._shown = os.fspath(shown)
         self._root = os.path.realpath(shown)
         self._follow_links = follow_links
-        #: Folder within the package → where it is. Filled by several threads, with the same values.
+        #: Folder in the package → its real path. Several threads write the same values.
         self._folders: dict[str, str] = {}
 
     def open(self, name: str) -> int:
-        """A descriptor of a regular file. `name` is relative and has no ``..``
+        """Open a regular file and return its descriptor. `name` is relative and has no ``..``
         (`core.packages.package_reading.check_path`).
 
-        Raises LinkRefused, and OSError where it cannot be opened.
+        Raises LinkRefused, and OSError if it cannot be opened.
         """
         if self._follow_links:
             return open_regular(os.path.join(self._root, name))
@@ -51,12 +51,12 @@ class Inside:
         return open_regular(self._resolved(name), follow=False)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file, as `open`."""
+        """Read the bytes of a file. Raises the errors of `open`."""
         with open(self.open(name), "rb") as file:
             return file.read()
 
     def _resolved(self, name: str) -> str:
-        """Where a path of the package leads to within it. Raises LinkRefused."""
+        """Resolve a path of the package. Raises LinkRefused if it leads out of the package."""
         found = os.path.realpath(os.path.join(self._root, name))
         if self._is_inside(found):
             return found
@@ -69,7 +69,7 @@ class Inside:
         shown, target = os.path.join(self._shown, link), os.path.realpath(at)
         raise LinkRefused(
             f"{shown} is a symbolic link that leads out of the package, to {target}",
-            hint="copy the package with what its links lead to (cp -rL), or say trtbuild.load(…, follow_links=True)",
+            hint="copy the package with the targets of its links (cp -rL), or use trtbuild.load(…, follow_links=True)",
         )
 
     def _is_inside(self, path: str) -> bool:

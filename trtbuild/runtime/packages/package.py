@@ -1,12 +1,12 @@
-"""Opening a package: its index, and the bytes of its files, hashed as they are read.
+"""Open a package: read its index, and hash its files while they are read.
 
 Rules
-1. Each file is read once, into memory that is this process's own, and hashed while it is read. Those very bytes are handed
-   on: nothing is deserialized or run that was not hashed, and a file that is replaced later changes nothing.
-2. Only the files that are asked for are read; several at once (reading and hashlib let other threads run).
+1. Each file is read once, into private memory, and hashed while it is read. The hashed bytes themselves are used, so a
+   file that is replaced later has no effect.
+2. Only requested files are read, several at once (reading and hashlib release the GIL).
 3. Nothing outside of the package is read through a link in it (`trtbuild.runtime.packages.inside`).
-4. A file that is missing, shorter, longer or other than the index says makes the package damaged. The index itself is
-   what the package is named by (`digest`).
+4. A package is damaged if a file is missing, or if its size or digest differs from the index. The digest of the index
+   identifies the package (`digest`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from trtbuild.errors import LinkRefused, PackageDamaged, PackageMissing
 from trtbuild.runtime.packages.inside import Inside
 
 INDEX = "index.json"
-_AGAIN = "build the package again, or copy it again from where it is whole"
+_AGAIN = "build the package again, or copy it again from an undamaged source"
 
 #: Read and hashed in one go: small enough to be hashed out of the processor's cache.
 _PIECE = 1 << 20
-#: From here on a file gets pages of its own, which cost no filling with zeros.
+#: From this size on a file gets separate pages, which need not be filled with zeros.
 _LARGE = 1 << 18
-#: From here on reading and hashing run beside one another.
+#: From this size on reading and hashing run in parallel.
 _VERY_LARGE = 1 << 24
 _READERS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package on disk. `digest` is the SHA-256 of its index, and with it of all that the index names; `raw` are the bytes
-    that the index was read from."""
+    """A package on disk. `digest` is the SHA-256 of its index, which contains the digests of all files; `raw` are the
+    bytes of the index."""
 
     path: Path
     index: PackageIndex
@@ -52,17 +52,19 @@ class Package:
     inside: Inside = field(repr=False, compare=False)
 
     def beside(self, name: str) -> bytes | None:
-        """The bytes of a file that lies in the package and is not in its index; None where there is none in it."""
+        """Read a file in the package that is not in its index; None if it does not exist."""
         try:
             return self.inside.read(name)
         except (OSError, LinkRefused):
             return None
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
-        """The bytes of files of the package by name; writable memory, aligned to 16 bytes. Without `verify` only their
-        sizes are looked at. Raises PackageDamaged, LinkRefused."""
+        """Read files of the package by name, into writable memory, aligned to 16 bytes. Without `verify` only their
+        sizes are checked. Raises PackageDamaged, LinkRefused."""
         wanted = list(dict.fromkeys(names))
-        wanted.sort(key=lambda name: -self.index.files[name].size)  # the largest first: they end together
+        wanted.sort(
+            key=lambda name: -self.index.files[name].size
+        )  # the largest first, so that all threads end at about the same time
 
         def one(name: str) -> memoryview:
             return _read(self.inside, self.path, name, self.index.files[name], verify)
@@ -78,7 +80,8 @@ class Package:
 
 
 def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
-    """The package in directory `path`. Reads its index alone. Links that lead out of it are refused without `follow_links`.
+    """Open the package in directory `path`, and read its index only. Links that lead out of it are refused without
+    `follow_links`.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused.
     """
@@ -93,7 +96,7 @@ def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) ->
 
 
 def missing(root: Path) -> PackageMissing:
-    """That no package lies at `root`: what does, and what to do."""
+    """The error for a path without a package: what is there instead, and a hint."""
     return PackageMissing(f"there is no package at {root}: {_absence(root)}", hint=_what_to_do(root))
 
 
@@ -118,8 +121,8 @@ def _what_to_do(root: Path) -> str:
 
 
 def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
-    """Read `view` full, and give the size of each piece when it is there; 0 where the file ends before. A very large file
-    is read ahead by a thread of its own, while its pieces are hashed."""
+    """Fill `view` from the file, and yield the size of each piece after it is read; 0 if the file ends too early. A
+    separate thread reads a very large file ahead, while its pieces are hashed."""
 
     def read() -> Iterator[int]:
         at = 0
@@ -162,7 +165,7 @@ def _read(inside: Inside, root: Path, name: str, expected: Output, verify: bool)
             if size != expected.size:
                 wrong = "truncated" if size < expected.size else "altered"
                 raise PackageDamaged(
-                    f"{path} is {wrong}: it has {size:,} bytes, and the index says {expected.size:,}", hint=_AGAIN
+                    f"{path} is {wrong}: it has {size:,} bytes, but {expected.size:,} in the index", hint=_AGAIN
                 )
             memory: bytearray | mmap.mmap = (
                 mmap.mmap(-1, expected.size) if expected.size >= _LARGE else bytearray(expected.size)
@@ -175,12 +178,12 @@ def _read(inside: Inside, root: Path, name: str, expected: Output, verify: bool)
                     digest.update(view[at : at + count])
                 at += count
     except FileNotFoundError:
-        raise PackageDamaged(f"{path} is missing, and the index names it", hint=_AGAIN) from None
+        raise PackageDamaged(f"{path} is missing, but the index contains it", hint=_AGAIN) from None
     except OSError as error:
         raise PackageDamaged(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
     if verify and digest.hexdigest() != expected.sha256:
         raise PackageDamaged(
-            f"{path} is altered: its SHA-256 is {digest.hexdigest()[:12]}…, and the index says {expected.sha256[:12]}…",
+            f"{path} is altered: its SHA-256 is {digest.hexdigest()[:12]}…, but {expected.sha256[:12]}… in the index",
             hint=_AGAIN,
         )
     return view

@@ -2,15 +2,16 @@
 
 Rules
 1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position; nodes ``n0…`` and values ``v0…`` in graph order,
-   nested graphs included; constants ``c0…`` in the order of their first use. What nothing uses is left out, but inputs.
+   nested graphs included; constants ``c0…`` in the order of their first use. Unused values are left out; unused inputs
+   stay.
 2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the inputs'
    and then the outputs' axes.
-3. Weights are initializers without data: dtype, dims, and an external location, a file of the weight's own name beside
-   the model (so a folder of raw weights makes it whole for any tool). Constants are inline.
-4. Nothing else is in it: no producer, documentation, metadata, value information or tensor names; model and graph names
-   are fixed; attributes are sorted by name; the IR version follows from the opset.
-5. Every output is the output of a node of the outer graph, and of no other output: an input, weight or constant that
-   is returned, or a value that is returned twice, goes through an Identity.
+3. Weights are initializers without data: dtype, dims, and an external location, a file with the weight's name beside
+   the model (so with a folder of raw weights any tool can read it). Constants are inline.
+4. The model holds nothing else: no producer, documentation, metadata, value information or tensor names; model and
+   graph names are fixed; attributes are sorted by name; the IR version follows from the opset.
+5. Each output of the model is made by a node of the outer graph, and no two outputs are the same value. An Identity is
+   inserted for an input, weight or constant that is returned, and for a value that is returned twice.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _own_outputs(graph: onnx.GraphProto) -> None:
 
 
 def _used(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name that is read, in graph order, nested graphs in place; inner names too."""
+    """Yield each name that is read, in graph order; nested graphs at their place."""
     for node in graph.node:
         yield from node.input
         for attribute in sorted(node.attribute, key=lambda a: a.name):
@@ -144,7 +145,8 @@ def _copy_attribute(source: onnx.AttributeProto, result: onnx.AttributeProto, na
 
 
 def _without_size_names(source: onnx.TypeProto) -> onnx.TypeProto:
-    """A type with its rank and numbers: onnxruntime wants to know that a loop's counter is a scalar."""
+    """A copy of a type without the names of its sizes. Its rank stays: onnxruntime checks that a loop counter is a
+    scalar."""
     result = onnx.TypeProto()
     result.CopyFrom(source)
     result.ClearField("denotation")

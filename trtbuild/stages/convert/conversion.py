@@ -1,15 +1,17 @@
-"""From one partition to ONNX.
+"""Convert one partition to ONNX.
 
 Rules
-1. Structure only: weights are graph inputs while the model is optimized and external initializers without data after,
-   so zero, random and unknown weights give the same bytes. (As initializers they would be folded and merged with their
-   equals: three zero biases vanished, and the conversion was wrong after a fine-tune.)
+1. The result depends on the structure only. Weights are graph inputs while the model is optimized, and external
+   initializers without data afterwards. So zero, random and unknown weights give the same bytes. (The optimizer would
+   fold initializers and merge equal ones: three zero biases were merged, and the conversion was wrong after a
+   fine-tune.)
 2. The optimizer always runs: without it TensorRT-RTX's parser refuses most models (ReduceMean axes, SplitToSequence).
-3. Names, order and bytes are canonical (`structure` before, `canonical` after), size symbols too.
-4. What torch.onnx.export does before it translates is done here too: implicit type promotion becomes explicit, and
-   run-time assertions go. Decomposing is the lower step's, with the table of `trtbuild.stages.program.translations`.
-5. What ONNX infers of the result is what the program says (`types`). Complex numbers are pairs of floats in a
-   translation, so none may come in or go out.
+3. Names, order, size symbols and bytes are canonical (`structure` before, `canonical` after).
+4. The same preparation as in torch.onnx.export comes first: implicit type promotion becomes explicit, and run-time
+   assertions are removed. The lower step has decomposed operators already, with the table of
+   `trtbuild.stages.program.translations`.
+5. The types and sizes that ONNX infers must equal those of the program (`types`). A translation writes complex numbers
+   as pairs of floats, so inputs and outputs must be real.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Converted:
 
     `model` is the serialized ModelProto: inputs ``i0…``, outputs ``o0…``, weights ``w0…`` (the number is the weight
     input's position; one that no node reads is absent), nodes ``n0…`` in graph order. `origins` are pairs of a node's
-    name and the index, among the call_function nodes of the program, of the node that it came from, as far as known.
+    name and the index of the call_function node of the program that it came from, as far as known.
     """
 
     model: bytes
@@ -78,7 +80,7 @@ def convert(program: Program, opset: int) -> Converted:
             proto = lower_opset(onnx_ir.to_proto(model), opset)
     except (ConversionRefused, MemoryError):
         raise
-    except Exception as error:  # anything may come out of a thousand translations; the piece stays in PyTorch then
+    except Exception as error:  # a translation may raise any error; the piece then stays in PyTorch
         reason = str(error).strip().splitlines() or [""]
         raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason[0]}") from error
     foreign = sorted({entry.domain for entry in proto.opset_import if entry.domain})
@@ -99,13 +101,13 @@ def _refuse_complex_borders(program: Program) -> None:
     kinds = sorted({str(node.meta["val"].dtype).removeprefix("torch.") for node in odd})
     raise ConversionRefused(
         f"an engine neither takes nor gives {' or '.join(kinds)}",
-        hint="make the numbers real before they leave the operators that compute them: torch.view_as_real",
+        hint="convert the values with torch.view_as_real where they are computed",
         nodes=tuple(touching),
     )
 
 
 def untranslatable(program: Program) -> list[tuple[int, str]]:
-    """The call_function nodes (by index) that the exporter has no translation for, with their operators' names."""
+    """List the call_function nodes without a translation: (index, name of the operator)."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = (index for index, node in enumerate(calls) if not has_translation(node) or is_mistranslated(node))
     return [(index, target_name(calls[index].target)) for index in missing]
@@ -139,15 +141,15 @@ def _translated(program: Program, exported: ExportedProgram, opset: int) -> onnx
 
 
 def _name_outputs(exported: ExportedProgram) -> None:
-    """Return what the graph returns: a promoted operator computes in a wider type, and the cast back behind it is a node of
-    its own."""
+    """Correct the program's signature after type promotion, which inserts a cast behind a promoted operator: the output
+    is then that cast."""
     for spec, node in zip(exported.graph_signature.output_specs, exported.graph.output_node().args[0], strict=True):
         spec.arg.name = node.name
 
 
 def _find_origins(model: onnx_ir.Model, exported: ExportedProgram) -> None:
-    """Where the optimizer put a node in place of others: it names values after those that they replace, and those are
-    named after the exported nodes (``n12``, ``n12__0``, ``n12_split_0``)."""
+    """Find the origin of nodes that the optimizer made. It derives a new value's name from the value that it replaces,
+    and those names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
     calls = {node.name: node.meta[ORIGIN] for node in exported.graph.nodes if ORIGIN in node.meta}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         if ORIGIN not in node.metadata_props:

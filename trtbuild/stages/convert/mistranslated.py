@@ -1,10 +1,11 @@
-"""Calls that the exporter (torch 2.13) translates into something else, by their arguments. They stay in PyTorch.
+"""Calls whose ONNX translation is wrong (exporter of torch 2.13). They stay in PyTorch.
 
-1. A padding by the border's own values that takes away: ONNX's Pad can do that with constants alone.
-2. Batch normalization by the batch's own statistics, where there are running ones too: the translation takes those.
-3. An average by a divisor of one's own, which ONNX's AveragePool has not.
-4. Repeating each element a dynamic number of times: the copies come to stand at another axis.
-5. The mean of what is scattered, which ONNX's ScatterElements has not.
+1. Negative padding in the modes reflect and replicate: ONNX's Pad removes elements in the mode constant only.
+2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the
+   running ones.
+3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute.
+4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
+5. Scattering with the reduction mean: ONNX's ScatterElements does not have it.
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
 """
 
@@ -17,7 +18,7 @@ import torch
 
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
-    """Whether the translation of a call_function node is not what the call computes."""
+    """Whether the translation of a call_function node computes something else than the call."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     name, given = node.target._opname, _arguments(node)
@@ -37,6 +38,6 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
 
 
 def _arguments(node: torch.fx.Node) -> Mapping[str, Any]:
-    """The arguments of a call by the names of its operator's schema; those that are not given are absent."""
+    """The arguments of a call, by their names in the operator's schema; omitted arguments are absent."""
     named = (argument.name for argument in node.target._schema.arguments)
     return dict(zip(named, node.args, strict=False)) | dict(node.kwargs)

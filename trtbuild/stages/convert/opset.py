@@ -1,19 +1,19 @@
-"""From the opset that a model was translated in to the toolchain's.
+"""Change a model's opset from the one it was translated in to the toolchain's.
 
-Up: onnxscript's converter. Down: from 18 to 17, which TensorRT 8.6 wants; written here, because onnx's own converter has no
-way back for Pad, and what 18 changed is little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
+onnxscript's converter raises opsets. This file lowers 18 to 17, which TensorRT 8.6 needs: onnx's own converter cannot
+lower Pad. Opset 18 changed little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
 
 1. Operators that are new in 18 have no older form.
-2. Reductions take their axes as an input since 18, and took them as an attribute before (ReduceSum since 13). Before, none
-   meant all: what 18 leaves alone there (``noop_with_empty_axes``) has no older form.
-3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got attributes or inputs; without them they are what they were.
-   Parts of a Split are equal in 17; 18 makes the last one smaller where they cannot be, so the size has to be known.
-4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them in silence (measured: a Reshape got 9
-   sizes for 4), so the part of a shape is taken by a Slice.
+2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
+   ones reduce over all axes, so ``noop_with_empty_axes`` has no older form.
+3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs; without these they have not
+   changed. The parts of a Split are equal in 17. In 18 the last part may be smaller, so the size must be known.
+4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
+   got 9 sizes instead of 4), so a Slice replaces them.
 5. The reductions of ScatterElements and ScatterND are in 16, and in NVIDIA's parser since TensorRT 10.0 (onnx-tensorrt,
-   docs/Changelog.md), which wants a newer opset. What an older one makes of them is not known: they are refused.
+   docs/Changelog.md), which needs a newer opset. The behaviour of older parsers is not known, so they are refused.
 
-Rules 4 and 5 are about parsers, so they hold for models too that come in an old opset (`for_old_parser`).
+Rules 4 and 5 are about parsers, so they also hold for models whose source has an old opset (`for_old_parser`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NEW = frozenset(
 _REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
-#: Operator → the attributes, and the position of the input, that 18 gave it.
+#: Operator → the attributes, and the position of the input, that opset 18 added.
 _WIDENED: Mapping[str, tuple[tuple[str, ...], int | None]] = {
     "Pad": ((), 3),
     "Resize": (("antialias", "axes", "keep_aspect_ratio_policy"), None),
@@ -47,14 +47,15 @@ _WIDENED: Mapping[str, tuple[tuple[str, ...], int | None]] = {
 
 
 def raise_opset(model: onnx_ir.Model, opset: int) -> None:
-    """Convert `model` to `opset` in place where that is newer than its own."""
+    """Convert `model` to `opset` in place, if that is newer than its own."""
     if model.opset_imports[""] < opset:
         version_converter.convert_version(model, opset, fallback=False)
         model.opset_imports[""] = opset
 
 
 def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """`model` in an older `opset`. Raises ConversionRefused, with the calls in `nodes`, where it has no older form."""
+    """Return `model` in an older `opset`. Raises ConversionRefused, with the calls in `nodes`, if there is no older
+    form."""
     (own,) = (entry for entry in model.opset_import if not entry.domain)
     if own.version <= opset:
         return model
@@ -70,7 +71,7 @@ def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 
 def for_old_parser(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model`, of an opset up to `OLDEST`, as a parser takes it that wants no newer one (rules 4 and 5). Raises
+    """Adapt `model`, of an opset up to `OLDEST`, to a parser of that opset (rules 4 and 5). Raises
     ConversionRefused."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -98,7 +99,7 @@ def _refuse_reduction(node: onnx.NodeProto) -> None:
 
 
 def _sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
-    """The sizes of the model's values, where numbers, as far as shape inference tells them. Only Splits ask."""
+    """The constant sizes of the model's values, as far as shape inference finds them. Only Splits need them."""
     if not any(_equal_parts(node) for node in _nodes(model.graph)):
         return {}
     try:
@@ -161,7 +162,7 @@ def _lower(
 
 
 def _slice_shapes(graph: onnx.GraphProto) -> None:
-    """Rule 4. The Slice stands behind its Shape, and comes from the same call."""
+    """Apply rule 4. The Slice follows its Shape, and has the same origin."""
     nodes = []
     for node in graph.node:
         nodes.append(node)
@@ -183,7 +184,7 @@ def _slice_shapes(graph: onnx.GraphProto) -> None:
 
 
 def _split_equally(node: onnx.NodeProto, sizes: list[int | None], axis: int) -> None:
-    """Rule 3: as many equal parts as outputs are what 13 makes without a split."""
+    """Apply rule 3: in opset 13, a Split without sizes gives one equal part for each output."""
     size = sizes[axis] if -len(sizes) <= axis < len(sizes) else None
     if size is None or size % len(node.output):
         raise _refused(node, "that its parts are equal is not known")
@@ -212,6 +213,6 @@ def _drop_attribute(node: onnx.NodeProto, name: str) -> None:
 def _refused(node: onnx.NodeProto, reason: str) -> ConversionRefused:
     return ConversionRefused(
         f"{node.op_type} has no form in ONNX opset {OLDEST}: {reason}",
-        hint="a newer toolchain takes newer opsets; or name the operator in partition.torch_executed_ops",
+        hint="use a newer toolchain, or name the operator in partition.torch_executed_ops",
         nodes=[int(entry.value) for entry in node.metadata_props if entry.key == ORIGIN],
     )

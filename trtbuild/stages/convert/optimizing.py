@@ -1,7 +1,7 @@
-"""onnxscript's optimizer, with constants that are what they are.
+"""onnxscript's optimizer, with exact comparison of constants.
 
-Its rules compare constants with a tolerance (0.7.2: 1e-5 of the number, or 1e-8), so to them ``x + 1e-9`` is ``x + 0`` and
-``x * 1.000001`` is ``x * 1``, and both become ``x``: the term that keeps a division from 0 is gone. Here equal is equal.
+Its rules compare constants with a tolerance (0.7.2: 1e-5 of the number, or 1e-8). So they replace ``x + 1e-9`` and ``x
+* 1.000001`` by ``x``, and a term that prevents a division by 0 is lost. Here constants are compared exactly.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A partition without its names: the copy of a program that the exporter is given.
+"""The copy of a partition's program that goes to the exporter: without the user's names.
 
 Rules
 1. Nodes, placeholders, nested graphs and constants are named by their position, so that nothing in the exporter, the
    optimizer or the serializer can depend on the names that a user chose.
 2. Every call node of the outer graph carries its position among the call nodes of the *original* graph under `ORIGIN` in
    its ``meta``, also where a pass inserts nodes beside it.
-3. The original program is left alone.
+3. The original program is not changed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def structure(program: Program) -> ExportedProgram:
     exported = assemble(module, inputs, outputs, program.exported.range_constraints, constants)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     for index, node in enumerate(calls):
-        # The exporter wants to see a module stack, and writes it into metadata that is stripped.
+        # The exporter needs a module stack. It writes it into metadata, which are stripped later.
         copier.outer[node].meta.update({ORIGIN: index, "nn_module_stack": {}})
     return exported
 
 
 def size_names(program: Program) -> dict[str, str]:
-    """torch's text of each size expression in the program → the same with canonical symbols: ``d0``, ``197*d0``."""
+    """Map torch's text of each size expression to the same with canonical symbols: ``d0``, ``197*d0``."""
     symbols = {symbol: sympy.Symbol(f"d{index}", integer=True) for index, symbol in enumerate(Symbols(program).order)}
     found: dict[str, str] = {}
     for node in program.graph.nodes:
@@ -70,7 +70,7 @@ class _Copier:
         self.outer: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def copy(self, module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        """A copy of `module` and the graphs nested in it. `outer` maps the nodes of the last one copied."""
+        """Copy `module` and the graphs nested in it. `outer` maps the nodes of the graph that was copied last."""
         graph = torch.fx.Graph()
         attributes: dict[str, Any] = {}
         renamed: dict[str, str] = {}

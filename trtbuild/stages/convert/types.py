@@ -1,12 +1,12 @@
-"""A conversion gives what its program gives: ONNX's own inference of types and sizes, held against the program.
+"""Check a conversion: types and sizes that ONNX infers must equal those of the program.
 
 Rules
-1. At each point of the program's symbols the inputs have numbers for sizes, and ONNX infers what follows from them, data of
-   shapes too. What it infers of an output is what the program says: element type, rank and sizes. What it cannot infer is
-   left to the toolchain, which is asked when it parses.
-2. A difference is refused with the call that it begins at: an operator whose translation means something else.
-3. The operands of each node have element types that ONNX defines its operator for. TensorRT's parser does not check this:
-   it accepts a power of booleans. An int32 in place of an int64 passes, because TensorRT takes indices of both.
+1. At each point of the program's symbols the inputs have numbers for sizes, and ONNX infers the rest, with data
+   propagation. The inferred element type, rank and sizes of an output must be those of the program. The toolchain's
+   parser checks what ONNX cannot infer.
+2. The error for a difference names the first call that has it: the operator whose translation is wrong.
+3. ONNX must define each node's operator for the element types of its operands. TensorRT's parser does not check this:
+   it accepts a power of booleans. An int32 instead of an int64 passes, because TensorRT accepts indices of both.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import Origins
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Point, Type, points_of, said_at, shown
+from trtbuild.stages.program.sizes import Point, Type, declared_types_at, points_of, shown
 from trtbuild.stages.program.text import target_name
 
-#: Element type (0: not known) and sizes (None: rank not known; None in it: a size that is not known).
+#: Element type (0: unknown) and sizes (None: unknown rank; a None inside: an unknown size).
 Inferred = tuple[int, tuple[int | None, ...] | None]
 
 #: The element types by their names in ONNX's schemas: ``tensor(float)``.
@@ -38,23 +38,23 @@ _HINT = "name the operator in partition.torch_executed_ops, so that it stays in 
 
 
 def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origins) -> None:
-    """Raise ConversionRefused where `model`, in canonical form, gives other types or sizes than `program`."""
+    """Raise ConversionRefused if `model`, in canonical form, has other output types or sizes than `program`."""
     for place, point in enumerate(points_of(program)):
         inferred = _inferred(model, program, point)
         if place == 0:
             _refuse_operands(model, origins, inferred)
         for number, node in enumerate(program.output_nodes):
-            (said,) = said_at(node.meta["val"], point)
-            if not _agree(inferred.get(f"o{number}"), said):
+            (declared,) = declared_types_at(node.meta["val"], point)
+            if not _agree(inferred.get(f"o{number}"), declared):
                 raise _refused(model, program, origins, inferred, point, number)
 
 
 def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[str, Inferred]:
-    """What follows for the values of the model at a point."""
+    """Infer the type of each value of the model at a point."""
     asked = onnx.ModelProto()
     asked.CopyFrom(model)
     for value, node in zip(asked.graph.input, program.input_nodes, strict=True):
-        (_, sizes), *_ = said_at(node.meta["val"], point)
+        (_, sizes), *_ = declared_types_at(node.meta["val"], point)
         for axis, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
             axis.Clear()
             if size is not None:
@@ -69,7 +69,7 @@ def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[st
 
 
 def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping[str, Inferred]) -> None:
-    """Raise ConversionRefused for a node with an operand of a type that ONNX does not define its operator for (rule 3)."""
+    """Raise ConversionRefused for a node with an operand whose type ONNX does not allow (rule 3)."""
     elements = {name: element for name, (element, _) in inferred.items()}
     elements |= {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
     elements |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -80,8 +80,8 @@ def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping
         odd = next(
             (
                 found
-                for found, taken in zip(operands, _taken(node.op_type, len(operands), opset), strict=True)
-                if found and taken and not _is_taken(found, taken)
+                for found, allowed in zip(operands, _allowed_types(node.op_type, len(operands), opset), strict=True)
+                if found and allowed and not _is_allowed(found, allowed)
             ),
             None,
         )
@@ -94,8 +94,8 @@ def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping
 
 
 @functools.cache
-def _taken(operator: str, operands: int, opset: int) -> tuple[frozenset[int], ...]:
-    """The element types that each operand may have; nothing for one that is not held to any."""
+def _allowed_types(operator: str, operands: int, opset: int) -> tuple[frozenset[int], ...]:
+    """The element types that each operand may have; an empty set allows every type."""
     schema = onnx.defs.get_schema(operator, opset, "")
     last = len(schema.inputs) - 1
     return tuple(
@@ -104,8 +104,8 @@ def _taken(operator: str, operands: int, opset: int) -> tuple[frozenset[int], ..
     )
 
 
-def _is_taken(found: int, taken: frozenset[int]) -> bool:
-    return found in taken or (found in _INTEGERS and not _INTEGERS.isdisjoint(taken))
+def _is_allowed(found: int, allowed: frozenset[int]) -> bool:
+    return found in allowed or (found in _INTEGERS and not _INTEGERS.isdisjoint(allowed))
 
 
 def _type(type_: onnx.TypeProto) -> Inferred:
@@ -115,9 +115,9 @@ def _type(type_: onnx.TypeProto) -> Inferred:
     return tensor.elem_type, tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
 
 
-def _agree(inferred: Inferred | None, said: Type) -> bool:
+def _agree(inferred: Inferred | None, declared: Type) -> bool:
     element, sizes = inferred or (0, None)
-    dtype, expected = said
+    dtype, expected = declared
     if dtype.is_complex:  # a pair of floats
         return True
     if element and element != int(from_torch_dtype(dtype)):
@@ -140,18 +140,19 @@ def _refused(
     last = {call: name for name, call in origins}
     by_name = {node.name: node for node in model.graph.node}
     for call, name in sorted(last.items()):
-        said = said_at(calls[call].meta.get("val"), point)
-        if len(said) == 1 and name in by_name and not _agree(inferred.get(by_name[name].output[0]), said[0]):
+        declared = declared_types_at(calls[call].meta.get("val"), point)
+        if len(declared) == 1 and name in by_name and not _agree(inferred.get(by_name[name].output[0]), declared[0]):
             found = inferred[by_name[name].output[0]]
             return ConversionRefused(
                 f"the ONNX translation of {target_name(calls[call].target)} gives {_shown(found)} where the model has "
-                f"{shown(said)}",
+                f"{shown(declared)}",
                 hint=_HINT,
                 nodes=(call,),
             )
-    said = said_at(program.output_nodes[output].meta["val"], point)
+    declared = declared_types_at(program.output_nodes[output].meta["val"], point)
     return ConversionRefused(
-        f"the ONNX translation gives {_shown(inferred[f'o{output}'])} for an output that is {shown(said)}", hint=_HINT
+        f"the ONNX translation gives {_shown(inferred[f'o{output}'])} for an output that is {shown(declared)}",
+        hint=_HINT,
     )
 
 

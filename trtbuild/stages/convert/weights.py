@@ -1,4 +1,4 @@
-"""An ONNX model with its weights inside, for onnxruntime and for people; engines take them by pointer instead."""
+"""An ONNX model with its weights inside, for onnxruntime and for people; engines get weights by pointer instead."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Bytes = bytes | bytearray | memoryview
 
 
 def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
-    """`model` (as `convert` leaves it) with the logical row-major bytes of its external weights, by their names, inlined.
+    """Return `model` (a result of `convert`) with its external weights inlined. `weights` are row-major bytes by name.
 
-    Weights that the model does not read may be missing. Raises KeyError for one that it reads, ValueError when a size
-    does not fit, or the result would not fit into a protobuf message (2 GiB).
+    Weights that the model does not read may be missing. Raises KeyError for a missing weight that it reads, and
+    ValueError for a wrong size or a result above 2 GiB, the limit of protobuf.
     """
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
@@ -27,12 +27,10 @@ def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> byte
         tensor.ClearField("data_location")
         tensor.ClearField("external_data")
         tensor.raw_data = raw
-    return proto.SerializeToString(deterministic=True)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def size_bytes(tensor: onnx.TensorProto) -> int:
-    """The size of a tensor's data. No weight has a type of less than a byte."""
-    return (
-        int(np.prod(list(tensor.dims), dtype=np.int64))
-        * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    )
+    """The size of a tensor's data. Weights never have types smaller than a byte."""
+    element = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return int(np.prod(list(tensor.dims), dtype=np.int64)) * int(element.itemsize)

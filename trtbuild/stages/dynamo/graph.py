@@ -1,13 +1,12 @@
-"""A graph of TorchDynamo, read: what it takes and returns, and the ranges of its sizes. (`rewriting` makes a module of it.)
+"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. (`rewriting` makes a module of it.)
 
 Rules
-1. What dynamo lifts to inputs though it belongs to a module (parameters, buffers) is a weight again.
-2. A size that dynamo passes beside a tensor is read from the tensor. Of a symbol that no axis carries (an integer of the
-   caller's), and of one without an upper bound, nothing general can be built: each value is a graph of its own
-   (`Captured.open`).
-3. A dim's range is what `mark_dynamic` said, else what dynamo knows. Dynamo takes 0 and 1 for special and starts ranges at
-   2; a mark that starts at 1 is taken at its word (`Dim.marked_low`), and the trace proves it.
-4. Outputs that are sizes or constants are put back by `Captured.outputs`: engines return tensors.
+1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
+2. A size that dynamo passes as an extra argument is read from its tensor. A symbol without an axis (an integer
+   argument) or without an upper bound cannot be dynamic: each of its values gets its own engine (`Captured.open`).
+3. A dim's range comes from `mark_dynamic`, otherwise from dynamo. Dynamo treats 0 and 1 as special and starts ranges at
+   2. A mark that starts at 1 is used as it is (`Dim.marked_low`), and the trace proves it.
+4. Engines return tensors only. `Captured.put_back` inserts the outputs that are sizes or constants.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from typing import Any
 import sympy
 import torch
 
-#: Sizes beyond this are no bound.
+#: An upper bound from here on means that there is no bound.
 _UNBOUNDED = 2**31 - 1
 
 _MARK = re.compile(r"\['([^']+)'\]")
 
 
 class NotSupported(Exception):
-    """A graph that no engine can be built for; the text says why."""
+    """No engine can be built for a graph; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class Dim:
-    """A size of a graph: its range, and the axes (input, axis) that have it, with their units. `high` is None where there
-    is no bound; `marked_low` is the smallest size that `mark_dynamic` named."""
+    """A dynamic size of a graph. `at` are its axes: (input, axis, unit). `high` is None if there is no bound;
+    `marked_low` is the smallest size that `mark_dynamic` named."""
 
     symbol: sympy.Symbol
     low: int
@@ -44,7 +43,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class TensorInput:
-    """A tensor that the caller gives: its place among the graph's arguments."""
+    """A tensor that the caller passes. `position` is its index among the graph's arguments."""
 
     position: int
     name: str
@@ -63,7 +62,7 @@ class WeightInput:
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph as dynamo left it. `scalars` are the places of integers: (position, symbol)."""
+    """A graph that dynamo captured. `scalars` are its integer arguments: (position, symbol)."""
 
     module: torch.fx.GraphModule
     tensors: tuple[TensorInput, ...]
@@ -75,7 +74,7 @@ class Captured:
 
     @property
     def open(self) -> tuple[sympy.Symbol, ...]:
-        """Symbols that have to be numbers before anything can be built (rule 2)."""
+        """The symbols that must be numbers before an engine can be built (rule 2)."""
         carried = {dim.symbol for dim in self.dims if dim.high is not None}
         used = {s for entry in self.tensors for size in entry.shape for s in getattr(size, "free_symbols", ())}
         used |= {symbol for _, expr in self.scalars for symbol in expr.free_symbols}
@@ -93,7 +92,7 @@ class Captured:
         return found
 
     def put_back(self, tensors: Sequence[torch.Tensor], sizes: Mapping[sympy.Symbol, int]) -> list[Any]:
-        """What the graph returns, with `tensors` where it returns tensors (rule 4)."""
+        """Return the graph's outputs: `tensors`, with the sizes and constants at their places (rule 4)."""
         found: list[Any] = []
         for kind, value in self.outputs:
             if kind == "tensor":
@@ -104,7 +103,7 @@ class Captured:
 
 
 def capture(module: torch.fx.GraphModule) -> Captured:
-    """What dynamo left. Raises NotSupported."""
+    """Read a graph of dynamo. Raises NotSupported."""
     tensors: list[TensorInput] = []
     weights: list[WeightInput] = []
     scalars: list[tuple[int, sympy.Expr]] = []
@@ -127,24 +126,26 @@ def capture(module: torch.fx.GraphModule) -> Captured:
                     marks[len(tensors), axis] = _marked(given, axis)
             tensors.append(TensorInput(position, _input_name(node, names), value.dtype, shape))
         else:
-            raise NotSupported(f"it takes a {type(value).__name__} ({node.name}), and engines take tensors")
+            raise NotSupported(
+                f"it has an input of type {type(value).__name__} ({node.name}), and engines take tensors only"
+            )
     if not tensors:
-        raise NotSupported("it takes no tensor")
+        raise NotSupported("none of its inputs is a tensor")
     outputs = _outputs(module)
     if not any(kind == "tensor" for kind, _ in outputs):
-        raise NotSupported("it returns no tensor")
+        raise NotSupported("none of its outputs is a tensor")
     dims = _dims(tensors, ranges, marks)
     return Captured(module, tuple(tensors), tuple(weights), tuple(scalars), dims, outputs)
 
 
 def _size(size: Any) -> int | sympy.Expr:
-    """A number, or an expression over the symbols. What the graph has fixed (a Linear's features) is a number."""
+    """A number, or an expression over the symbols. A size that the graph fixes (a Linear's features) is a number."""
     found = size if isinstance(size, int) else size.node.expr
     return int(found) if getattr(found, "is_Integer", False) else found
 
 
 def _given(node: torch.fx.Node) -> Any:
-    """The very object that the program gave, None where dynamo has let go of it."""
+    """The object that the program passed; None if dynamo no longer refers to it."""
     argument = node.meta.get("grapharg")
     try:
         return None if argument is None else argument.example
@@ -187,7 +188,7 @@ def _bounds(shape_env: Any, symbol: sympy.Symbol) -> tuple[int, int | None]:
 
 
 def _marked(given: Any, axis: int) -> tuple[int | None, int | None]:
-    """The range that `mark_dynamic` gave an axis."""
+    """The range that `mark_dynamic` gave to an axis."""
     for entry in getattr(given, "_dynamo_dynamic_range", ()):
         if entry.dim == axis:
             return entry.min, entry.max
@@ -209,7 +210,7 @@ def _dims(
                 places.setdefault(rest, []).append((number, axis, int(unit)))
             else:
                 raise NotSupported(
-                    f"axis {axis} of {entry.name!r} has the size {size}, which is no multiple of one size"
+                    f"axis {axis} of {entry.name!r} has the size {size}, which is not a multiple of one size"
                 )
     found = []
     for symbol, at in places.items():
@@ -235,5 +236,5 @@ def _outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
         elif isinstance(example, int):
             found.append(("constant", example))
         else:
-            raise NotSupported(f"it returns a {type(example).__name__}, and engines return tensors")
+            raise NotSupported(f"it returns a {type(example).__name__}, and engines return tensors only")
     return tuple(found)

@@ -1,10 +1,10 @@
-"""A graph of TorchDynamo as a module that takes tensors, for torch.export.
+"""Turn a graph of TorchDynamo into a module that takes tensors, for torch.export.
 
 Rules
-1. Weights are attributes, with the values that a call has. Sizes come from tensors, or are numbers.
-2. It computes on the CPU, wherever the program runs.
-3. Its nodes know the module that they came from as torch.export would say it (dynamo names modules by their addresses), and
-   nothing else: the graph of a model is the same in every process.
+1. Weights are attributes, with the values of one call. Sizes come from tensors, or are numbers.
+2. It computes on the CPU, also if the program runs on a GPU.
+3. Its nodes have the module paths that torch.export would give them, and no other metadata. (Dynamo names modules by
+   their addresses.) So a model has the same graph in every process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 
 from trtbuild.stages.dynamo.graph import Captured, NotSupported, WeightInput
 
-#: What dynamo calls the module that the program has: ``L['self']``, ``G['model']``.
+#: Dynamo's name for the program's module: ``L['self']``, ``G['model']``.
 _ROOT = re.compile(r"^[A-Z]\['[^']*'\]\.?")
 
 
 def as_module(captured: Captured, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> torch.nn.Module:
-    """The graph with the weights of a call's `arguments` in it, and the symbols of `fixed` as numbers; it takes the
-    tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
+    """Return the graph as a module, with the weights of a call's `arguments` and the symbols of `fixed` as numbers. It
+    takes the tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
     return _Rewriting(captured, arguments, fixed).module()
 
 
@@ -79,7 +79,7 @@ class _Rewriting:
         return self._graph.get_attr(name)
 
     def _size(self, expr: sympy.Expr, inputs: Sequence[torch.fx.Node]) -> Any:
-        """A size as the graph can compute it from its tensors, or a number."""
+        """A node that computes a size from the tensors, or a number."""
         if not expr.free_symbols - set(self._fixed):
             return int(expr.subs(self._fixed))
         for dim in self._captured.dims:
@@ -87,10 +87,10 @@ class _Rewriting:
                 number, axis, unit = dim.at[0]
                 size = self._graph.call_function(torch.ops.aten.sym_size.int, (inputs[number], axis))
                 return size if unit == 1 else self._graph.call_function(operator.floordiv, (size, unit))
-        raise NotSupported(f"it takes the size {expr}, which no axis has")
+        raise NotSupported(f"it needs the size {expr}, which is not the size of an axis")
 
     def _merged(self) -> torch.nn.Module:
-        """What the graph's attributes are taken from: dynamo's module, and the weights."""
+        """The module that holds the graph's attributes: those of dynamo's module, and the weights."""
         root = torch.nn.Module()
         old = self._captured.module
         for name, child in old.named_children():

@@ -1,1 +1,1 @@
-"""Models that come as a graph of another kind than PyTorch's: an ONNX model, a recorded TensorRT network."""
+"""Models whose source is an ONNX file or a recorded TensorRT network instead of a PyTorch module."""

@@ -1,7 +1,7 @@
-"""A recorded TensorRT network between the steps: its blob, and what of it is its graph.
+"""A recorded TensorRT network between the steps: its blob, and its graph text.
 
-The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), (name, type) of its layers as the
-user calls them, and its types. Layers' names are in no later key.
+The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), the user's name and the type of
+each layer, and the types of inputs and outputs. Later keys do not contain the layers' names.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ def blob(
     inputs: Sequence[TensorType],
     outputs: Sequence[TensorType],
 ) -> bytes:
-    """The blob of a network with `weights` weights."""
+    """Write the blob of a network. `weights` is the number of its weights."""
     types = [[[type_.dtype, type_.shape] for type_ in each] for each in (inputs, outputs)]
     made = {"document": document.decode(), "layers": [list(layer) for layer in layers], "types": [*types, weights]}
     return json.dumps(made, sort_keys=True, separators=(",", ":")).encode()
 
 
 def graph_text(data: bytes) -> str:
-    """What stands for a blob's graph in keys: all but the names."""
+    """The graph text of a blob, for keys: everything except the names of layers."""
     made = json.loads(data)
     text = json.dumps([made["document"], made["types"]], separators=(",", ":"))
     return f"{network_document.SCHEMA} {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def layer_names(data: bytes) -> list[tuple[str, str, str]]:
-    """For each layer: the user's name of it, and its type."""
+    """For each layer: the user's name, its type, and an empty text."""
     return [(name, kind, "") for name, kind in json.loads(data)["layers"]]
 
 
@@ -47,14 +47,14 @@ def document(data: bytes) -> bytes:
 
 
 def types(data: bytes) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...], int]:
-    """The types of the inputs and outputs, in order, and how many weights there are."""
+    """The types of the inputs and outputs, in order, and the number of weights."""
     inputs, outputs, weights = json.loads(data)["types"]
     first, second = (tuple(TensorType(d, tuple(shape)) for d, shape in each) for each in (inputs, outputs))
     return first, second, int(weights)
 
 
 def origins(model: bytes) -> list[tuple[str, int]]:
-    """The names that a document's layers have in an engine, and their numbers."""
+    """The names of a document's layers in an engine, and their numbers."""
     calls: list[dict[str, Any]] = network_document.parse(model)["calls"]
     count = sum(call.get("makes") == "layer" for call in calls)
     return [(f"n{number}", number) for number in range(count)]

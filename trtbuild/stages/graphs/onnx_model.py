@@ -1,12 +1,12 @@
-"""An ONNX model between the steps: its blob, what of it is its graph, and its form for one toolchain.
+"""An ONNX model between the steps: its blob, its graph text, and its form for one toolchain.
 
 Rules
-1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in the opset that it came in, with metadata: each
-   node's name in the user's file (`NAME`), the model's types (`TYPES`), and example shapes of its inputs (`EXAMPLE`).
-2. Its graph text stands for everything but those names and examples: a node that is renamed is the same graph.
-3. It goes to the toolchain's opset only where it is in a newer one. A node without an older form is refused by name, and
-   what onnx's converter makes is computed and compared with what it was (`trtbuild.stages.graphs.proving`). What a parser
-   that wants an old opset ignores in silence is written otherwise, or refused, in whatever opset the model comes.
+1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
+   name in the user's file (`NAME`), the model's types (`TYPES`), and example shapes of its inputs (`EXAMPLE`).
+2. Its graph text covers everything except those names and examples: a renamed node does not change it.
+3. It is converted to the toolchain's opset only if its own is newer. The error for a node without an older form names
+   the node. The converter's result is run and compared with the original (`trtbuild.stages.graphs.proving`). Features
+   that a parser for an old opset ignores without an error are rewritten or refused, in models of every opset.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import canonical
 
-#: Keys of metadata properties: of a node, and two of the model.
+#: Keys of metadata properties: one of nodes, two of the model.
 NAME = "trtbuild.name"
 TYPES = "trtbuild.types"
 EXAMPLE = "trtbuild.example"
@@ -34,7 +34,7 @@ EXAMPLE = "trtbuild.example"
 
 @dataclass(frozen=True)
 class Types:
-    """The inputs' and outputs' types in order, and how many weights there are."""
+    """The types of inputs and outputs, in order, and the number of weights."""
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
@@ -58,12 +58,12 @@ def blob(
     outputs: Sequence[Sequence[Expression]],
     example: Sequence[Sequence[int]],
 ) -> bytes:
-    """The blob of a model whose first `weights` inputs are weights, and whose nodes all have their users' names. `example`
-    are shapes of the other inputs."""
+    """Write the blob of a model whose first `weights` inputs are weights, and whose nodes have the user's names.
+    `example` are shapes of the other inputs."""
     names = [node.name for node in model.graph.node]
     own = opset(model)
     made, _ = canonical(model, weights, own)
-    names += [names[-1] if names else ""] * (len(made.graph.node) - len(names))  # what gives outputs their own values
+    names += [names[-1] if names else ""] * (len(made.graph.node) - len(names))  # the Identity nodes of outputs
     for node, name in zip(made.graph.node, names, strict=True):
         node.metadata_props.add(key=NAME, value=name)
     elements = [value.type.tensor_type.elem_type for value in made.graph.output]
@@ -72,17 +72,17 @@ def blob(
     )
     made.metadata_props.add(key=TYPES, value=Types(tuple(inputs), results, weights).to_json())
     made.metadata_props.add(key=EXAMPLE, value=json.dumps([list(shape) for shape in example]))
-    return made.SerializeToString(deterministic=True)
+    return bytes(made.SerializeToString(deterministic=True))
 
 
 def opset(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators that `model` is written in."""
+    """The version of ONNX's own operator set in `model`."""
     return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
 
 
 def dtype_name(element: int) -> str:
     """torch's name of an ``onnx.TensorProto.DataType``: ``float32`` for FLOAT."""
-    name = onnx.TensorProto.DataType.Name(element).lower()
+    name = str(onnx.TensorProto.DataType.Name(element)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
@@ -92,7 +92,7 @@ def types(data: bytes) -> Types:
 
 
 def graph_text(data: bytes) -> str:
-    """What stands for a blob's graph in keys (rule 2)."""
+    """The graph text of a blob, for keys (rule 2)."""
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")
@@ -115,8 +115,8 @@ def origins(model: bytes) -> list[tuple[str, int]]:
 
 
 def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
-    """A canonical model without metadata, in opset `wanted` where the blob's is newer; and for each of its nodes the number
-    of the blob's node that it comes from, or -1. Raises ConversionRefused."""
+    """Return a canonical model without metadata, converted to opset `wanted` if the blob's is newer. The second result
+    has, for each of its nodes, the number of the blob's node that it comes from, or -1. Raises ConversionRefused."""
     source = onnx.ModelProto.FromString(data)
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}
     known = types(data)
@@ -131,8 +131,8 @@ def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
             model = for_old_parser(model)
         except ConversionRefused as error:
             raise ConversionRefused(
-                f"the toolchain takes ONNX opset {wanted}, and the model has no form there: {error.text}",
-                hint="a newer toolchain takes it; or export the model without this operator",
+                f"the toolchain takes ONNX opset {wanted}, and the model cannot be written in it: {error.text}",
+                hint="use a newer toolchain, or export the model without this operator",
             ) from error
     made, _ = canonical(model, known.weights, own)
     return made.SerializeToString(deterministic=True), tuple(
@@ -150,7 +150,7 @@ def _in_older_opset(model: onnx.ModelProto, own: int, wanted: int, example: Sequ
         converted = onnx.version_converter.convert_version(model, wanted)
     except Exception as error:  # the converter's assertions come as RuntimeError and more
         raise ConversionRefused(
-            f"the ONNX model is in opset {own}, the toolchain takes {wanted}, and the model has no form there: "
+            f"the ONNX model is in opset {own}, the toolchain takes {wanted}, and the model cannot be written in that: "
             f"{error.text if isinstance(error, ConversionRefused) else _last_line(error)}",
             hint=f"export it with opset_version={wanted}",
         ) from error
@@ -163,7 +163,7 @@ def _property(model: onnx.ModelProto, key: str) -> str:
 
 
 def _with_weight_inputs(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """A copy whose external weights are graph inputs, the first ones: the converter reads no files."""
+    """Copy a model and make its external weights its first graph inputs: the converter reads no files."""
     found = {tensor.name: tensor for tensor in model.graph.initializer if _is_external(tensor)}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

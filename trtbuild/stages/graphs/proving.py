@@ -1,7 +1,7 @@
-"""A model that was converted to an older opset is what it was: both are computed, with the same numbers.
+"""Prove a conversion to an older opset: run both models on the same numbers, and compare.
 
-onnx's version converter changes operators one by one, and nobody checks what it leaves. Weights do not matter to it, so
-random ones stand for them. Both models are computed by onnx's own reference, at the example shapes.
+onnx's version converter changes operators one by one, and does not check its result. It does not look at weights, so
+the weights here are random. onnx's reference evaluator runs both models at the example shapes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import ConversionRefused
 
-#: The largest difference relative to the largest number: the two do the same in another order at most.
+#: The largest difference relative to the largest number: the two may differ in the order of operations only.
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-9}
 _SEED = 0
 
@@ -23,19 +23,19 @@ _SEED = 0
 def refuse_change(
     before: onnx.ModelProto, after: onnx.ModelProto, shapes: Sequence[Sequence[int]], wanted: int
 ) -> None:
-    """Raise ConversionRefused where `after` computes something else than `before`, or where that cannot be told.
+    """Raise ConversionRefused if `after` computes something else than `before`, or if they cannot be compared.
 
-    The last inputs of both have these `shapes`; those before them are weights, of the shapes that they say.
+    `shapes` are those of the last inputs of both. The inputs before them are weights, which have constant shapes.
     """
     feeds = _numbers(before.graph, shapes)
     hint = f"export it with opset_version={wanted}"
     try:
         want = ReferenceEvaluator(before).run(None, feeds)
         got = ReferenceEvaluator(after).run(None, feeds)
-    except Exception as error:  # each operator of the reference raises what it likes
+    except Exception as error:  # an operator of the reference may raise any error
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConversionRefused(
-            f"the ONNX model was converted to opset {wanted}, and whether it is still the same cannot be told: {first}",
+            f"the ONNX model was converted to opset {wanted}, but the result cannot be compared with the original: {first}",
             hint=hint,
         ) from error
     for number, (ours, theirs) in enumerate(zip(got, want, strict=True)):
@@ -47,7 +47,7 @@ def refuse_change(
 
 
 def _numbers(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Normal numbers for floats, zeros and ones for integers and bools: legal indices of anything."""
+    """Random inputs: normal floats, zeros and ones for integers and bools, which are legal indices of every table."""
     random = np.random.default_rng(_SEED)
     weights = len(graph.input) - len(shapes)
     feeds: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def _numbers(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[st
 
 
 def _gap(ours: Any, theirs: Any) -> str | None:
-    """What differs; None where nothing does."""
+    """Describe the difference of two arrays; None if they are equal within the tolerance."""
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return f"{ours.dtype}{list(ours.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
     if str(theirs.dtype) not in _TOLERANCE:

@@ -1,1 +1,1 @@
-"""The lower step: a traced program made functional, cleaned, and put into the precision that was asked for."""
+"""The lower step: makes a traced program functional, cleans it, and changes it to the requested precision."""

@@ -1,15 +1,15 @@
-"""Attention written out as MatMul, mask, Softmax, MatMul, where the exporter's translation is not what eager computes.
+"""Write attention out as MatMul, mask, Softmax, MatMul, where the exporter's translation differs from eager PyTorch.
 
 Rules
 1. In float32, attention without a mask and with ``is_causal`` (where no row is masked entirely) stays whole.
 2. Eager gives 0 for a row of which every key is masked, by ``False`` or by -inf (``torch._safe_softmax``). The
-   translation gives the average of the values, or NaN. Here such a row is set to 0 at the end, which leaves the four
-   operators together for the compiler to fuse.
-3. A mask of finite numbers (``torch.finfo.min``) is added as it is: eager gives the softmax of the sums, and the average
-   where all sums are equal.
-4. In half precision every attention is written out, for the translation puts its softmax in half; so the general rules
-   of precision keep sum and softmax in float32 and both products in half, as hand-written attention has it.
-5. Both operands get the square root of the scale, as in torch's own formula: half overflows later.
+   translation gives the average of the values, or NaN. Here such a row is set to 0 at the end, so that the compiler can
+   fuse the four operators.
+3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager: the result is the softmax of the
+   sums.
+4. In half precision every attention is written out, because the translation computes its softmax in half. Then the
+   general rules of precision keep sum and softmax in float32, and both products in half.
+5. Both operands are multiplied by the square root of the scale, as in torch's own formula. So half overflows later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class _Attention:
 
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """`program` with attention written out: masked ones, and in half precision all. Nested graphs are left alone."""
+    """Return `program` with masked attention written out, and in half precision all attention. Nested graphs do not
+    change."""
     graph = program.graph
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
@@ -57,7 +58,7 @@ def write_out_attention(program: Program, request: Request) -> Program:
                     written = _Writer(node).write(attention)
                 node.replace_all_uses_with(written)
                 graph.erase_node(node)
-                changed.add(written)  # it has other strides
+                changed.add(written)  # its strides differ
     for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
         spec.arg.name = output.name
     program.exported.graph_module.recompile()
@@ -82,7 +83,7 @@ def _can_be_written(attention: _Attention) -> bool:
 
 
 class _Writer:
-    """Writes before `node`, in its module."""
+    """Inserts calls before `node`, in its module."""
 
     def __init__(self, node: torch.fx.Node) -> None:
         self._graph = node.graph
@@ -104,11 +105,11 @@ class _Writer:
         return result if dead is None else self._call(_aten.masked_fill.Scalar, result, dead, 0.0)
 
     def _masked(self, scores: torch.fx.Node, mask: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
-        """The masked scores, and which rows have no key left."""
+        """Return the masked scores, and which rows have no key left."""
         if mask.meta["val"].dtype is torch.bool:
             dead = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
             return self._without(scores, self._call(_aten.logical_not.default, mask)), dead
-        # -inf becomes the lowest finite number: the same weights, and no NaN in a row of nothing else
+        # -inf becomes the lowest finite number: the same weights, and no NaN in a row that is masked entirely
         sums = self._call(_aten.add.Tensor, scores, self._call(_aten.clamp.default, mask, _LOWEST))
         return sums, self._call(_aten.eq.Scalar, self._call(_aten.amax.default, mask, [-1], True), -math.inf)
 

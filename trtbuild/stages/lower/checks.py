@@ -1,11 +1,11 @@
-"""Assertions leave the graph.
+"""Remove assertions from the graph.
 
 Rules
-1. An assertion is an operator that only checks its input. What export asserts is enforced elsewhere: dtypes and
-   devices by the toolchain's input types, ranges by the optimization profiles and the trace's own comparison with eager
-   at min and max. A user's ``torch._assert`` on values cannot run in an engine.
-2. The ranges that an assertion told torch about stay with the program (``range_constraints``).
-3. What only an assertion used is dead and goes too; placeholders stay.
+1. An assertion is an operator that only checks its input. Other parts enforce what export asserts: the toolchain's
+   input types check dtypes and devices; the optimization profiles and the trace's comparison with eager at min and max
+   check ranges. A user's ``torch._assert`` on values cannot run in an engine.
+2. The ranges that torch learned from an assertion stay with the program (``range_constraints``).
+3. Nodes that only an assertion used are removed, too; placeholders stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: Operator → what checks the same thing, if anything does.
+#: Operator → the check that replaces it, or why there is no check.
 CHECKS = {
     _aten._assert_tensor_metadata.default: "dtype and device of a value: static, fixed by the graph itself",
     _aten._assert_scalar.default: "a relation of sizes: the profiles' ranges, and eager at min and max",
@@ -33,7 +33,7 @@ CHECKS = {
 
 
 def drop_checks(program: Program, request: Request) -> Program:
-    """`program`, nested graphs too, without assertions and what only they used."""
+    """Return `program`, nested graphs included, without assertions and the nodes that only they used."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in reversed(module.graph.nodes):

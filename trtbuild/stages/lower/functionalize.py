@@ -1,13 +1,13 @@
-"""Functionalization and decomposition, in one retrace, back in functional form.
+"""Functionalize and decompose a program in one retrace; the result has the functional form again.
 
 Rules
-1. One call of ``run_decompositions`` (it retraces the program: 1 s and more), and none for a program that it would leave as
-   it is: traced programs are functional already, and most have nothing to decompose. Operators that are not in the
-   table stay whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better as they are.
-   So does an operator whose decomposition decides by the example's sizes, where these are dynamic (`_DECIDES`).
-2. Placeholders keep their order and names; the retrace puts constants first and calls the rest arg_0, arg_1, …
-3. A node that the retrace put under no module takes its module from its neighbours; sizes belong to none.
-4. A mutation that shows only now is the model's fault: SourceError, code ``mutated-input``.
+1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is not called for a program that it would
+   not change: traced programs are functional already, and most have nothing to decompose. Operators that are not in the
+   table stay whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better. An operator whose
+   decomposition depends on the example's sizes stays whole where these are dynamic (`_DEPENDS_ON_EXAMPLE`).
+2. Placeholders keep their order and names. (The retrace puts constants first and names the rest arg_0, arg_1, …)
+3. A node that the retrace left without a module gets the module of its neighbours. Sizes belong to the whole model.
+4. A mutation of an input that only the retrace shows is an error of the model: SourceError, code ``mutated-input``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, Output
 
 
 _aten = torch.ops.aten
-#: Pooling to a number of cells: which elements belong to which cell is written down for the sizes of the example.
-_DECIDES = frozenset(
+#: Pooling to a number of cells: the decomposition assigns elements to cells for the sizes of the example.
+_DEPENDS_ON_EXAMPLE = frozenset(
     packet.default
     for packet in (
         *(_aten.adaptive_avg_pool1d, _aten.adaptive_avg_pool2d, _aten.adaptive_avg_pool3d),
@@ -40,7 +40,7 @@ _DECIDES = frozenset(
 
 
 def functionalize(program: Program, request: Request) -> Program:
-    """`program` without in-place operators and with the decompositions of `request` applied."""
+    """Return `program` without in-place operators and with the decompositions of `request` applied."""
     request = _for_all_sizes(program, request)
     if is_done(program, request):
         return _copy(program)
@@ -58,10 +58,10 @@ def functionalize(program: Program, request: Request) -> Program:
 
 
 def _for_all_sizes(program: Program, request: Request) -> Request:
-    """`request` without the decompositions that would be right at the example's sizes alone."""
-    if not any(node.target in _DECIDES and _pools_dynamic_axes(node) for node in program.graph.nodes):
+    """Return `request` without the decompositions that would be right only at the example's sizes."""
+    if not any(node.target in _DEPENDS_ON_EXAMPLE and _pools_dynamic_axes(node) for node in program.graph.nodes):
         return request
-    kept = {operator: made for operator, made in request.decompositions.items() if operator not in _DECIDES}
+    kept = {operator: made for operator, made in request.decompositions.items() if operator not in _DEPENDS_ON_EXAMPLE}
     return replace(request, decompositions=kept)
 
 
@@ -75,24 +75,24 @@ def _pools_dynamic_axes(node: torch.fx.Node) -> bool:
 def _decomposed(program: Program, request: Request) -> ExportedProgram:
     try:
         exported = program.exported.run_decompositions(dict(request.decompositions))
-    except Exception as error:  # whatever a decomposition raises
+    except Exception as error:  # a decomposition may raise any error
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ConversionRefused(
             f"PyTorch cannot decompose the traced model: {type(error).__name__}: {reason}",
-            hint="write the operator in it in another way, or try another release of PyTorch",
+            hint="write that operator in another way, or try another release of PyTorch",
         ) from error
     effects = [node for node in exported.graph.nodes if node.target is torch.ops.higher_order.with_effects]
     if effects:
         names = ", ".join(sorted({target_name(node.args[1]) for node in effects}))
         raise ConversionRefused(
             f"the decomposition of an operator has a side effect: {names}",
-            hint="write the operator in another way; a program of engines has no side effects",
+            hint="write the operator in another way: engines have no side effects",
         )
     return exported
 
 
 def is_done(program: Program, request: Request) -> bool:
-    """Whether retracing would leave `program` as it is: one graph of operators without side effects that all stay whole."""
+    """Whether a retrace would not change `program`: one graph of operators without side effects that all stay whole."""
     for node in program.graph.nodes:
         if node.op == "get_attr":
             return False  # a nested graph
@@ -106,7 +106,7 @@ def is_done(program: Program, request: Request) -> bool:
 
 
 def _copy(program: Program) -> Program:
-    """The program with a graph of its own."""
+    """Copy the program and its graph."""
     old = program.exported
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -127,9 +127,9 @@ def _inputs(exported: ExportedProgram) -> list[InputSpec]:
 
 
 def _restore_placeholders(exported: ExportedProgram, wanted: list[tuple[InputSpec, str]]) -> list[InputSpec]:
-    """Put the placeholders back in the order of `wanted`, under their names; the specs in that order.
+    """Put the placeholders back in the order of `wanted`, under their names. Returns the specs in that order.
 
-    Constants that a decomposition made come last of the weights and constants, before the inputs.
+    Constants that a decomposition made follow the other weights and constants, before the inputs.
     """
     pairs = list(zip(_inputs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
     plain = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
@@ -145,7 +145,7 @@ def _restore_placeholders(exported: ExportedProgram, wanted: list[tuple[InputSpe
     for spec, node, name in [*order[:border], *made, *order[border:]]:
         place.append(node)
         place = node
-        node._rename(name)  # takes a suffix where a call already has the name
+        node._rename(name)  # adds a suffix if a call has the name already
         node.target = node.name
         argument = TensorArgument(name=node.name)
         restored.append(InputSpec(kind=spec.kind, arg=argument, target=spec.target, persistent=spec.persistent))

@@ -1,11 +1,10 @@
-"""Operators that return their input leave the graph.
+"""Remove operators that return their input.
 
 Rules
-1. Only what is listed, and only where dtype, device, shape and stride of result and input are equal: a later ``view``
-   may rest on the strides that a copy made.
-2. Nothing mutates after functionalization, so a copy and its source cannot be told apart inside the graph.
-3. At the border they can: an output that would become an input, a constant or a second name of another output keeps
-   its copy.
+1. Only listed operators are removed, and only if dtype, device, shape and stride of result and input are equal: a later
+   ``view`` may depend on the strides of a copy.
+2. After functionalization nothing is mutated, so inside the graph a copy is the same as its source.
+3. An output keeps its copy if it would otherwise be an input, a constant, or the same value as another output.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: Operator → where it comes from.
+#: Operator → the code that it comes from.
 IDENTITIES = {
-    _aten.clone.default: "dropout in evaluation mode, .clone() and .contiguous() of what is contiguous",
+    _aten.clone.default: "dropout in evaluation mode, .clone(), and .contiguous() of a contiguous tensor",
     _aten.alias.default: "functionalization",
     _aten.detach.default: "`.detach()`; an engine has no gradients",
     _aten.detach_.default: "`.detach()` of a constant",
     _aten.lift_fresh_copy.default: "torch.tensor(…) in the model's code",
-    _aten._to_copy.default: "`.to()` and `.float()` of what already has the dtype",
+    _aten._to_copy.default: "`.to()` and `.float()` of a tensor that has the dtype already",
 }
 
 
 def drop_identities(program: Program, request: Request) -> Program:
-    """`program`, nested graphs too, without operators that return their input."""
+    """Return `program`, nested graphs included, without operators that return their input."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             _drop(module.graph)
@@ -66,7 +65,7 @@ def _same_layout(one: Any, other: Any) -> bool:
 
 
 def _sizes(sizes: Any) -> list[Any]:
-    # expressions, not SymInts: comparing those would put guards on the program's symbols
+    # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
 
 

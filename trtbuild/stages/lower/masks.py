@@ -1,12 +1,12 @@
-"""Attention masks that mask nothing leave the graph.
+"""Remove attention masks that mask nothing.
 
-Libraries build a mask whether or not one was given (transformers: ``arange(n) >= 0``, expanded over the batch), and
-each attention then pays for it, as an input of its engine too where layers are cut apart.
+Libraries build a mask even if the caller passes no mask (transformers: ``arange(n) >= 0``, expanded over the batch).
+Each attention then computes with it, and it becomes an input of each layer's engine.
 
 Rules
-1. A mask is dropped only where its being all ``True`` follows from how it is made: from constants, from comparing
-   positions that count up from 0 or more with 0 or less, by moving and by ``and``-ing such values.
-2. Values of inputs, weights and lifted constants are not looked at: the structure alone decides.
+1. A mask is removed only if its operators show that all its elements are ``True``. These are constants, comparisons of
+   positions that count up from 0 or more with 0 or less, and data movement and ``and`` of such values.
+2. Values of inputs, weights and lifted constants are not read: only the structure decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _REARRANGEMENTS = (
 
 
 def drop_true_masks(program: Program, request: Request) -> Program:
-    """`program` with ``attn_mask=None`` for each mask that is all ``True``, and without what only made such masks."""
+    """Return `program` with ``attn_mask=None`` for each mask that is all ``True``, and without the nodes that made such
+    masks."""
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
@@ -83,7 +84,7 @@ def _counts_up(node: Any) -> bool:
 
 
 def _moves(node: torch.fx.Node) -> bool:
-    """Whether `node` rearranges its first input, and takes values from nowhere else."""
+    """Whether all values of `node` come from its first input."""
     return getattr(node.target, "_opname", "") in _REARRANGEMENTS and isinstance(node.args[0], torch.fx.Node)
 
 

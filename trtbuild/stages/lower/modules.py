@@ -1,6 +1,7 @@
-"""The module that a node belongs to, for nodes that torch or a pass made.
+"""Set the module of nodes that torch or a pass made.
 
-Partitioning by module path reads ``nn_module_stack``; a node in the wrong module makes a layer differ from its twins.
+Partitioning by module path reads ``nn_module_stack``. A node in the wrong module would make a layer differ from equal
+layers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SIZE_KEY = "_empty_nn_module_stack_from_metadata_hook"
 
 
 def stack_of(node: torch.fx.Node) -> Stack:
-    """The module calls that enclose `node`; empty for placeholders, outputs and what belongs to the whole model."""
+    """The module calls that enclose `node`; empty for placeholders, outputs and nodes of the whole model."""
     return tuple((node.meta.get("nn_module_stack") or {}).items())
 
 
@@ -44,10 +45,10 @@ def common_stack(stacks: Iterable[Stack]) -> Stack:
 
 
 def adopt_orphans(module: torch.fx.GraphModule) -> None:
-    """Give every node without a module that of its users, where they share one, else that of its first input.
+    """Give each node without a module the module that its users share, otherwise that of its first input.
 
-    Retracing leaves two kinds of orphans: sizes, under a marker of torch's that is removed here (they belong to the
-    whole model, and each partition recomputes them), and views that functionalization regenerates.
+    A retrace leaves two kinds of such nodes. Sizes have a marker of torch, which is removed here: they belong to the
+    whole model, and each partition recomputes them. The other kind are views that functionalization makes again.
     """
     for node in module.graph.nodes:
         if _SIZE_KEY in (node.meta.get("nn_module_stack") or {}):

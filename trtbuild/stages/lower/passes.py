@@ -1,7 +1,7 @@
 """The passes of the lower step, in order. A new pass is a function and one row here.
 
-A pass takes a program and returns one; it may change the graph in place, because the first pass has made it ours. It
-keeps ``val`` and ``nn_module_stack`` right on every node that it adds, and leaves the placeholders alone.
+A pass takes a program and returns a program. It may change the graph in place, because the first pass has made a copy.
+It sets ``val`` and ``nn_module_stack`` on every node that it adds, and does not change placeholders.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from trtbuild.stages.lower.functionalize import functionalize
 from trtbuild.stages.lower.half_precision.precision import apply_precision
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
+from trtbuild.stages.lower.norms import sum_norms_in_float32
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.unwritten import write_zeros
@@ -24,7 +25,7 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Pass:
-    """One row: `why` is for the next person who reads the table."""
+    """One row of the table. `why` is its reason."""
 
     name: str
     function: Callable[[Program, Request], Program]
@@ -37,16 +38,17 @@ PASSES: tuple[Pass, ...] = (
         functionalize,
         "in-place writes to views are wrong once a graph is split; operators without a translation are decomposed",
     ),
-    Pass("write-zeros", write_zeros, "memory that nobody wrote is another value in every engine"),
-    Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze takes an axis out whatever its size is"),
+    Pass("write-zeros", write_zeros, "uninitialized memory has another value in every engine"),
+    Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze removes an axis of any size"),
     Pass("drop-checks", drop_checks, "assertions compute nothing: ranges are checked by the profiles and the trace"),
-    Pass("drop-identities", drop_identities, "a copy of what nothing mutates is the thing itself"),
-    Pass("free-views", free_views, "strides are PyTorch's own affair, and the next passes change them"),
+    Pass("drop-identities", drop_identities, "a copy is the same value, because nothing is mutated"),
+    Pass("free-views", free_views, "ONNX has no strides, and the next passes change them"),
     Pass("drop-true-masks", drop_true_masks, "libraries build attention masks that mask nothing"),
     Pass(
         "write-out-attention",
         write_out_attention,
-        "rows that are masked entirely are 0 in eager and not in the translation; softmax must be seen to be kept",
+        "rows that are masked entirely are 0 in eager and not in the translation; precision must see the softmax",
     ),
-    Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph says what is half"),
+    Pass("sum-norms-in-float32", sum_norms_in_float32, "powers of half-precision values overflow, the norm does not"),
+    Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph decides what is half"),
 )

@@ -1,10 +1,10 @@
-"""The fake values of nodes that a pass made or changed, and of what reads them.
+"""Recompute the fake values of nodes that a pass made or changed, and of their readers.
 
 Rules
-1. Only such nodes are run again. One whose size depends on data is not, for that would make a second symbol for one size:
-   of its result the dtype alone is changed, to that of its first input.
-2. A reader is run again where the dtype, shape or strides of its input are not what they were.
-3. Nested graphs are not entered: what they are given has the dtypes it had.
+1. Only such nodes are run again. A node whose size depends on data is not run, because that would make a second symbol
+   for one size. Only the dtype of its result changes, to that of its first input.
+2. A reader is run again if the dtype, shape or strides of its input have changed.
+3. Nested graphs are not entered: the dtypes of their inputs do not change.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outp
 
 
 def propagate(node: torch.fx.Node) -> None:
-    """Set ``node.meta["val"]``. Raises what the operator raises for these dtypes and shapes."""
+    """Set ``node.meta["val"]``. Raises the operator's error if it does not take these dtypes and shapes."""
     args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda source: source.meta["val"])
     mode = _mode(node.graph)
     if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)
         return
-    with mode, enable_python_dispatcher():  # as torch.export does: kernels in C++ would ask symbols for their numbers
+    with mode, enable_python_dispatcher():  # as in torch.export: otherwise kernels in C++ ask symbols for their numbers
         node.meta["val"] = node.target(*args, **kwargs)
 
 
 def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:
-    """Run a node of which itself or an input is in `changed`, and keep `changed` right. Whether it was run."""
+    """Run a node if it or one of its inputs is in `changed`, and update `changed`. Returns whether it was run."""
     if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
         return False
     if node not in changed and not any(source in changed for source in node.all_input_nodes):
@@ -68,7 +68,7 @@ def _follow_dtype(node: torch.fx.Node) -> None:
 def _layout(value: Any) -> list[object]:
     leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     sizes = [size for leaf in leaves for size in (leaf.dtype, *leaf.shape, *leaf.stride())]
-    # expressions, not SymInts: comparing those would put guards on the program's symbols
+    # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
 
 

@@ -1,4 +1,4 @@
-"""What a lowering is asked for; every pass is given it."""
+"""The arguments of a lowering, which every pass gets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import Precision
 
 @dataclass(frozen=True)
 class Request:
-    """`precision` to compute in; `decompositions` by operator, for operators without an ONNX translation."""
+    """The precision to compute in, and decompositions by operator, for operators without an ONNX translation."""
 
     precision: Precision
     decompositions: Mapping[Any, Callable[..., Any]]

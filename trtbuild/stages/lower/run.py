@@ -1,12 +1,12 @@
-"""The lower step: one traced program in, one lowered program out.
+"""The lower step: makes a lowered program from a traced program.
 
 Rules
 1. The lowered program has the functional form of `trtbuild.stages.program.functional`: the same weights, constants and
    inputs in the same order (unused ones too), the same outputs with the same dtypes, no mutation.
-2. What happens, and in what order, is the table in `passes.py`; nothing else changes a graph.
-3. torch learns nothing about the symbols on the way (`fixed_symbols`).
-4. What leaves the step has the sizes of what came in (`trtbuild.stages.program.guard`).
-5. The program that is handed in is not changed. The same program gives the same canonical text in every process.
+2. The table in `passes.py` lists all changes of a graph, in order.
+3. torch adds no guards on the symbols during the step (`fixed_symbols`).
+4. The lowered program has the same sizes as the traced program (`trtbuild.stages.program.guard`).
+5. The traced program is not changed. The same program gives the same canonical text in every process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def lower(
     decompositions: Mapping[Any, Callable[..., Any]],
     points: Sequence[Sequence[int]] = (),
 ) -> Program:
-    """`program` as partitions are cut from it, computing in `precision`.
+    """Return the lowered form of `program`, from which partitions are cut. It computes in `precision`.
 
     `decompositions` maps each operator that has no ONNX translation to its decomposition, as
-    ``ExportedProgram.run_decompositions`` takes it. Raises SourceError (code ``mutated-input``) for a program that
-    writes to one of its inputs, which only functionalization brings to light, and InconsistentShapes (rule 4). `points`
-    are numbers of the symbols at which sizes are compared, beside those that follow from the ranges.
+    ``ExportedProgram.run_decompositions`` takes it. `points` are further sizes of the symbols at which sizes are
+    compared. Raises SourceError (code ``mutated-input``) for a program that writes to one of its inputs, and
+    InconsistentShapes (rule 4).
     """
     traced = signature(program)
     lowered = run_passes(program, Request(precision=precision, decompositions=decompositions), PASSES)
@@ -42,11 +42,11 @@ def lower(
 
 
 def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Program:
-    """`program` after `passes`, in order, verified and with clean metadata."""
+    """Apply `passes` to `program`, in order. The result is verified and has clean metadata."""
     with fixed_symbols():
         for step in passes:
             program = step.function(program, request)
-    # once more through the one place that knows the functional form
+    # `assemble` is the only function that knows the functional form
     signature = program.exported.graph_signature
     exported = assemble(
         program.exported.graph_module,

@@ -1,8 +1,8 @@
-"""Squeezes name the axes that they take out.
+"""Make each squeeze name exactly the axes that it removes.
 
-``squeeze`` takes an axis out where its size is 1, and does nothing where it is not; ONNX's Squeeze takes out what it is
-told to, whatever the size. So an axis that a squeeze leaves in (the trace has said so for all sizes of its range) is not
-named any more, and a squeeze that does nothing leaves the graph.
+``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes of any size. So
+the axes that a squeeze keeps (the trace has proven that for all sizes of the range) are no longer named, and a squeeze
+that does nothing is removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SQUEEZES = frozenset(
 
 
 def name_squeezed_axes(program: Program, request: Request) -> Program:
-    """`program`, nested graphs too, with squeezes of axes that have size 1 and no others."""
+    """Return `program`, nested graphs included, with squeezes that name only axes of size 1."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
@@ -40,8 +40,8 @@ def _rewrite(node: torch.fx.Node) -> None:
     value = source.meta["val"]
     named = _axes(node, value.dim())
     taken = [axis for axis in named if isinstance(value.shape[axis], int) and value.shape[axis] == 1]
-    if taken == named or (_names_none(node) and all(isinstance(size, int) for size in value.shape)):
-        return  # both mean the same
+    if taken == named or (_names_no_axes(node) and all(isinstance(size, int) for size in value.shape)):
+        return  # both have the same effect
     target, args = (_aten.squeeze.dims, (source, taken)) if taken else (_aten.clone.default, (source,))
     with node.graph.inserting_before(node):
         made = node.graph.call_function(target, args)
@@ -51,13 +51,13 @@ def _rewrite(node: torch.fx.Node) -> None:
     node.graph.erase_node(node)
 
 
-def _names_none(node: torch.fx.Node) -> bool:
+def _names_no_axes(node: torch.fx.Node) -> bool:
     return len(node.args) < 2 and "dim" not in node.kwargs
 
 
 def _axes(node: torch.fx.Node, rank: int) -> list[int]:
-    """The axes that a squeeze is about, from 0 on."""
-    if _names_none(node):
+    """The axes in a squeeze's arguments, as numbers from 0."""
+    if _names_no_axes(node):
         return list(range(rank))
     named: Any = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
     return [axis % rank for axis in ([named] if isinstance(named, int) else named)] if rank else []

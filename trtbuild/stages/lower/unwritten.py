@@ -1,10 +1,10 @@
-"""No value is memory that nobody wrote.
+"""Replace uninitialized memory by zeros.
 
-``torch.empty`` and its kin give whatever was in memory, which is another value in an engine than in PyTorch. A model that
-reads such a value has no answer of its own; one that writes to all of it before has the same answer from zeros. So they are
-zeros, as the exporter's translation has them.
+``torch.empty`` and similar operators return the values that were in memory, which are others in an engine than in
+PyTorch. The result of a model that reads such values is undefined. A model that writes all of them first gives the same
+result with zeros. So they become zeros, as in the exporter's translation.
 
-``rrelu`` takes such a tensor for its noise, and returns it: out of training it draws none, and is a leaky_relu.
+``rrelu`` has such a tensor for its noise. Outside of training there is no noise, so it becomes a leaky_relu.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-#: Operator → the one that writes zeros, with the same arguments.
+#: Operator → the operator that writes zeros, with the same arguments.
 ZEROS = {
     _aten.empty.memory_format: _aten.zeros.default,
     _aten.empty_like.default: _aten.zeros_like.default,
@@ -29,7 +29,7 @@ _RRELU = getattr(_aten.rrelu_with_noise_functional, "default", None)
 
 
 def write_zeros(program: Program, request: Request) -> Program:
-    """`program`, nested graphs too, with zeros for memory that was not written to, and without the noise of rrelu."""
+    """Return `program`, nested graphs included, with zeros for uninitialized memory, and without the noise of rrelu."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):

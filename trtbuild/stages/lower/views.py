@@ -1,8 +1,7 @@
-"""Views become reshapes.
+"""Replace views by reshapes.
 
-A ``view`` rests on the strides of its input, and those are what PyTorch's kernels happen to give: attention in half has
-others than in float32, and written-out attention has its own. ONNX and TensorRT know no strides, so nothing is lost:
-both operators have one translation.
+A ``view`` depends on the strides of its input, which depend on PyTorch's kernels: attention in half has other strides
+than in float32. ONNX and TensorRT have no strides, so nothing is lost: both operators have the same translation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ _aten = torch.ops.aten
 
 
 def free_views(program: Program, request: Request) -> Program:
-    """`program`, nested graphs too, with ``reshape`` for ``view``. (``view.dtype``, a change of dtype, stays.)"""
+    """Return `program`, nested graphs included, with ``reshape`` for ``view``. (``view.dtype``, which changes the
+    dtype, stays.)"""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:

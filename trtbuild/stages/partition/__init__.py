@@ -1,1 +1,1 @@
-"""The partition step: which nodes become an engine, and which stay in PyTorch."""
+"""The partition step: decides which nodes become engines and which stay in PyTorch."""

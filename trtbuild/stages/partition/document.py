@@ -1,4 +1,4 @@
-"""The partition step's document, from the pieces and their programs."""
+"""Write the partition step's document, from the pieces and their programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece, the region that it is to be an engine for (None: Torch's), its program, and that program's text."""
+    """A piece, the region of its engine (None: it stays in PyTorch), its program, and that program's text."""
 
     piece: Piece
     region: Region | None
@@ -40,8 +40,8 @@ class Partitioned:
 def document(
     program: Program, symbols: Symbols, candidates: Sequence[Candidate], reasons: Mapping[int, str]
 ) -> Partitioned:
-    """The candidates, which stand in an order in which they can run, as partitions. `reasons` say, by call number, why
-    Torch has a unit. Raises SourceError where an output of the model is a constant."""
+    """Make partitions of the candidates, which are in an order in which they can run. `reasons` are those of units that
+    stay in PyTorch, by call number. Raises SourceError if an output of the model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}
@@ -75,7 +75,7 @@ def document(
 
 
 def _reasons(piece: Piece, reasons: Mapping[int, str]) -> dict[str, str]:
-    """Operator → why; the first reason of several."""
+    """Operator → the first of its reasons."""
     found: dict[str, str] = {}
     for unit in piece.units:
         found.setdefault(target_name(unit.call.target), reasons[unit.index])

@@ -1,10 +1,11 @@
-"""Who takes a unit: Torch, or TensorRT (and then in which region). `core.partition.partitioning.cut` keeps labels apart.
+"""Label each unit: it stays in PyTorch, or goes to TensorRT in some region. (`core.partition.partitioning.cut`
+separates labels.)
 
 Rules
-1. Torch takes what the user says (`torch_executed_ops`), what the ONNX exporter cannot translate, what the toolchain's
-   parser refused, and what has sizes, or takes numbers, that only running tells.
-2. With `granularity` by module path, each matched module call is a region of its own; the rest is one more label.
-3. The reason is kept where the decision is made.
+1. These stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
+   toolchain's parser refused, and calls with sizes or arguments that depend on data.
+2. With `granularity` by module path, each matched module call is a separate region; the rest is one more label.
+3. The label of a unit has the reason for it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Label:
-    """`region` is None for Torch, and `reason` is then why."""
+    """`region` is None for a unit that stays in PyTorch; `reason` is then the reason."""
 
     region: Region | None
     reason: str = ""
 
 
 def is_listed(name: str, operators: Sequence[str]) -> bool:
-    """Whether ``aten.cumsum.default`` is meant by one of `operators`: ``aten.cumsum.default`` or ``aten.cumsum``, with
-    or without Torch-TensorRT's ``torch.ops.`` before it."""
+    """Whether one of `operators` names ``aten.cumsum.default``: as ``aten.cumsum.default`` or ``aten.cumsum``, with or
+    without Torch-TensorRT's prefix ``torch.ops.``."""
     listed = {operator.removeprefix("torch.ops.") for operator in operators}
     return name in listed or name.rpartition(".")[0] in listed
 
@@ -41,12 +42,12 @@ def is_listed(name: str, operators: Sequence[str]) -> bool:
 def check_listed(operators: Sequence[str]) -> None:
     """Raise SourceError (code ``torch-executed-ops``) for an operator that PyTorch does not have.
 
-    Of namespaces that are loaded here; what the user's own code registers is not known to this process.
+    Only loaded namespaces are checked: this process does not know the operators that the user's code registers.
     """
     if not operators:
         return
     known = {name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names()}
-    for schema in torch._C._jit_get_all_schemas():  # those too that have no kernel of their own
+    for schema in torch._C._jit_get_all_schemas():  # includes operators without a kernel
         known.add(f"{schema.name}.{schema.overload_name}".rstrip(".").replace("::", "."))
     known |= {".".join(name.split(".")[:2]) for name in known}
     spaces = {name.partition(".")[0] for name in known}
@@ -55,7 +56,7 @@ def check_listed(operators: Sequence[str]) -> None:
         if name not in known and name.partition(".")[0] in spaces:
             like = nearest(name, known)
             raise SourceError(
-                f"torch_executed_ops names {operator!r}, and PyTorch has no such operator",
+                f"torch_executed_ops names {operator!r}, but PyTorch has no such operator",
                 code="torch-executed-ops",
                 hint=f"did you mean {like!r}?" if like else "such as `aten.cumsum`, or `aten.cumsum.default`",
             )

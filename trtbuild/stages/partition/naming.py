@@ -1,11 +1,11 @@
-"""Names of partitions: what plans, files and error messages call them.
+"""Name partitions, for plans, files and error messages.
 
 Rules
-1. A region is called by its module path, and where there are several of that path (a module that is called twice, a
-   region in pieces), by the path and a number: ``layers.3``, ``layers.3#1``. The others are ``p<position>``; a
-   partition that is the whole model is ``model``.
+1. The name of a region is its module path. If there are several of that path (a module that is called twice, a region
+   in pieces), the next have a number: ``layers.3``, ``layers.3#1``. The others are ``p<position>``; a partition that is
+   the whole model is ``model``.
 2. Names are unique, and never ``input`` or ``weight``, because values are named ``<partition>:<output>``.
-3. Names are file names: what a module path may hold and a file name should not becomes ``_``.
+3. Names are file names: ``_`` replaces characters of a module path that a file name should not have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def partition_names(regions: Sequence[Region | None]) -> list[str]:
-    """One name per partition, in their order. None is a Torch partition."""
+    """Return one name for each partition, in order. None is a PyTorch partition."""
     if len(regions) == 1 and regions[0] in (None, REST):
         return ["model"]
     paths = ["" if region is None else _UNSAFE.sub("_", region.path) for region in regions]

@@ -1,11 +1,11 @@
-"""What each partition takes and gives.
+"""Find the inputs and outputs of each partition.
 
 Rules
-1. A piece takes the weights and lifted constants that it uses, then tensors from outside, each by first use, and last
-   the tensors that it needs for their sizes alone (carriers).
-2. It gives the tensors that others, or the model's user, take; in graph order.
-3. It holds what it gives follows from. A tensor that was made for its size alone is made nowhere, if the size is known
-   otherwise; so a group may leave no piece.
+1. The inputs of a piece are the weights and lifted constants that it uses, then the tensors from outside, each by first
+   use. Last come the tensors that it needs only for their sizes (carriers).
+2. Its outputs are the tensors that other pieces or the model's caller read, in graph order.
+3. It has the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the size is
+   known in another way. So a group may have no piece.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class Piece:
-    """One partition: its units and their nodes in graph order, and what it takes and gives as nodes of the whole graph."""
+    """One partition: its units and their nodes in graph order, and its inputs and outputs as nodes of the whole
+    graph."""
 
     units: tuple[Unit, ...]
     nodes: tuple[torch.fx.Node, ...]
@@ -34,16 +35,16 @@ class Piece:
 
     @property
     def identity(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """What tells pieces of one graph apart: all else follows from it."""
+        """A key that differs for different pieces of one graph: everything else follows from it."""
         return tuple(unit.index for unit in self.units), tuple(node.name for node in self.outputs)
 
 
 def pieces_of(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbols) -> list[Piece]:
-    """The pieces of the groups of units, in their order, which is one in which they can run."""
+    """Return the pieces of the groups of units, in the same order: one in which they can run."""
     maker = _PieceMaker(program, symbols)
     wanted = set(program.output_nodes)
     pieces = []
-    for group in reversed(groups):  # whoever takes from a group comes after it
+    for group in reversed(groups):  # the readers of a group come after it
         piece = maker.piece(group, wanted)
         if piece.outputs:
             wanted.update(piece.inputs)
@@ -60,7 +61,8 @@ class _PieceMaker:
         self._order = {node: position for position, node in enumerate(program.graph.nodes)}
 
     def piece(self, group: Sequence[Unit], wanted: Set[torch.fx.Node]) -> Piece:
-        """What of a group is needed to give what is `wanted`; without outputs when nothing is."""
+        """Return the part of a group that computes the nodes of `wanted`; it has no outputs if none of them is in the
+        group."""
         everything = {node for unit in group for node in unit.nodes}
         outputs = everything & wanted
         live = _closure(outputs, everything)
@@ -91,7 +93,7 @@ class _PieceMaker:
     def _carriers(
         self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], live: set[torch.fx.Node]
     ) -> list[torch.fx.Node]:
-        """Further tensors that are needed for their sizes alone, in the order in which sizes are asked for."""
+        """Further tensors that are needed only for their sizes, in the order in which the sizes are used."""
         sizes = Sizes(inputs, self._symbols)
         found: list[torch.fx.Node] = []
         seen: set[torch.fx.Node] = set()
@@ -109,7 +111,7 @@ class _PieceMaker:
 
 
 def _closure(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[torch.fx.Node]:
-    """`nodes` and all that they follow from over tensors, as far as it is `within`."""
+    """`nodes` and all nodes of `within` that they depend on by way of tensors."""
     found = set(nodes)
     waiting = list(found)
     while waiting:
@@ -121,6 +123,6 @@ def _closure(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[
 
 
 def _outside(nodes: Sequence[torch.fx.Node], inside: Set[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The tensors that `nodes` take from outside, by first use."""
+    """The tensors that `nodes` read from outside, by first use."""
     taken = dict.fromkeys(needed for node in nodes for needed in node.all_input_nodes)
     return [node for node in taken if node not in inside and node.op != "get_attr" and not is_size(node)]

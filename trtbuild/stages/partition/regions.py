@@ -1,11 +1,11 @@
-"""Which part of the model an operator belongs to, where `granularity` asks for parts by module path.
+"""Find the region of the model that an operator belongs to, if `granularity` has module paths.
 
 Rules
 1. A pattern is a module path whose parts may hold shell wildcards: ``encoder.layers.*`` matches the module
-   ``encoder.layers.3`` and all that is inside. The first pattern that matches wins.
-2. Each *call* of a matched module is a region of its own: a module that is called twice gives two regions, whose
-   engines are one where structure and weights are equal.
-3. A pattern that matches no module of the graph is an error: a build that ignored it would look like one that works.
+   ``encoder.layers.3`` and everything inside. The first pattern that matches counts.
+2. Each *call* of a matched module is a separate region. A module that is called twice gives two regions, with one
+   engine if structure and weights are equal.
+3. A pattern that matches no module of the graph is an error, so that a typing mistake is noticed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from trtbuild.stages.partition.units import Unit
 
 @dataclass(frozen=True, order=True)
 class Region:
-    """Call number `call` of the module at `path`; the empty path is what no pattern matches."""
+    """Call number `call` of the module at `path`. The path is empty for the part that no pattern matches."""
 
     path: str
     call: int = 0
 
 
-#: What no pattern matches.
+#: The part of the model that no pattern matches.
 REST = Region("")
 
-#: How torch numbers the calls of one module in the keys of ``nn_module_stack``, from the second on: ``L__self__l@1``.
+#: The number of a module's call in the keys of ``nn_module_stack``, from the second call on: ``L__self__l@1``.
 _CALL = re.compile(r"@(\d+)$")
 
 
@@ -44,7 +44,7 @@ def module_path(node: torch.fx.Node) -> str:
 
 
 def region_of(node: torch.fx.Node, patterns: Sequence[str]) -> Region:
-    """The call of the module that the first matching pattern means, or `REST`."""
+    """The module call that the first matching pattern matches, or `REST`."""
     path = module_path(node)
     for pattern in patterns:
         instance = _instance(path, pattern)
@@ -67,13 +67,13 @@ def check_patterns(units: Iterable[Unit], patterns: Sequence[str]) -> None:
 
 
 def _modules(node: torch.fx.Node) -> Iterator[tuple[str, str]]:
-    """(torch's key, path) of the module calls around an operator, outermost first."""
+    """Yield (torch's key, path) of the module calls around an operator, outermost first."""
     for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
         yield str(key), path
 
 
 def _instance(path: str, pattern: str) -> str | None:
-    """The path, or that of the module around it, that `pattern` matches as a whole."""
+    """The longest prefix of `path` that `pattern` matches as a whole; None if there is no such prefix."""
     parts, wanted = path.split("."), pattern.split(".")
     if path and len(parts) >= len(wanted) and all(map(fnmatchcase, parts, wanted)):
         return ".".join(parts[: len(wanted)])
@@ -82,7 +82,7 @@ def _instance(path: str, pattern: str) -> str | None:
 
 def _call_number(node: torch.fx.Node, instance: str) -> int:
     for key, path in _modules(node):
-        if path == instance or path.startswith(f"{instance}."):  # a module may be called past its parent
+        if path == instance or path.startswith(f"{instance}."):  # a module may be called without a call of its parent
             number = _CALL.search(key)
             return int(number[1]) if number else 0
     return 0
@@ -95,5 +95,5 @@ def _prefixes(path: str) -> Iterator[str]:
 
 
 def _general(path: str) -> str:
-    """``layers.3.mlp`` → ``layers.*.mlp``: what a user would write."""
+    """``layers.3.mlp`` → ``layers.*.mlp``: a pattern for an error message."""
     return ".".join("*" if part.isdigit() else part for part in path.split("."))

@@ -1,14 +1,14 @@
-"""The partition step: cut, ask, cut again.
+"""The partition step: cut the graph, ask the parser, cut again.
 
 Rules
 1. Candidates are cut from the labels (`labels`), then each distinct TensorRT candidate is converted and its ONNX is
-   handed to the toolchain's own parser. What either refuses becomes Torch's, and everything is cut again.
-2. A refusal of a size is one of the operators that take it. A refusal that names no node of the candidate makes the
-   whole candidate Torch's: nothing is guessed.
-3. `min_block_size` joins small pieces of a split model to Torch. A model with no Torch unit is not split, and a region
-   of `granularity` that is whole is an engine whatever its size.
-4. With `require_full_compilation`, any Torch partition is an error that lists the operators and why. Pieces are then
-   judged however small they are, so that the list is whole.
+   passed to the toolchain's own parser. Refused units stay in PyTorch, and the graph is cut again.
+2. A refused size counts as a refusal of the operators that use it. If a refusal names no node of the candidate, the
+   whole candidate stays in PyTorch.
+3. `min_block_size` moves small pieces of a split model to PyTorch. A model whose units all go to TensorRT is not split,
+   and a whole region of `granularity` is an engine, however small it is.
+4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons. Small pieces
+   are then also converted and parsed, so that the list is complete.
 5. Equal structures are converted and parsed once.
 """
 
@@ -24,8 +24,8 @@ from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.partition.partitioning import cut
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
+from trtbuild.stages.partition.empty_tensors import computed_from_empty
 from trtbuild.stages.partition.labels import Label, check_listed, label_units
-from trtbuild.stages.partition.nothing import made_of_nothing
 from trtbuild.stages.partition.pieces import Piece, pieces_of
 from trtbuild.stages.partition.regions import REST, check_patterns, module_path
 from trtbuild.stages.partition.split import Built, build
@@ -37,7 +37,7 @@ from trtbuild.stages.program.sizes import points_of
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import program_text, target_name
 
-#: Call number in a program → why it is refused.
+#: Call number in a program → the reason of the refusal.
 Nodes = Mapping[int, str]
 
 _NODE = re.compile(r"\bn[0-9]+: (?=[A-Z])")
@@ -49,52 +49,58 @@ _LISTED = 20
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a candidate cannot be TensorRT's: as a whole, and by call number where that is known."""
+    """The reason why TensorRT cannot take a candidate: as a whole, and by call number if that is known."""
 
     text: str
     nodes: Nodes
 
 
-class Judge(Protocol):
+class CandidateValidator(Protocol):
     """Converts a candidate and asks the toolchain's parser about it."""
 
     def untranslatable(self, program: Program) -> Nodes:
-        """Calls that the ONNX exporter has no translation for."""
+        """The calls that the ONNX exporter has no translation for."""
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
-        """None when the candidate converts and parses. `text` is its canonical text."""
+        """The refusal of a candidate; None if it converts and parses. `text` is its canonical text."""
 
 
 def partition(
-    program: Program, settings: PartitionSettings, judge: Judge, points: Sequence[Sequence[int]] = ()
+    program: Program, settings: PartitionSettings, validator: CandidateValidator, points: Sequence[Sequence[int]] = ()
 ) -> Partitioned:
-    """Cut a lowered program. `points` are numbers of the symbols at which sizes are compared, beside those that follow from
-    the ranges. Raises ConversionRefused under rule 4, SourceError for a pattern of `granularity` that matches nothing,
-    InconsistentShapes where a piece has other sizes than what it was cut from, and what `judge` raises."""
+    """Cut a lowered program. `points` are further sizes of the symbols at which sizes are compared.
+
+    Raises ConversionRefused under rule 4, SourceError for a pattern of `granularity` that matches nothing,
+    InconsistentShapes if a piece has other sizes than the whole program, and the errors of `validator`.
+    """
     with fixed_symbols():
-        return _Partitioner(program, settings, judge, points).run()
+        return _Partitioner(program, settings, validator, points).run()
 
 
 class _Partitioner:
     def __init__(
-        self, program: Program, settings: PartitionSettings, judge: Judge, points: Sequence[Sequence[int]]
+        self,
+        program: Program,
+        settings: PartitionSettings,
+        validator: CandidateValidator,
+        points: Sequence[Sequence[int]],
     ) -> None:
         self._program = program
         self._points = points_of(program, points)
         self._settings = settings
-        self._judge = judge
+        self._validator = validator
         self._symbols = Symbols(program)
         self._units = units_of(program)
         self._built: dict[object, tuple[Built, str]] = {}
-        self._judged: dict[str, Refusal | None] = {}
+        self._refusals: dict[str, Refusal | None] = {}
 
     def run(self) -> Partitioned:
         settings = self._settings
         if settings.by_module:
             check_patterns(self._units, settings.granularity)
         check_listed(settings.torch_executed_ops)
-        refused = _untranslatable(self._program, self._units, self._judge)
-        refused = made_of_nothing(self._units, self._points) | refused
+        refused = _untranslatable(self._program, self._units, self._validator)
+        refused = computed_from_empty(self._units, self._points) | refused
         while True:
             labels = label_units(self._units, settings, refused)
             joined, groups = cut_units(self._units, labels, settings)
@@ -113,7 +119,7 @@ class _Partitioner:
         return document(self._program, self._symbols, candidates, reasons)
 
     def _build(self, piece: Piece) -> tuple[Built, str]:
-        """The piece's program and its text, made once however often the graph is cut."""
+        """The piece's program and its text. They are made once, even if the graph is cut again."""
         if piece.identity not in self._built:
             built = build(self._program, piece, self._symbols)
             refuse_inconsistency(built.program, self._points, "the cut")
@@ -121,26 +127,27 @@ class _Partitioner:
         return self._built[piece.identity]
 
     def _refused(self, piece: Piece) -> dict[int, str]:
-        """What is refused of a candidate: call numbers of the whole graph → reason."""
+        """Return the refused calls of a candidate: call number of the whole graph → reason."""
         built, text = self._build(piece)
-        if text not in self._judged:
-            self._judged[text] = self._judge.refusal(built.program, text)
-        refusal = self._judged[text]
+        if text not in self._refusals:
+            self._refusals[text] = self._validator.refusal(built.program, text)
+        refusal = self._refusals[text]
         return {} if refusal is None else refused_units(piece, built, refusal)
 
 
-def _untranslatable(program: Program, units: Sequence[Unit], judge: Judge) -> dict[int, str]:
+def _untranslatable(program: Program, units: Sequence[Unit], validator: CandidateValidator) -> dict[int, str]:
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     owner = owners(units)
     return {
         taker: reason
-        for number, reason in judge.untranslatable(program).items()
+        for number, reason in validator.untranslatable(program).items()
         for taker in sorted(takers(calls[number], owner))
     }
 
 
 def refused_units(piece: Piece, built: Built, refusal: Refusal) -> dict[int, str]:
-    """Call numbers of the whole graph → reason: the units that are named, or all of the piece's (rule 2)."""
+    """Return call number of the whole graph → reason: the units that the refusal names, or all units of the piece (rule
+    2)."""
     whole = owners(piece.units)
     calls = [node for node in built.program.graph.nodes if node.op == "call_function"]
     owner = {
@@ -155,7 +162,7 @@ def refused_units(piece: Piece, built: Built, refusal: Refusal) -> dict[int, str
 def cut_units(
     units: Sequence[Unit], initial: Sequence[Label], settings: PartitionSettings
 ) -> tuple[dict[int, Label], list[list[Unit]]]:
-    """The labels (by call number) after `min_block_size` (rule 3), and the groups of units."""
+    """Return the labels (by call number) after `min_block_size` (rule 3), and the groups of units."""
     labels = list(initial)
     needs = [unit.needs for unit in units]
     least = 1 if settings.require_full_compilation else settings.min_block_size
@@ -177,7 +184,7 @@ def cut_units(
 
 
 def refuse_torch(units: Sequence[Unit], labels: Sequence[Label]) -> None:
-    """Raise ConversionRefused when any unit is Torch's (rule 4)."""
+    """Raise ConversionRefused if any unit stays in PyTorch (rule 4)."""
     lines = []
     for unit, label in zip(units, labels, strict=True):
         if label.region is None:
@@ -194,5 +201,5 @@ def refuse_torch(units: Sequence[Unit], labels: Sequence[Label]) -> None:
 
 
 def _plain(reason: str) -> str:
-    """A reason without the parser's names of nodes and codes: ``n4: Det: UNSUPPORTED_NODE: false``."""
+    """A reason without the parser's names and codes, such as ``n4: Det: UNSUPPORTED_NODE: false``."""
     return _UNSUPPORTED.sub(r"TensorRT's parser does not take ONNX's \1", _NODE.sub("", reason))

@@ -1,11 +1,11 @@
-"""Where a piece of a graph takes its sizes from: no number crosses a partition's border.
+"""Find a source for each size in a piece of a graph: partitions exchange tensors only, never numbers.
 
 Rules
-1. The nodes that make a number from a tensor (`sym_size`, `item`) are roots; arithmetic on numbers is copied as it is.
-2. A root's value is, where that can be: a dimension of a tensor from outside that is the very expression, else
-   arithmetic on such dimensions; else it is asked of its own tensor, if the piece makes that; else inputs of the model
-   that make it computable are handed over (carriers), or, where there are none, its own tensor is.
-3. So equal layers compute equal sizes in equal ways, wherever in the model the sizes were asked for first.
+1. The nodes that make a number from a tensor (`sym_size`, `item`) are roots. Arithmetic on numbers is copied.
+2. The value of a root comes from the first possible source: a dimension of an outside tensor with the same expression;
+   arithmetic on such dimensions; the root's own tensor, if the piece makes it; inputs of the model that make it
+   computable (carriers); the root's own tensor as a carrier.
+3. So equal layers compute equal sizes in equal ways, independent of the place where the model uses the sizes first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class Sizes:
-    """The dimensions of a piece's outside tensors, by their expressions. The first tensor and axis wins."""
+    """The dimensions of a piece's outside tensors, by their expressions. The first tensor and axis counts."""
 
     def __init__(self, outside: Iterable[torch.fx.Node], symbols: Symbols) -> None:
         self._symbols = symbols
@@ -50,15 +50,16 @@ class Sizes:
                 self._places.setdefault(key_of(self._symbols.expression(size)), (node, axis))
 
     def place(self, expression: Expression) -> Place | None:
-        """An outside tensor and axis that is `expression` long."""
+        """An axis of an outside tensor whose size is `expression`; None if there is no such axis."""
         return None if isinstance(expression, int) else self._places.get(key_of(expression))
 
     def solved(self, root: torch.fx.Node) -> Expression | None:
-        """The root's expression, if it can be computed from dimensions of outside tensors."""
+        """The root's expression, if it can be computed from dimensions of outside tensors; otherwise None."""
         return self._expression(root) if self.missing(root, self) == [] else None
 
     def missing(self, root: torch.fx.Node, more: Sizes) -> list[torch.fx.Node] | None:
-        """Tensors of `more` whose dimensions, beside those that are here, make the root computable. None: nothing does."""
+        """Tensors of `more` whose dimensions, together with the known ones, make the root computable; None if it is
+        not."""
         expression = self._expression(root)
         return None if expression is None else self._missing(expression, more)
 
@@ -85,7 +86,7 @@ class Sizes:
 
 
 def roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The roots of the numbers that `node` takes, in the order in which they are met, but those in `seen`."""
+    """The roots of the numbers that `node` reads, in order of appearance, except those in `seen`."""
     found = []
     waiting = [needed for needed in reversed(node.all_input_nodes) if is_size(needed)]
     while waiting:
@@ -101,7 +102,7 @@ def roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.Node]:
 
 
 def is_root(size: torch.fx.Node) -> bool:
-    """Whether a size node takes its number from a tensor."""
+    """Whether a size node makes its number from a tensor."""
     return any(not is_size(needed) for needed in size.all_input_nodes)
 
 

@@ -1,7 +1,7 @@
-"""Building a program of its own for each partition.
+"""Build the program of each partition.
 
-A partition's program is functional: its weights, its lifted constants, then the tensors that it takes from outside; its
-outputs are the tensors that others use. Names are positions, and sizes are computed anew (`sizes`), so equal layers
+A partition's program is functional. Its inputs are its weights, its lifted constants, then the tensors from outside;
+its outputs are the tensors that others use. Names are positions, and sizes are recomputed (`sizes`), so equal layers
 have equal programs.
 """
 
@@ -21,21 +21,21 @@ from trtbuild.stages.partition.units import is_size
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.symbols import Symbols
 
-#: What stands for a node of the whole graph in a partition's: a node, or a number that turned out to be fixed.
+#: The copy of a node in a partition's graph: a node, or a number if its value is fixed.
 Copy: TypeAlias = "torch.fx.Node | int"
 
 
 @dataclass(frozen=True)
 class Built:
-    """A piece's own program, and for each of its call nodes the call node of the whole graph that it copies (None for
-    a size that is computed anew)."""
+    """A piece's program, and for each of its call nodes the call node of the whole graph that it copies (None for a
+    size that is recomputed)."""
 
     program: Program
     origins: tuple[torch.fx.Node | None, ...]
 
 
 def build(program: Program, piece: Piece, symbols: Symbols) -> Built:
-    """The piece's own program."""
+    """Build the piece's program."""
     return _Builder(program, piece, symbols).build()
 
 
@@ -77,11 +77,12 @@ class _Builder:
     def _node(self, node: torch.fx.Node) -> torch.fx.Node:
         copy = self._copies[node]
         if not isinstance(copy, torch.fx.Node):
-            raise AssertionError(f"{node} is a tensor, and no number")
+            raise AssertionError(f"{node} is a tensor, not a number")
         return copy
 
     def _copy(self, node: torch.fx.Node) -> None:
-        """Copy a node after the sizes and nested graphs that it takes; the tensors that it takes are there."""
+        """Copy a node, and before it the sizes and nested graphs that it needs. The tensors that it reads are copied
+        already."""
         waiting = [node]
         while waiting:
             current = waiting[-1]
@@ -89,7 +90,7 @@ class _Builder:
             missing = [] if solved is not None else [n for n in current.all_input_nodes if n not in self._copies]
             if missing:
                 if any(not is_size(needed) and needed.op != "get_attr" for needed in missing):
-                    raise AssertionError(f"{current} takes a tensor that its partition does not have: {missing}")
+                    raise AssertionError(f"{current} reads a tensor that its partition does not have: {missing}")
                 waiting += reversed(missing)
                 continue
             waiting.pop()
@@ -105,7 +106,7 @@ class _Builder:
         return copy
 
     def _attribute(self, path: str) -> str:
-        """The name, in the new module, of a nested graph of the whole program."""
+        """The name in the new module for a nested graph of the whole program."""
         value: Any = self._program.exported.graph_module
         for part in path.split("."):
             value = getattr(value, part)
@@ -114,15 +115,15 @@ class _Builder:
         return name
 
     def _compute(self, expression: Expression) -> Copy:
-        """A size from dimensions of outside tensors; each is computed once."""
+        """Compute a size from dimensions of outside tensors, once for each expression."""
         if isinstance(expression, int):
             return expression
         key = key_of(expression)
         if key not in self._computed:
-            self._computed[key] = self._compute_anew(expression)
+            self._computed[key] = self._arithmetic(expression)
         return self._computed[key]
 
-    def _compute_anew(self, expression: Sequence[str | int | Expression]) -> Copy:
+    def _arithmetic(self, expression: Sequence[str | int | Expression]) -> Copy:
         place = self._sizes.place(expression)
         if place is not None:
             tensor, axis = place

@@ -1,10 +1,10 @@
-"""The units that a graph is cut into: one operator call with what can never be parted from it.
+"""The units that a graph is cut into: one operator call and the nodes that must stay with it.
 
 Rules
-1. A call and the `getitem` nodes that take its result apart are one unit.
-2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are no units: whoever needs a size
-   computes it from tensors of its own (`sizes`). An edge through size nodes still orders units.
-3. Placeholders (weights, constants, inputs) are no units either: they are there from the start.
+1. A call and the `getitem` nodes that read its results are one unit.
+2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are not units: each partition computes
+   its sizes from its own tensors (`sizes`). An edge through size nodes still orders units.
+3. Placeholders (weights, constants, inputs) are not units either: they exist from the start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator call: `nodes` are the call and its getitems, `index` is its number among all call nodes, `needs` are
+    """One operator call. `nodes` are the call and its getitems, `index` is its number among all call nodes, `needs` are
     positions of other units."""
 
     index: int
@@ -68,12 +68,12 @@ def units_of(program: Program) -> list[Unit]:
 
 
 def owners(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
-    """Each unit's nodes → the number of its call."""
+    """Map each node of a unit to the number of the unit's call."""
     return {node: unit.index for unit in units for node in unit.nodes}
 
 
 def takers(node: torch.fx.Node, owner: Mapping[torch.fx.Node, int]) -> set[int]:
-    """The unit (by call number) that `node` belongs to; for a size, all units that it goes into."""
+    """The unit (by call number) that `node` belongs to; for a size, all units that use it."""
     found: set[int] = set()
     seen = {node}
     waiting = [node]
@@ -88,7 +88,7 @@ def takers(node: torch.fx.Node, owner: Mapping[torch.fx.Node, int]) -> set[int]:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The (fake) tensors in a node's value."""
+    """Yield the (fake) tensors in a node's value."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):

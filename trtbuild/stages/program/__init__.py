@@ -1,1 +1,1 @@
-"""The functional program: the one form in which graphs pass from step to step."""
+"""The functional program: the form in which the steps pass graphs to one another."""

@@ -1,9 +1,9 @@
-"""Work on a traced program without torch learning anything more about its symbols.
+"""Prevent torch from adding guards to a traced program's symbols.
 
-Whenever torch runs an operator on symbolic sizes it may ask whether two of them are equal, or whether one is 1. It answers
-by the sizes of the example, and then takes the answer for a fact of the program: a symbol of which such facts leave one
-size (1..2, once it is not 1) is replaced by that number, in every value that is made from it. While a model is traced,
-torch.export reports such facts. Behind the trace nobody does, so each is used once there and forgotten.
+When torch runs an operator on symbolic sizes, it may ask whether two sizes are equal, or whether one is 1. It answers
+with the sizes of the example, and keeps the answer as a guard of the program. If guards leave only one size for a
+symbol (2 of 1..2, if it is not 1), torch replaces the symbol by that number in all values. During a trace, torch.export
+reports such guards. After the trace they would be lost, so here torch keeps none of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 @contextlib.contextmanager
 def fixed_symbols() -> Iterator[None]:
-    """Keep the symbols of every program, whatever is asked of their sizes in this block, by this thread."""
-    with ShapeEnv().suppress_guards():  # of all of them: what is set is a variable of the thread
+    """Keep the symbols of all programs while this thread is in the block."""
+    with ShapeEnv().suppress_guards():  # this sets a variable of the thread, so it holds for all programs
         yield

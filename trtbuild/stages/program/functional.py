@@ -1,12 +1,12 @@
-"""The functional form of an ExportedProgram: weights are its first inputs, its outputs are a flat tuple.
+"""The functional form of an ExportedProgram: weights are its first inputs, and its outputs are a flat tuple.
 
 Rules
 1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. Every weight and
    input is a plain input, so a program holds no weights and its bytes do not change with them.
 2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program: they are part of the graph.
-3. Nodes keep ``val`` and the paths of ``nn_module_stack`` alone. Stack traces, file and class names go, because stored
-   programs must not change when a source file moves.
-4. What cannot be put into this form (a mutated buffer, an output that is no tensor) is refused by the trace step.
+3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
+   stored programs must not change when a source file moves.
+4. The trace step refuses models that have no such form (a mutated buffer, an output that is not a tensor).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CONSTANT_KINDS = (InputKind.CONSTANT_TENSOR,)
 
 @dataclass
 class Program:
-    """A functional program. `exported` has `weights` weight inputs before its other inputs."""
+    """A functional program. The first `weights` inputs of `exported` are weights."""
 
     exported: ExportedProgram
     weights: int
@@ -92,7 +92,7 @@ class Program:
         extra = {"trtbuild.weights": ""}
         with fixed_symbols():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
-        # Loading gives every result of a call that has several a getitem, used or not: what was stored comes back.
+        # Loading adds a getitem for each result of a call, used or not. Remove the unused ones: they were not stored.
         for node in reversed(exported.graph.nodes):
             if node.target is operator.getitem and not node.users:
                 exported.graph.erase_node(node)
@@ -102,7 +102,7 @@ class Program:
 
 
 def _know_examples(exported: ExportedProgram) -> None:
-    """Tell torch the example of each symbol: of ``4*s`` a file holds that of the product alone."""
+    """Set the example of each symbol in torch's tables: for ``4*s`` a file has only the example of the product."""
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else ():
@@ -115,7 +115,7 @@ def _know_examples(exported: ExportedProgram) -> None:
 
 @dataclass(frozen=True)
 class WeightSlot:
-    """Where a weight input comes from: its name in the module, and whether ``state_dict`` holds it."""
+    """The origin of a weight input: its name in the module, and whether ``state_dict`` has it."""
 
     name: str
     persistent: bool
@@ -124,7 +124,7 @@ class WeightSlot:
 def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ...]]:
     """The functional form of an exported and functionalized program, and its weights in the order of its first inputs.
 
-    The caller has made sure that the program mutates nothing and returns tensors only.
+    The caller has checked that the program mutates nothing and returns only tensors.
     """
     signature = exported.graph_signature
     slots = [
@@ -140,7 +140,7 @@ def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ..
     kept = {spec.arg.name for spec in outputs}
     (output,) = (node for node in exported.graph.nodes if node.op == "output")
     output.args = (tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in kept),)
-    # torch keeps buffers that no state_dict holds among the constants: their values are no part of the program
+    # torch keeps non-persistent buffers among the constants. Their values are not part of the program.
     lifted = {spec.target for spec in inputs if spec.kind in _CONSTANT_KINDS}
     constants = {name: value for name, value in exported.constants.items() if name in lifted}
     whole = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, constants)
@@ -154,11 +154,11 @@ def assemble(
     ranges: dict[object, object],
     constants: dict[str, torch.Tensor],
 ) -> ExportedProgram:
-    """An ExportedProgram in functional form around a graph: flat positional inputs, a flat tuple of outputs."""
+    """Make an ExportedProgram in functional form from a graph: flat positional inputs, a flat tuple of outputs."""
     for node in module.graph.nodes:
         node.meta = {key: node.meta[key] for key in _KEPT_META if key in node.meta}
         stack = node.meta.get("nn_module_stack")
-        if stack:  # paths alone: the class of a module says which file it is in
+        if stack:  # only paths: a module's class contains its file
             node.meta["nn_module_stack"] = {key: (path, _MODULE) for key, (path, _) in stack.items()}
     count = sum(spec.kind == InputKind.USER_INPUT for spec in inputs)
     in_spec = pytree.tree_flatten(((0,) * count, {}))[1]

@@ -1,12 +1,13 @@
-"""What is compiled has the sizes of what was traced: each step on the way is held to it.
+"""Check after each step that the program still has the sizes of the traced program.
 
 Rules
-1. A program that is read back has the symbols that were stored. (Reading makes them anew, and torch may put a number in the
-   place of one. It may write a stride in a simpler way too, so texts are not compared.)
-2. What a step makes of a program takes and gives what the program does: the same symbols with the same ranges, and
-   outputs of the same dtypes and sizes at every point.
-3. At every point each value inside has the sizes that it is said to have (`trtbuild.stages.program.sizes`).
-4. A difference is a fault of ours or of PyTorch, never of the model: InconsistentShapes, and the step leaves no record.
+1. A program that is read has the symbols that were stored. (Reading makes new symbols, and torch may replace one by a
+   number. It may also simplify a stride, so texts are not compared.)
+2. The result of a step has the same symbols with the same ranges as its input, and outputs of the same dtypes and sizes
+   at every point.
+3. At every point each value inside has the sizes of its ``val`` (`trtbuild.stages.program.sizes`).
+4. A difference is a bug in trtbuild or in PyTorch, never in the model: InconsistentShapes, and the step leaves no
+   record.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate
 from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Point, Type, difference, points_of, said_at, shown
+from trtbuild.stages.program.sizes import Point, Type, declared_types_at, difference, points_of, shown
 from trtbuild.stages.program.symbols import Symbols
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a program takes and gives, by the numbers of its symbols: (dtype, sizes) of each tensor, and the ranges."""
+    """The types of a program's inputs and outputs: (dtype, sizes) of each tensor, and the ranges of the numbered
+    symbols."""
 
     inputs: tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]
     outputs: tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]
@@ -35,7 +37,7 @@ class Signature:
 
 
 def read(data: bytes) -> Program:
-    """The program that was stored as `data` (rule 1). Raises InconsistentShapes."""
+    """Read a stored program (rule 1). Raises InconsistentShapes."""
     program = Program.from_bytes(data)
     for node in program.placeholders:
         for size in getattr(node.meta.get("val"), "shape", ()):
@@ -45,7 +47,7 @@ def read(data: bytes) -> Program:
 
 
 def _stored(program: Program) -> set[sympy.Symbol]:
-    """The symbols of inputs that a program was stored with."""
+    """The symbols of inputs in a stored program."""
     symbols = program.exported.range_constraints
     return {symbol for symbol in symbols if symbol.is_Symbol and symbol_is_type(symbol, SymT.SIZE)}
 
@@ -62,8 +64,8 @@ def signature(program: Program) -> Signature:
 
 
 def refuse_changes(program: Program, traced: Signature, step: str, more: Sequence[Sequence[int]] = ()) -> None:
-    """Raise InconsistentShapes where `program`, which `step` made, breaks rule 2 or 3. `more` are points to look at beside
-    those that follow from the ranges: numbers by symbol."""
+    """Raise InconsistentShapes if `program`, the result of `step`, breaks rule 2 or 3. `more` are further points to
+    check: numbers by symbol."""
     own = signature(program)
     if (own.inputs, own.ranges) != (traced.inputs, traced.ranges):
         raise InconsistentShapes(f"{step} has changed the symbols of the model's inputs")
@@ -71,7 +73,7 @@ def refuse_changes(program: Program, traced: Signature, step: str, more: Sequenc
     for point in points:
         numbers = list(point.values())
         for number, (node, wanted) in enumerate(zip(program.output_nodes, traced.outputs, strict=True)):
-            (found,) = said_at(node.meta["val"], point)
+            (found,) = declared_types_at(node.meta["val"], point)
             if not _agree(found, _at(wanted, numbers)):
                 raise InconsistentShapes(
                     f"{step} has made {shown([found])} of output {number}, which is {shown([_at(wanted, numbers)])} in the "
@@ -81,7 +83,7 @@ def refuse_changes(program: Program, traced: Signature, step: str, more: Sequenc
 
 
 def refuse_inconsistency(program: Program, points: Sequence[Point], step: str) -> None:
-    """Raise InconsistentShapes where a value of `program` is not what it is said to be (rule 3)."""
+    """Raise InconsistentShapes if a value of `program` does not have the sizes of its ``val`` (rule 3)."""
     found = difference(program, points)
     if found is not None:
         raise InconsistentShapes(f"after {step}, {found}{_where(list(found.point.values()))}")

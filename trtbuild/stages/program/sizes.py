@@ -1,11 +1,11 @@
-"""The sizes of a program's values at one point, in two ways: what they are said to be, and what the operators make of them.
+"""Compute the sizes of a program's values at one point in two ways: from each ``val``, and by running the operators.
 
 Rules
-1. A *point* gives every symbol of the program a number. What a value is said to be is its ``val``, evaluated there.
-2. What the operators make is found by running them, one by one, on tensors that have a type and no data, from the sizes
-   that the inputs are said to have. Symbols take no part in it, so nothing can replace one.
-3. What cannot be run without data (a nested graph, a size that a value decides) is taken to be what it is said to be. A
-   size that depends on data is not compared.
+1. A *point* gives every symbol of the program a number. The declared type of a value is its ``val``, evaluated there.
+2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. They see numbers
+   instead of symbols, so no symbol can be replaced.
+3. Calls that cannot run without data (a nested graph, a size that depends on a value) have their declared types. A size
+   that depends on data is not compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from trtbuild.core.model.shapes import spread
+from trtbuild.core.model.sample_points import sample_points
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import target_name
@@ -31,62 +31,74 @@ Point = Mapping[sympy.Symbol, int]
 #: A tensor's dtype and sizes; None for a size that depends on data.
 Type = tuple[torch.dtype, tuple[int | None, ...]]
 
-#: Kernels give other strides where there is no data; a view takes some alone.
+#: Operator → its replacement on meta tensors: meta kernels give other strides, and a view needs certain strides.
 _WITHOUT_STRIDES = {
     torch.ops.aten.view.default: torch.ops.aten.reshape.default,
     torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
 }
-#: Where tensors have types and no data.
-_NOWHERE = torch.device("meta")
+#: The device of tensors without data.
+_META = torch.device("meta")
 _UNKNOWN = object()
 _DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
-#: A size of which no input tells the symbol.
-_NOBODYS = -1
+#: A size with a symbol that is not in an input's shape.
+_UNKNOWN_SYMBOL = -1
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first value that is not what it is said to be. `node` is its place in the program, `text` says what it is."""
+    """The first value whose type is not the declared one. `text` describes its type; `only_sizes` is whether
+    types and ranks are equal."""
 
     node: torch.fx.Node
     text: str
     point: Point
+    only_sizes: bool
 
     def __str__(self) -> str:
         return f"{target_name(self.node.target)} {self.text}"
 
 
 def points_of(program: Program, more: Sequence[Sequence[int]] = ()) -> list[Point]:
-    """The points at which a program is looked at: `more` (numbers by symbol), the ends of all ranges, and two between.
+    """The points at which a program is checked: `more` (numbers by symbol), the ends of all ranges, and two between.
 
-    They follow from the program, but for `more`: what one build has compared, another need not.
+    Except `more`, they follow from the program. So another build need not repeat the comparison.
     """
     symbols = Symbols(program)
-    found = [*(tuple(numbers) for numbers in more), *spread(symbols.ranges)]
+    found = [*(tuple(numbers) for numbers in more), *sample_points(symbols.ranges)]
     return [dict(zip(symbols.order, numbers, strict=True)) for numbers in dict.fromkeys(found)]
 
 
-def difference(program: Program, points: Sequence[Point], *, outputs_only: bool = False) -> Difference | None:
-    """Where a program does not have the sizes that it says; None where it has. With `outputs_only` values inside may
-    differ, and the first of those is named when an output does."""
+def difference(program: Program, points: Sequence[Point], *, ranks_may_differ: bool = False) -> Difference | None:
+    """Find the first value of a program without its declared type; None if there is no such value.
+
+    With `ranks_may_differ` an inner value may have another rank at some points (a squeeze does that), and values that are
+    computed from it may differ, too. If an output differs, the first value that differs at that point is returned.
+    """
     for point in points:
         first: Difference | None = None
-        at = At(point)
+        at = PointEvaluator(point)
         returned = set(program.output_nodes)
-        for node, said, made in at.walk(program):
-            if said != made and first is None:
-                text = made if isinstance(made, str) else f"gives {shown(made)} where the program has {shown(said)}"
-                first = Difference(node, text, point)
-                if not outputs_only:
+        for node, declared, made in at.walk(program):
+            if declared != made and first is None:
+                text = made if isinstance(made, str) else f"gives {shown(made)} where the program has {shown(declared)}"
+                first = Difference(node, text, point, only_sizes=_differ_in_sizes_only(declared, made))
+                if first.only_sizes or not ranks_may_differ:
                     return first
-            if first is not None and node in returned and said != made:
+            if first is not None and node in returned and declared != made:
                 return first
     return None
 
 
-def said_at(value: Any, point: Point) -> list[Type]:
+def _differ_in_sizes_only(declared: Sequence[Type], made: Sequence[Type] | str) -> bool:
+    def ranks(types: Sequence[Type]) -> list[tuple[torch.dtype, int]]:
+        return [(dtype, len(sizes)) for dtype, sizes in types]
+
+    return not isinstance(made, str) and ranks(declared) == ranks(made)
+
+
+def declared_types_at(value: Any, point: Point) -> list[Type]:
     """The types of the tensors that a node's ``val`` consists of, at a point."""
-    return At(point).said(value)
+    return PointEvaluator(point).declared(value)
 
 
 def shown(types: Sequence[Type]) -> str:
@@ -98,8 +110,8 @@ def shown(types: Sequence[Type]) -> str:
     return ", ".join(texts) or "no tensor"
 
 
-class At:
-    """One point of a program. What it has found out of sizes and calls it remembers."""
+class PointEvaluator:
+    """Evaluates a program at one point. It caches sizes and the results of calls."""
 
     def __init__(self, point: Point) -> None:
         self._numbers = {symbol: sympy.Integer(number) for symbol, number in point.items()}
@@ -108,69 +120,70 @@ class At:
         self._results: dict[Any, Any] = {}
 
     def size(self, size: Any) -> int | None:
-        """What a size is here; None where it depends on data."""
+        """The number of a size at the point; None if it depends on data."""
         if isinstance(size, int):
             return size
         expression = size.node.expr
         if expression not in self._sizes:
             found = sympy.sympify(expression).xreplace(self._numbers)
             of_data = any(symbol_is_type(symbol, _DATA) for symbol in found.free_symbols)
-            self._sizes[expression] = int(found) if found.is_Integer else None if of_data else _NOBODYS
+            self._sizes[expression] = int(found) if found.is_Integer else None if of_data else _UNKNOWN_SYMBOL
         return self._sizes[expression]
 
-    def said(self, value: Any) -> list[Type]:
+    def declared(self, value: Any) -> list[Type]:
         """The types of the tensors that a node's ``val`` consists of."""
         leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
         return [(leaf.dtype, tuple(map(self.size, leaf.shape))) for leaf in leaves]
 
     def walk(self, program: Program) -> Iterator[tuple[torch.fx.Node, list[Type], list[Type] | str]]:
-        """Each call with what it is said to give and what it gives here; a text where it fails.
+        """Yield each call with its declared types and its types at the point, or the text of its error.
 
-        Of a call with several results those that are taken out are told: kernels differ in the others.
+        For a call with several results only the results that are read are compared: kernels differ in the others.
         """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:
             if node.op == "placeholder":
-                values[node] = self._made_of(node.meta.get("val"))
+                values[node] = self._declared_value(node.meta.get("val"))
             elif node.op == "call_function":
                 with torch.no_grad():
                     values[node] = self._run(node, values)
-                said = self.said(node.meta.get("val"))
+                declared = self.declared(node.meta.get("val"))
                 if isinstance(values[node], _Failed):
-                    yield node, said, values[node].text
+                    yield node, declared, values[node].text
                     return
                 if values[node] is not _UNKNOWN and not isinstance(values[node], list | tuple):
-                    yield node, said, _forget(said, self.said(values[node]))
+                    yield node, declared, _without_unknown_sizes(declared, self.declared(values[node]))
 
     def _run(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
         needed = [values.get(source, _UNKNOWN) for source in node.all_input_nodes]
-        if _looks_at_data(node.target) or any(value is _UNKNOWN for value in needed):
-            return self._made_of(node.meta.get("val"))
+        needs_data = _needs_data(node.target) and not _indexes_by_numbers(node)
+        if needs_data or any(value is _UNKNOWN for value in needed):
+            return self._declared_value(node.meta.get("val"))
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-        call = (node.target, _described(args), _described(kwargs))
+        call = (node.target, _type_key(args), _type_key(kwargs))
         if call not in self._results:
             self._results[call] = self._called(node, args, kwargs)
         return self._results[call]
 
     def _called(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        if "device" in kwargs or _makes(node.target):
-            kwargs = {**kwargs, "device": _NOWHERE}
+        if "device" in kwargs or _is_factory(node.target):
+            kwargs = {**kwargs, "device": _META}
         try:
             return _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
         except NotImplementedError:
-            return self._made_of(node.meta.get("val"))
+            return self._declared_value(node.meta.get("val"))
         except ZeroDivisionError:  # a factor such as n / (n - 1), which eager computes too; sizes do not depend on it
-            return self._made_of(node.meta.get("val"))
+            return self._declared_value(node.meta.get("val"))
         except Exception as error:
-            if getattr(node.target, "namespace", "") == "prims":  # which take numbers as tensors here, and not there
-                return self._made_of(node.meta.get("val"))
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return _Failed(f"fails: {said}")
+            if getattr(node.target, "namespace", "") == "prims":  # on meta tensors they accept numbers as tensors
+                return self._declared_value(node.meta.get("val"))
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            return _Failed(f"fails: {message}")
 
-    def _made_of(self, value: Any) -> Any:
-        """A value of the types that `value` is said to have here; unknown where a size depends on data."""
+    def _declared_value(self, value: Any) -> Any:
+        """Make a value with the declared types of `value` at the point; `_UNKNOWN` if a size depends on data."""
         if isinstance(value, list | tuple):
-            parts = [self._made_of(part) for part in value]
+            parts = [self._declared_value(part) for part in value]
             return _UNKNOWN if any(part is _UNKNOWN for part in parts) else type(value)(parts)
         if isinstance(value, torch.SymInt):
             size = self.size(value)
@@ -179,24 +192,24 @@ class At:
             return _UNKNOWN if isinstance(value, torch.SymFloat | torch.SymBool) else value
         sizes = [self.size(size) for size in value.shape]
         strides = [self.size(step) for step in value.stride()] if value.layout is torch.strided else []
-        if None in sizes or None in strides or _NOBODYS in sizes:
+        if None in sizes or None in strides or _UNKNOWN_SYMBOL in sizes:
             return _UNKNOWN
-        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_NOWHERE)
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_META)
 
 
-def _described(value: Any) -> Any:
-    """What an argument is to the types of a result, as a key."""
+def _type_key(value: Any) -> Any:
+    """A key for an argument: equal keys lead to equal types of results."""
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape), value.stride()
     if isinstance(value, list | tuple):
-        return tuple(map(_described, value))
+        return tuple(map(_type_key, value))
     if isinstance(value, dict):
-        return tuple((name, _described(part)) for name, part in value.items())
+        return tuple((name, _type_key(part)) for name, part in value.items())
     return type(value), value
 
 
 @functools.cache
-def _looks_at_data(target: Any) -> bool:
+def _needs_data(target: Any) -> bool:
     """Whether an operator needs data to run: a nested graph, or one that reads its result or its sizes from values."""
     tags = getattr(target, "tags", ())
     return (
@@ -206,9 +219,17 @@ def _looks_at_data(target: Any) -> bool:
     )
 
 
+def _indexes_by_numbers(node: torch.fx.Node) -> bool:
+    """Whether the operator is an index by integers: only with a mask do its sizes depend on data."""
+    masks = (torch.bool, torch.uint8)
+    return node.target is torch.ops.aten.index.Tensor and not any(
+        index.meta["val"].dtype in masks for index in node.args[1] if index is not None
+    )
+
+
 @functools.cache
-def _makes(target: Any) -> bool:
-    """Whether an operator makes a tensor of nothing but numbers: where it lies is an argument."""
+def _is_factory(target: Any) -> bool:
+    """Whether an operator makes a tensor from numbers only: then its device is an argument."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     arguments = target._schema.arguments
@@ -222,13 +243,13 @@ class _Failed:
     text: str
 
 
-def _forget(said: Sequence[Type], made: Sequence[Type]) -> list[Type]:
-    """`made`, with the sizes left out that `said` does not know."""
-    if len(said) != len(made):
+def _without_unknown_sizes(declared: Sequence[Type], made: Sequence[Type]) -> list[Type]:
+    """Return `made` with None for each size that `declared` does not know."""
+    if len(declared) != len(made):
         return list(made)
     return [
         (dtype, tuple(None if a is None or b is None else b for a, b in zip(sizes, own, strict=True)))
         if len(sizes) == len(own)
         else (dtype, own)
-        for (_, sizes), (dtype, own) in zip(said, made, strict=True)
+        for (_, sizes), (dtype, own) in zip(declared, made, strict=True)
     ]

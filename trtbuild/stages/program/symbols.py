@@ -1,4 +1,4 @@
-"""From torch's symbolic sizes (sympy) to `trtbuild.core.values.expressions`, with canonical symbol numbers."""
+"""Convert torch's symbolic sizes (sympy) to `trtbuild.core.values.expressions`, with canonical symbol numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.stages.program.functional import Program
 class Symbols:
     """The symbols of a program, numbered in the order in which they first appear in its inputs' shapes.
 
-    `number` grows as further symbols (sizes that depend on data) are met. `ranges` are the exported ones.
+    `number` grows when further symbols (sizes that depend on data) appear. `ranges` are the exported ones.
     """
 
     def __init__(self, program: Program) -> None:
@@ -33,9 +33,9 @@ class Symbols:
                     self.expression(size)
 
     def expression(self, size: Any) -> Expression:
-        """The expression of an int, a SymInt or a sympy expression. Raises SourceError where it has none."""
+        """Convert an int, a SymInt or a sympy expression. Raises SourceError if that is not possible."""
         if isinstance(size, bool):
-            raise ValueError("a size is no bool")
+            raise ValueError("a size cannot be a bool")
         if isinstance(size, int):
             return size
         expr = size.node.expr if isinstance(size, torch.SymInt) else size
@@ -61,7 +61,8 @@ class Symbols:
         return [name, *operands]
 
     def text(self, expr: Any) -> str:
-        """An expression over sizes that is no size itself (a condition, a float), in canonical symbols."""
+        """The text of an expression over sizes that is not a size itself (a condition, a float), in canonical
+        symbols."""
         expr = sympy.sympify(expr)
         for symbol in sorted(expr.free_symbols, key=str):
             self._convert(symbol)
@@ -71,7 +72,7 @@ class Symbols:
 
     @property
     def ranges(self) -> tuple[tuple[int, int | None], ...]:
-        """(min, max) of each numbered symbol; max is None where it has no bound."""
+        """(min, max) of each numbered symbol; max is None if there is no bound."""
         found = []
         for symbol in self._numbers:
             bounds = self._ranges.get(symbol)
@@ -87,7 +88,7 @@ class Symbols:
 
 
 def largest_sizes(program: Program) -> list[int]:
-    """The largest size that any axis of an input may have, by input."""
+    """For each input, the largest size that one of its axes may have."""
     symbols = Symbols(program)
     shapes = [[symbols.expression(size) for size in node.meta["val"].shape] for node in program.input_nodes]
     ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
@@ -95,7 +96,7 @@ def largest_sizes(program: Program) -> list[int]:
 
 
 def declared_types(program: Program) -> tuple[list[Declared], list[Declared]]:
-    """What the inputs and the outputs are: dtype, and sizes, None where they are dynamic."""
+    """The types of the inputs and of the outputs: dtype, and sizes (None for a dynamic size)."""
     symbols = Symbols(program)
 
     def declared(node: torch.fx.Node) -> Declared:

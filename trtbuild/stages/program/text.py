@@ -1,11 +1,11 @@
-"""The canonical text of a program: what is hashed, and what `why` and `diff` can show.
+"""Write the canonical text of a program, which is hashed, and which `why` and `diff` can show.
 
 Rules
-1. In it: every node's operator with its overload, all args and kwargs, edges by position, nested graphs, constants by
-   dtype, shape, stride and bytes, dtype, shape, stride and device type of every value, the order of inputs and outputs,
-   symbolic sizes with their ranges.
-2. Not in it: names of nodes, values, weights and symbols, module paths, stack traces, device ordinals. Nodes are
-   numbered in graph order, symbols in the order of first appearance in the inputs.
+1. It contains: every node's operator with its overload, all args and kwargs, edges by position and nested graphs;
+   constants by dtype, shape, stride and bytes; dtype, shape, stride and device type of every value; the order of inputs
+   and outputs; symbolic sizes with their ranges.
+2. It does not contain: names of nodes, values, weights and symbols, module paths, stack traces, device ordinals. Nodes
+   are numbered in graph order, symbols in the order of first appearance in the inputs.
 3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError: never ``repr``.
 4. Weights are inputs: their dtype, shape and stride are in the text, their values are not.
 5. An operator from outside PyTorch is followed by the digest of its implementation.
@@ -26,14 +26,15 @@ from trtbuild.stages.program.symbols import Symbols
 
 SCHEMA = "trtbuild.graph/1"
 
-#: Operator namespaces whose meaning the version of torch stands for.
+#: Namespaces of operators that belong to torch: its version in the key covers them.
 TORCH_NAMESPACES = frozenset(
     {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order"}
 )
 
 
 def program_text(program: Program, implementation: Callable[[str], str] | None = None) -> str:
-    """The text of `program`. `implementation` gives the digest of a custom operator's implementation by its name."""
+    """Write the text of `program`. `implementation` returns the digest of a custom operator's implementation by its
+    name."""
     symbols = Symbols(program)
     constants = program.constants
     weights, inputs = program.weight_nodes, program.input_nodes
@@ -44,7 +45,7 @@ def program_text(program: Program, implementation: Callable[[str], str] | None =
         else:
             kind = "weight" if node in weights else "input"
         writer.placeholder(node, kind)
-    # inputs may be listed in another order than their placeholders stand in
+    # inputs may be listed in another order than their placeholders
     order = " ".join(writer.reference(node) for node in [*weights, *inputs])
     writer.body(program.exported.graph_module, program.graph)
     ranges = [f"symbol {k} in {low}..{'' if high is None else high}" for k, (low, high) in enumerate(symbols.ranges)]
@@ -52,10 +53,10 @@ def program_text(program: Program, implementation: Callable[[str], str] | None =
 
 
 def module_paths(program: Program) -> list[tuple[str, str, str]]:
-    """For each call node, in graph order: the path of the module that it came from, the operator's name, and all the
-    modules around it with the numbers of their calls (torch's keys, ``L__self__layers.0@1``).
+    """For each call node, in graph order: the path of its module, the operator's name, and all modules around it with
+    the numbers of their calls (torch's keys, ``L__self__layers.0@1``).
 
-    The canonical text has none of this, and partitioning by module reads all of it.
+    Partitioning by module path reads these. The canonical text does not contain them.
     """
     found = []
     for node in program.graph.nodes:
@@ -86,9 +87,10 @@ def target_name(target: Any) -> str:
     raise TypeError(f"a node calls {type(target).__name__}, which has no canonical name")
 
 
-def _told(node: torch.fx.Node) -> tuple[Any, ...]:
-    """A call's positional arguments without an assertion's message, which speaks in torch's names."""
-    return node.args[:1] if node.target is torch.ops.aten._assert_scalar.default else node.args
+def _hashed_arguments(node: torch.fx.Node) -> tuple[Any, ...]:
+    """A call's positional arguments, without the message of an assertion: it contains torch's names."""
+    arguments: tuple[Any, ...] = node.args
+    return arguments[:1] if node.target is torch.ops.aten._assert_scalar.default else arguments
 
 
 class _Writer:
@@ -107,7 +109,7 @@ class _Writer:
     def body(self, module: torch.fx.GraphModule, graph: torch.fx.Graph) -> None:
         for node in graph.nodes:
             if node.op == "call_function":
-                args = [self._argument(argument, module) for argument in _told(node)]
+                args = [self._argument(argument, module) for argument in _hashed_arguments(node)]
                 args += [f"{key}={self._argument(value, module)}" for key, value in sorted(node.kwargs.items())]
                 call = f"{self._target(node.target)}({', '.join(args)})"
                 self.lines.append(f"{self._name(node)} = {call} : {self._value(node.meta.get('val'))}")

@@ -1,14 +1,14 @@
-"""PyTorch's ONNX exporter: what it has a translation for, and the translation itself.
+"""PyTorch's ONNX exporter: the operators that it can translate, and the translation itself.
 
-This is the one file that uses modules that torch keeps to itself (``torch.onnx._internal``). Each name that is used is
-pinned by ``tests/stages/program/test_translations.py``; `torch.onnx.export` itself always decomposes (10 s for ViT-B), and
-folds weights while it optimizes, so it cannot be used as it is.
+Only this file uses the private modules of the exporter (``torch.onnx._internal``);
+``tests/stages/program/test_translations.py`` tests each name that it uses. `torch.onnx.export` itself cannot be used:
+it always decomposes (10 s for ViT-B), and it folds weights while it optimizes.
 
 Rules
-1. A translation is written in one of `OPSETS`; another opset is made from it by the version converter. The operators
-   that have a translation are the same in all of them, so one table of decompositions fits all toolchains.
+1. A translation is written in one of `OPSETS`; the version converter makes other opsets from it. All of them translate
+   the same operators, so one table of decompositions fits all toolchains.
 2. Loading a registry costs 1 to 2 s, once per process and opset, and nothing here loads one on import.
-3. What the exporter logs and warns stays off stdout and stderr.
+3. Logs and warnings of the exporter do not appear on stdout and stderr.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPSETS = (18, 20)
 
 
 class Untranslated(Exception):
-    """A node has no translation, or its translation failed. `node` is the node's name, where it is known."""
+    """A node has no translation, or its translation failed. `node` is the node's name, if it is known."""
 
     def __init__(self, text: str, node: str | None) -> None:
         super().__init__(text)
@@ -52,16 +52,16 @@ def _registry(opset: int = OPSETS[-1]) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions for exactly the operators that have no translation: `run_decompositions` takes it.
+    """torch's decompositions for exactly the operators without a translation, for `run_decompositions`.
 
-    An operator that has one (linear, layer_norm, scaled_dot_product_attention, gelu) stays whole, which gives a better
-    graph in a fraction of the time.
+    An operator with a translation (linear, layer_norm, scaled_dot_product_attention, gelu) stays whole: the graph is
+    better, and made in a fraction of the time.
     """
     from torch.onnx._internal.exporter import _decomp
 
-    translated = set(_decomp.get_onnx_implemented_overloads(_registry())) - _TAKEN_APART
+    translated = set(_decomp.get_onnx_implemented_overloads(_registry())) - _ALWAYS_DECOMPOSED
     table = _decomp.create_onnx_friendly_decomposition_table(translated)
-    return {operator: function for operator, function in table.items() if operator not in _WHOLE}
+    return {operator: function for operator, function in table.items() if operator not in _NEVER_DECOMPOSED}
 
 
 def has_translation(node: torch.fx.Node) -> bool:
@@ -76,10 +76,10 @@ def has_translation(node: torch.fx.Node) -> bool:
 
 
 def promote_types(module: torch.fx.GraphModule) -> None:
-    """Make implicit type promotion explicit, in place, in nested graphs too: ONNX has none.
+    """Make implicit type promotion explicit, in place, also in nested graphs: ONNX has no implicit promotion.
 
-    What is inserted carries the ``meta`` of the node that it was inserted for. Half precision operators that compute in
-    float32 (torch's "op math") become casts around a float32 operator.
+    An inserted cast has the ``meta`` of its node. Half precision operators that compute in float32 (torch's "op math")
+    become casts around a float32 operator.
     """
     from torch.onnx._internal.exporter import _fx_passes
 
@@ -88,7 +88,7 @@ def promote_types(module: torch.fx.GraphModule) -> None:
 
 
 def remove_assertions(module: torch.fx.GraphModule) -> None:
-    """Take out run-time assertions, in place, and the scalar computations that only they used."""
+    """Remove run-time assertions, in place, and the scalar computations that only they used."""
     for graph_module in module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
             for node in reversed(graph_module.graph.nodes):
@@ -98,10 +98,10 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
-    """The ONNX model of a prepared program, as the exporter writes it, not optimized; plain inputs are graph inputs.
+    """Translate a prepared program with the exporter, without optimizing; plain inputs are graph inputs.
 
-    It is written in the largest of `OPSETS` that is not above `opset`, else in the smallest.
-    ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises Untranslated.
+    The result is in the largest of `OPSETS` that is not above `opset`, or in the smallest. ``node.meta["node"]`` of
+    each ONNX node is the fx node that it came from. Raises Untranslated.
     """
     from torch.onnx._internal.exporter import _core, _errors
 
@@ -116,7 +116,7 @@ def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing that is printed, logged or warned in here comes out. Errors are raised as ever."""
+    """Suppress output, logs and warnings inside the block. Errors are raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -143,10 +143,10 @@ def _is_dead_scalar(node: torch.fx.Node) -> bool:
 
 
 _aten = torch.ops.aten
-#: Operators that are not decomposed though they have no translation (torch 2.13). What the decompositions of the first say
-#: of their own types is wrong: that of the sign bit is a bool, and is called a float. The others' check for a singular
-#: matrix is an operator with a side effect, which a program without state cannot hold.
-_WHOLE = frozenset(
+#: Operators that are not decomposed, although they have no translation (torch 2.13). The decomposition of the first
+#: declares a wrong type: its sign bit is a bool, and is declared a float. The decompositions of the others check for a
+#: singular matrix by an operator with a side effect, which a functional program cannot have.
+_NEVER_DECOMPOSED = frozenset(
     {
         *(_aten.signbit.default, _aten.signbit.out),
         *(_aten.copysign.Tensor, _aten.copysign.Scalar, _aten.copysign.out),
@@ -155,9 +155,9 @@ _WHOLE = frozenset(
         *(_aten.linalg_tensorinv.default, _aten.linalg_tensorsolve.default),
     }
 )
-#: Operators that are decomposed though they have a translation: whole, torch (2.13) takes this one's reduction for a mean
-#: when it computes sizes.
-_TAKEN_APART = frozenset({_aten.nll_loss.default})
+#: Operators that are decomposed though they have a translation (torch 2.13). When torch computes sizes, it ignores the
+#: reduction of nll_loss and assumes a mean. The translations of the other two add exponentials, which overflow.
+_ALWAYS_DECOMPOSED = frozenset({_aten.nll_loss.default, _aten.logaddexp.default, _aten.logaddexp2.default})
 
 _ASSERTIONS = frozenset(
     {

@@ -1,12 +1,12 @@
-"""A package's target as a ``.pt2`` file: a program of torch.export that calls engines.
+"""Write a package's target as a ``.pt2`` file: a program of torch.export that calls engines.
 
 Rules
-1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.calls.operators`, which has to be registered); its
-   plan is a uint8 buffer of the program. Torch partitions are in the program as the ATen operators that they are.
-2. The program takes what the model takes: positional and keyword inputs under their names, dims with their names and the
-   ranges of the package, and returns the model's output structure. Named tuples are tuples and dataclasses are dicts
-   there: the file must open where the model's code is not.
-3. With ``reference: true`` the file also has the program of each engine and its weights, so it runs on the CPU.
+1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.calls.operators` must be registered); its plan is
+   a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
+2. The program has the model's inputs (positional and keyword, under their names), dims with the names and ranges of the
+   package, and the model's output structure. Named tuples become tuples and dataclasses become dicts: the file must
+   open on machines without the model's code.
+3. With ``reference: true`` the file also has the program and the weights of each engine, so that it runs on the CPU.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from trtbuild.core.values.encoding import from_json
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.program.functional import Program
 
-#: Bytes of a file of the package, by its name.
+#: Returns the bytes of a file of the package, by its name.
 Read = Callable[[str], "bytes | bytearray | memoryview"]
 
 EXTRA = "trtbuild.json"
 
 
-def write_pt2(index: PackageIndex, target: str, read: Read, said: str) -> bytes:
-    """The bytes of the file for one target. `said` goes into its extra file `EXTRA`: where it came from (`about`)."""
+def write_pt2(index: PackageIndex, target: str, read: Read, origin: str) -> bytes:
+    """Return the bytes of the file for one target. `origin` is the text of its extra file `EXTRA` (see `about`)."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
-    torch.export.save(exported, buffer, extra_files={EXTRA: said})
+    torch.export.save(exported, buffer, extra_files={EXTRA: origin})
     return buffer.getvalue()
 
 
 def about(index: PackageIndex, target: str, digest: str) -> str:
-    """The text of the extra file: which model and target, and the digest of the package's index."""
+    """The text of the extra file: the model, the target, and the digest of the package's index."""
     return json.dumps({"schema": "trtbuild.pt2/1", "model": index.model, "target": target, "index": digest})
 
 
 def export_package(index: PackageIndex, target: PackedTarget, read: Read) -> ExportedProgram:
-    """The program. Raises ConversionRefused where torch.export does not take it."""
+    """Export the program. Raises ConversionRefused if torch.export refuses it."""
     shapes = shape_plan(index)
     module = _Stitched(index, target, shapes, read)
     args, kwargs, dynamic = _example(index, shapes)
@@ -69,7 +69,7 @@ def export_package(index: PackageIndex, target: PackedTarget, read: Read) -> Exp
             f"the package of {index.model!r} cannot be written as a .pt2 file: {type(error).__name__}: {error}",
             hint="load the package itself: trtbuild.load(path)",
         ) from error
-    exported._example_inputs = None  # they may be large, and say nothing
+    exported._example_inputs = None  # they may be large, and nothing reads them
     return exported
 
 
@@ -83,7 +83,7 @@ def shape_plan(index: PackageIndex) -> ShapePlan:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """An axis of an input: a number, a symbol, or a symbol times its unit (the trace makes sure of that)."""
+    """An axis of an input: a number, a symbol, or a symbol times its unit. (The trace has checked that.)"""
     if isinstance(size, int):
         return size
     if size[0] == "sym":
@@ -92,11 +92,11 @@ def _axis(size: Any) -> int | SymbolAxis:
         for part in size[1:]:
             if not isinstance(part, int) and part[0] == "sym":
                 return SymbolAxis(int(part[1]))
-    raise ConversionRefused(f"an input has the size {size!r}, which no dim of torch.export is")
+    raise ConversionRefused(f"an input has the size {size!r}, which torch.export cannot express as a dim")
 
 
 class _Stitched(torch.nn.Module):
-    """The model as its partitions. Its `forward` has the model's own signature."""
+    """The model as a module of its partitions. Its `forward` has the model's signature."""
 
     def __init__(self, index: PackageIndex, target: PackedTarget, shapes: ShapePlan, read: Read) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _Stitched(torch.nn.Module):
         self.forward = _forward(index, self._run)
 
     def _constants(self, part: Partition) -> None:
-        """Lifted constants of a Torch partition, as buffers."""
+        """Register the lifted constants of a PyTorch partition as buffers."""
         program = self._programs[part.graph]
         for number, value in enumerate(program.constants.values()):
             self.register_buffer(f"constant_{part.graph[:16]}_{number}", value, persistent=True)
@@ -151,7 +151,7 @@ class _Stitched(torch.nn.Module):
         return _tree(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """Each symbol's size in the graph's units, from the first axis that it stands at."""
+        """Each symbol's size in the graph's units, from the first axis that has it."""
         found: dict[int, Any] = {}
         for value, axes in zip(inputs, self._shapes.shapes, strict=True):
             for number, axis in enumerate(axes):
@@ -191,7 +191,7 @@ class _Stitched(torch.nn.Module):
 def engine_text(
     index: PackageIndex, target: PackedTarget, part: Partition, shapes: ShapePlan, reference: str | None
 ) -> EngineText:
-    """What the file says of the engine of `part`; `reference` is the digest of its program, where the file has it."""
+    """The text in the file about the engine of `part`. `reference` is the digest of its program, if the file has it."""
     inputs = [entry.name for entry in index.inputs]
     profiles = [Profile(p.name, tuple(zip(inputs, p.shapes, strict=True))) for p in index.profiles]
     return EngineText(
@@ -220,26 +220,26 @@ def _bytes(data: bytes | bytearray | memoryview) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-# -- the model's own signature and outputs ---------------------------------------------------------------------------
+# -- the model's signature and outputs -------------------------------------------------------------------------------
 
 
 def _forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[..., Any]:
-    """A function that takes what the model takes, under the same names."""
+    """Make a function with the parameters of the model."""
     names = [entry.name for entry in index.inputs]
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
-        raise ConversionRefused(f"an input has a name that is no identifier: {names}")
+        raise ConversionRefused(f"an input has a name that is not an identifier: {names}")
     positional = [entry.name for entry in index.inputs if not entry.keyword]
     keywords = [entry.name for entry in index.inputs if entry.keyword]
     taken = ", ".join([*positional, *(["*"] if keywords else []), *keywords])
     space: dict[str, Any] = {"_run_": run}
-    # names of arguments are what torch.export knows inputs by, and no other way gives a function such names
+    # torch.export names inputs after arguments, and only exec makes a function with computed argument names
     exec(f"def forward({taken}):\n    return _run_(({', '.join(names)},))", space)
     made: Callable[..., Any] = space["forward"]
     return made
 
 
 def _example(index: PackageIndex, shapes: ShapePlan) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-    """Arguments to export with, and the dims of each."""
+    """Return example arguments (positional, keyword), and the dims of each."""
     dims = []
     for number, symbol in enumerate(shapes.symbols):
         unit = symbol.multiple_of
@@ -258,7 +258,7 @@ def _example(index: PackageIndex, shapes: ShapePlan) -> tuple[tuple[Any, ...], d
 
 
 def _tree(tree: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> Any:
-    """The model's output structure around its outputs (rule 2)."""
+    """Put outputs into the model's output structure (rule 2)."""
     kind = tree["kind"]
     if kind == "tensor":
         return outputs[tree["index"]]

@@ -1,7 +1,7 @@
-"""The trace step: from a model's source to a functional program that is proven to be the model.
+"""The trace step: makes a functional program from a model's source, and proves that it computes the same.
 
-`job` says what to trace (no torch), `run.trace` does it in a child process that is used for nothing else, and
-`observe` looks up again what a trace depended on (standard library only).
+`job` describes the trace (without torch). `run.trace` runs it in a child process that does nothing else. `observe`
+looks up a trace's dependencies again (standard library only).
 """
 
 from trtbuild.stages.trace.job import TraceJob

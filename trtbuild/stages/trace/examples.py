@@ -1,4 +1,4 @@
-"""Example values: what a model is traced and proven with.
+"""Example values for the trace of a model and for its proof.
 
 Deterministic: a value follows from the seed, the dtype, the shape and the input's range alone. Without a range, integers
 are 0 and 1, so that they are legal ids of any embedding and legal masks; bools are mixed; floats are normal.
@@ -33,7 +33,7 @@ def dtype_of(name: str) -> torch.dtype:
     """The torch dtype of a manifest's name. Raises ValueError."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r} is no dtype of torch")
+        raise ValueError(f"torch has no dtype {name!r}")
     return dtype
 
 
@@ -43,13 +43,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def tensors(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], seed: int = SEED) -> list[torch.Tensor]:
-    """One tensor for each input, in order; equal for equal arguments."""
+    """Make one tensor for each input, in order; equal arguments give equal tensors."""
     generator = torch.Generator().manual_seed(seed)
     return [_tensor(entry, shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
 
 
 def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional values in order, keyword ones by name: how the model is called."""
+    """The positional and keyword arguments for a call of the model."""
     pairs = list(zip(inputs, values, strict=True))
     args = tuple(value for entry, value in pairs if not entry.keyword)
     return args, {entry.name: value for entry, value in pairs if entry.keyword}

@@ -1,12 +1,12 @@
-"""Tracing a module that is in memory, in the process of the program that has it.
+"""Trace a module in the memory of the user's program, in its process.
 
 Rules
-1. The module stays as it is: where it holds tensors that are not in main memory, a copy of it with tensors in main memory
-   is traced. So the graph, and with it every key below, does not depend on where a program has put its weights.
-2. Nothing of the process stays changed: random generators, gradient mode, the environment. Nothing is watched, and the
-   trace is not found again by anything but what it left (the graph and the weights).
+1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
+   traced. So the graph, and every key that depends on it, does not depend on the device of the weights.
+2. The state of the process is restored: random generators, gradient mode, the environment. Dependencies are not
+   recorded, so the trace itself is never a hit. Only later steps are, by the graph and the weights.
 3. A module in training mode is refused, as in every trace.
-4. A program of torch.export has its own ranges; what is asked for must lie in them.
+4. A program of torch.export has its own ranges. The requested ranges must be inside them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from trtbuild.stages.trace.user_code.places import Places
 
 
 def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> Traced:
-    """Trace a module, or a program of torch.export, for `job` (whose source is a label). File names in errors are relative
-    to `project`. Raises SourceError."""
+    """Trace a module, or a program of torch.export, for `job` (whose source is a label). File names in errors are
+    relative to `project`. Raises SourceError."""
     frames = Frames(Places(), project)
     module = model.module() if isinstance(model, ExportedProgram) else model
     if module is model:
@@ -48,7 +48,7 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
     return traced
 
 
-# -- where a module's tensors are ------------------------------------------------------------------------------------
+# -- the devices of a module's tensors -------------------------------------------------------------------------------
 
 
 def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
@@ -72,20 +72,20 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """All tensors that a module holds, those in plain attributes too."""
+    """Yield all tensors of a module, including those in plain attributes."""
     for inner in module.modules():
         yield from inner._parameters.values() if inner._parameters else ()
         yield from inner._buffers.values() if inner._buffers else ()
         yield from (value for value in vars(inner).values() if isinstance(value, torch.Tensor))
 
 
-# -- what a program of torch.export takes ----------------------------------------------------------------------------
+# -- the inputs of a program of torch.export -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ProgramAxis:
-    """A dynamic axis: `unit` times the symbol `symbol`, of sizes `low` to `high` (None: no bound); `hint` is its size in
-    the example that it was exported with, None where that is not known."""
+    """A dynamic axis: `unit` times the symbol `symbol`, of sizes `low` to `high` (None: no bound); `hint` is its size
+    in the example of the export, None if that is not known."""
 
     symbol: str
     unit: int
@@ -105,8 +105,8 @@ class ProgramInput:
 
 
 def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
-    """The tensors that a program takes, positional ones first. Raises SourceError for anything but tensors, and for axes
-    that are neither fixed nor a multiple of one symbol."""
+    """The input tensors of a program, positional ones first. Raises SourceError for inputs that are not tensors, and
+    for axes that are neither fixed nor a multiple of one symbol."""
     spec = exported.call_spec.in_spec
     count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
@@ -136,7 +136,7 @@ def _axis(size: Any, where: str, exported: ExportedProgram) -> int | ProgramAxis
         raise SourceError(
             f"{where} of the exported program is {size}, which is neither a number nor a multiple of one Dim",
             code="range",
-            hint="export it with Dims, or give inputs=[trtbuild.Input(…)] and the module itself",
+            hint="export it with Dims, or pass the module itself and inputs=[trtbuild.Input(…)]",
         )
     high = int(bounds.upper) * int(unit) if bounds.upper < 2**62 else None
     hint = size.node.hint if size.node.has_hint() else None

@@ -1,4 +1,4 @@
-"""What one trace has to do. Plain values; this module imports no torch, because the job is made where plans are made."""
+"""The job of one trace, in plain values. This module does not import torch, because planning makes the job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TraceJob:
     """A model to trace.
 
     `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program must equal the model:
-    the min and max of every profile. `weights` are the heads of the ``weights:`` file, None where there is none.
+    the min and max of every profile. `weights` are the heads of the ``weights:`` file, None if there is no file.
     `origins` is for messages: a dotted path in the model (``inputs.image``, ``dims.height``, ``source``) to
     ``file:line``.
     """
@@ -32,7 +32,7 @@ class TraceJob:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON form that `from_json` turns back into an equal job; floats in kwargs keep their bits."""
+        """The JSON form of the job, from which `from_json` makes an equal one; floats in kwargs keep their bits."""
         source = self.source
         return {
             "source": {
@@ -54,11 +54,11 @@ class TraceJob:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TraceJob:
-        """The job that `to_json` made `data` from. Raises KeyError, TypeError or ValueError for anything else."""
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         source = data["source"]
         kwargs = from_json(source["kwargs"])
         if not isinstance(kwargs, Mapping):
-            raise ValueError("a source's kwargs are a mapping")
+            raise ValueError("a source's kwargs must be a mapping")
         weights = data["weights"]
         return cls(
             source=Source(

@@ -1,4 +1,4 @@
-"""The trace step, from a job to what it leaves. Runs in a child process that is used for nothing else."""
+"""The trace step: from a job to its results. It runs in a child process that does nothing else."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
     from trtbuild.stages.program.functional import Program
     from trtbuild.stages.trace.export.arranging import Arranged
-    from trtbuild.stages.trace.sources.graph_forms import Makers
+    from trtbuild.stages.trace.sources.source_graph import Makers, SourceGraph
     from trtbuild.stages.trace.user_code.frames import Frames
 
 
 @dataclass
 class Traced:
-    """What a trace leaves.
+    """The results of a trace.
 
-    `program` are the bytes of a functional `Program`, `graph` is its canonical text, `modules` the module path and
-    operator of each of its calls; of a model that comes as another graph, they are what `trtbuild.stages.graphs` makes.
-    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors: all of them, or with a ``weights:``
-    file those that no file can hold; `kept` is what the caller's `Keep` answered for them, None where it did not.
-    `observations` are in the order of first use. `uncacheable` says why the result must
-    not be kept, None where it may be.
+    `program` are the bytes of a functional `Program`, `graph` is its canonical text, and `modules` are the module path
+    and operator of each of its calls. For a source that is a graph already, `trtbuild.stages.graphs` makes these.
+    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors: all of them, or with a
+    ``weights:`` file those that no file can hold. `kept` is the answer of the caller's `Keep` for them, None without an
+    answer. `observations` are in the order of first use. `uncacheable` is the reason why the result must not be kept,
+    None if it may be kept.
     """
 
     program: bytes
@@ -47,16 +47,16 @@ class Traced:
     uncacheable: str | None
 
 
-#: Keeps weights (slot number, value), in a copy of this process and beside the proof; its answer is a JSON value.
+#: Stores weights (slot number, value), in a copy of this process and during the proof; its answer is a JSON value.
 Keep = Callable[["list[tuple[int, torch.Tensor]]"], Any]
 
-#: Weights that are not kept after this many seconds are left to the caller.
+#: The caller stores weights that are not kept after this many seconds.
 _KEEPING_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Started:
-    """What this process was before torch: the names of the modules that it had loaded for itself, and its variables."""
+    """The state of this process before torch was loaded: the names of its modules, and its environment variables."""
 
     loaded: frozenset[str]
     environment: Mapping[str, str]
@@ -64,10 +64,10 @@ class Started:
 
 @functools.cache
 def prepare() -> Started:
-    """Load torch and all of this stage, which otherwise happens with the first trace; what this process was before.
-    No code of the user's runs."""
-    started = Started(frozenset(sys.modules), dict(os.environ))  # torch sets variables, some while it is loaded
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded: a trace is the same with and without a GPU
+    """Load torch and all of this stage, before the first trace needs them. No user code runs. Returns the state
+    before."""
+    started = Started(frozenset(sys.modules), dict(os.environ))  # torch sets variables while it is loaded
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # set before torch is loaded: a trace is the same with and without a GPU
     for name in (
         "discovery.discovery",
         "examples",
@@ -76,27 +76,28 @@ def prepare() -> Started:
         "export.exporting",
         "export.guards",
         "export.interface",
-        "export.ranks",
+        "export.changing_sizes",
         "proof.proving",
-        "sources.loading",
+        "sources.reading",
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
-    importlib.import_module("torch.export.pt2_archive")  # what writes programs: torch loads it when it is first used
+    importlib.import_module("torch.export.pt2_archive")  # torch loads its writer of programs at the first use
     return started
 
 
 def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers | None = None) -> Traced:
-    """Trace the model of `job`, prove the result, and say what it depended on. Raises SourceError.
+    """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
 
-    `makers` make the models that come as a graph of their own (``onnx:``, ``network:``). `keep` may have kept weights when
-    an error is raised; nothing names them then.
+    `makers` read sources that are graphs already (``onnx:``, ``network:``). If an error is raised, `keep` may have
+    stored weights; no record refers to them then.
     """
     started = prepare()
     import torch
 
     from trtbuild.stages.trace.discovery.discovery import Discovery
     from trtbuild.stages.trace.examples import seed_everything
-    from trtbuild.stages.trace.sources.loading import load
+    from trtbuild.stages.trace.sources.reading import read
+    from trtbuild.stages.trace.sources.source_graph import SourceGraph
     from trtbuild.stages.trace.user_code.frames import Frames
 
     project = project.resolve()
@@ -105,36 +106,25 @@ def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers
     seed_everything()
     with torch.no_grad():
         with discovery.recording():
-            if job.source.form == "program":
-                module = load(job, project, frames)
-                traced = trace_module(module, job, frames, discovery.implementation, discovery.seen, keep)
+            found = read(job, project, frames, makers)
+            if isinstance(found, SourceGraph):
+                traced = _trace_of(found)
             else:
-                traced = _given(job, project, frames, makers)
+                traced = trace_module(found, job, frames, discovery.implementation, discovery.seen, keep)
         traced.interface["operators"] = discovery.operators
         traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
     return traced
 
 
-def _given(job: TraceJob, project: Path, frames: Frames, makers: Makers | None) -> Traced:
-    """A model that comes as a graph of its own: nothing is exported."""
-    if makers is None:
-        raise AssertionError("whoever traces such a model hands in what makes it")
-    if job.source.form == "onnx":
-        from trtbuild.stages.trace.sources.onnx_source import read_onnx
-
-        given = read_onnx(job, project, makers.onnx)
-    else:
-        from trtbuild.stages.trace.sources.network_source import define_network
-
-        given = define_network(job, project, frames, makers)
-    form = job.source.form
+def _trace_of(found: SourceGraph) -> Traced:
+    """A model that is a graph already: nothing is exported."""
     return Traced(
-        program=given.blob,
-        graph=makers.text(form, given.blob),
-        modules=makers.names(form, given.blob),
-        interface=given.interface,
-        weights=given.weights,
+        program=found.blob,
+        graph=found.text,
+        modules=found.names,
+        interface=found.interface,
+        weights=found.weights,
         kept=None,
         observations=(),
         uncacheable=None,
@@ -149,18 +139,18 @@ def trace_module(
     seen: Callable[[], object] = lambda: None,
     keep: Keep | None = None,
 ) -> Traced:
-    """Trace a module that is loaded already. `implementation` gives the digests of custom operators; `seen` tells what user
-    code was seen to depend on. Raises SourceError."""
+    """Trace a loaded module. `implementation` returns the digests of custom operators; `seen` returns a value that
+    changes with each new dependency. Raises SourceError."""
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.trace.discovery import hooks
     from trtbuild.stages.trace.export import checks
     from trtbuild.stages.trace.export.arranging import arrange
+    from trtbuild.stages.trace.export.changing_sizes import changing_size
     from trtbuild.stages.trace.export.exporting import export
     from trtbuild.stages.trace.export.guards import arguments_by_number, guesses
     from trtbuild.stages.trace.export.interface import interface
-    from trtbuild.stages.trace.export.ranks import changing_rank
     from trtbuild.stages.trace.export.weights import ModuleWeights, fill_unset, refuse_misfit, refuse_unset
-    from trtbuild.stages.trace.proof.background import Aside
+    from trtbuild.stages.trace.proof.background import ForkedCall
     from trtbuild.stages.trace.proof.proving import Proof
 
     refuse_unset(module, job)
@@ -178,11 +168,11 @@ def trace_module(
     program, values = arranged.program, _values(arranged, job)
 
     def kept() -> Any:
-        hooks.activate(None)  # the store's files are no dependencies
+        hooks.activate(None)  # the store's files are not dependencies
         return None if keep is None else keep(values)
 
     with (
-        Aside(kept, _KEEPING_S) if keep is not None and values else contextlib.nullcontext() as keeping,
+        ForkedCall(kept, _KEEPING_S) if keep is not None and values else contextlib.nullcontext() as keeping,
         Proof(module, arranged, guessed, job, frames, seen) as proof,
     ):
         traced = Traced(
@@ -195,7 +185,7 @@ def trace_module(
             observations=(),
             uncacheable=None,
         )
-        changed = changing_rank(arranged.program, exported.raw, job, frames)
+        changed = changing_size(arranged.program, exported.raw, job, frames)
         proof.finish()  # a model that fails by itself says so in its own words
         if changed is not None:
             raise changed
@@ -204,17 +194,17 @@ def trace_module(
 
 
 def _written(program: Program, job: TraceJob) -> bytes:
-    """The bytes of a program. Raises SourceError where torch has no form for something that it calls."""
+    """Serialize a program. Raises SourceError if torch cannot serialize one of its calls."""
     from trtbuild.errors import SourceError
     from trtbuild.stages.trace.user_code.frames import first_lines
 
     try:
         return program.to_bytes()
-    except Exception as error:  # torch's SerializeError, and what its parts raise
+    except Exception as error:  # torch's SerializeError and others
         raise SourceError(
             f"torch cannot write the traced program: {first_lines(str(error), 1)}",
             code="export",
-            hint="leave that call out of forward: torch.export.save has no form for it",
+            hint="leave that call out of forward: torch.export.save cannot write it",
             **job.place("source"),
         ) from error
 

@@ -1,1 +1,1 @@
-"""Comparing what was converted, or compiled, with PyTorch."""
+"""Compare converted or compiled partitions with PyTorch."""

@@ -1,4 +1,4 @@
-"""Which input a model's failure comes from, where it is integers that the model does not take."""
+"""Find the inputs that make a model fail, such as integers that it does not take."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trtbuild.stages.verify.running import arguments
 def inputs_of_failure(
     program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[int] | None:
-    """The numbers of a program's inputs that lead to the first call that fails; None where none does."""
+    """The numbers of a program's inputs that the first failing call depends on; None if no call fails."""
     run = _UntilItFails(program.exported.graph_module)
     try:
         with torch.no_grad():
             run.run(*arguments(program, weights, inputs))
-    except Exception:  # whatever operators raise
+    except Exception:  # an operator may raise any error
         if run.failed is not None:
             seen = _before(run.failed)
             return [number for number, node in enumerate(program.input_nodes) if node in seen]
@@ -29,7 +29,7 @@ def inputs_of_failure(
 
 
 def inputs_of_partition(partitions: Partitions, part: Partition, numbers: Sequence[int] | None = None) -> list[int]:
-    """The numbers of the model's inputs that lead to a partition, or to some of the values that it takes."""
+    """The numbers of the model's inputs that a partition depends on, or those of its inputs in `numbers`."""
     by_name = {each.name: each for each in partitions.partitions}
     found: set[int] = set()
     taken = range(len(part.inputs)) if numbers is None else numbers
@@ -45,15 +45,15 @@ def inputs_of_partition(partitions: Partitions, part: Partition, numbers: Sequen
     return sorted(found)
 
 
-def told(inputs: Mapping[str, torch.Tensor]) -> str:
-    """``ids has values from 0 to 19``, for each."""
+def describe_values(inputs: Mapping[str, torch.Tensor]) -> str:
+    """Describe the values of each input: ``ids has values from 0 to 19``."""
     return ", ".join(
         f"{name} has values from {int(value.min())} to {int(value.max())}" for name, value in inputs.items()
     )
 
 
-def what_to_do(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRange]) -> str:
-    """The manifest's words that draw other values for one of `inputs`."""
+def range_hint(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRange]) -> str:
+    """The hint that says how to set the range of one of `inputs` in the manifest."""
     name = next((each for each in inputs if each not in ranges), next(iter(inputs)))
     if name in ranges:
         return f"correct the range of {name}, {list(ranges[name])}, to the values that the model takes, and build again"
@@ -65,7 +65,7 @@ def what_to_do(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRan
 
 
 def is_integer(value: torch.Tensor) -> bool:
-    """Whether a tensor has integers to choose with."""
+    """Whether a tensor has integers, which may be indices."""
     return not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool) and value.numel() > 0
 
 

@@ -1,12 +1,12 @@
-"""Converted partitions, run by onnxruntime on the CPU.
+"""Run converted partitions with onnxruntime on the CPU.
 
 Rules
-1. No optimization of graphs: what runs is what was converted, node by node, with 16-bit types rounded after each
-   (`narrow`). Then every value inside has the meaning that PyTorch's has, too.
-2. Weights never pass through protobuf, and a model's are in memory once: onnxruntime is given pointers to them.
-3. Sessions are kept for as long as their weights come to less than `_KEPT_BYTES`; the oldest goes first.
-4. What onnxruntime has no kernel for was not compared (`Unchecked`); that it fails while it runs is an error of the
-   conversion until somebody shows another.
+1. Graph optimization is off: the converted model runs node by node, with 16-bit types rounded after each (`narrow`). So
+   every value inside can be compared with PyTorch's.
+2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
+3. Sessions are kept while their weights have less than `_KEPT_BYTES` in total; the oldest is dropped first.
+4. A partition for which onnxruntime has no kernel is `Unchecked`. A failure at run time (`Fails`) counts as an error of
+   the conversion.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NARROW_TYPES = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOA
 
 
 class OnnxRuntime:
-    """Runs the partitions of one cut. `models` gives a conversion's bytes by graph digest."""
+    """Runs the partitions of one cut. `models` returns the ONNX model of a graph digest."""
 
     name = "onnxruntime"
 
@@ -46,7 +46,7 @@ class OnnxRuntime:
         return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
 
     def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
-        """Values inside of `part`, by their names in the ONNX model. Those of a narrow type come as float32."""
+        """Values inside `part`, by their names in the ONNX model. Values of a narrow type are float32."""
         return _Session(self._models(part.graph), part, self._weights, names).run(inputs, names)
 
     def _session(self, part: Partition) -> _Session:
@@ -59,7 +59,7 @@ class OnnxRuntime:
 
 
 class _Session:
-    """A session, and the weights that it points to. `also` are values inside that it gives, too."""
+    """A session, and the weights that it points to. `also` are inner values that it returns, too."""
 
     def __init__(self, data: bytes, part: Partition, weights: Weights, also: Sequence[str] = ()) -> None:
         model = onnx.ModelProto.FromString(data)
@@ -69,7 +69,7 @@ class _Session:
         if self._widens:
             try:
                 model = in_float32(model)
-            except Untyped:  # then as it is: onnxruntime runs float16 in its own way, and says what it cannot run
+            except Untyped:  # unchanged then: onnxruntime runs float16 in its own way, and refuses the rest
                 self._widens = False
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in also if name not in types)
         options = onnxruntime.SessionOptions()
@@ -83,9 +83,9 @@ class _Session:
                 names.append(tensor.name)
                 try:
                     values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
-                except Exception as error:  # its own types, which have no common base
+                except Exception as error:  # its error types have no common base
                     raise Fails(
-                        f"the weight {tensor.name} is {array.dtype}, and not of the type in the model"
+                        f"the weight {tensor.name} is {array.dtype}, which is not its type in the model"
                     ) from error
         options.add_external_initializers(names, values)
         self._values = values
@@ -94,8 +94,8 @@ class _Session:
             self._session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # its own types, which have no common base
-            text = _said(error)
+        except Exception as error:  # its error types have no common base
+            text = _first_line(error)
             raise (Unchecked if "NOT_IMPLEMENTED" in str(error) else Fails)(
                 f"onnxruntime refuses it: {text}"
             ) from error
@@ -105,25 +105,27 @@ class _Session:
         try:
             found = self._session.run(list(names), feeds)
         except Exception as error:
-            raise Fails(f"onnxruntime fails while it runs: {_said(error)}") from error
+            raise Fails(f"onnxruntime fails while it runs: {_first_line(error)}") from error
         tensors = [torch.from_numpy(np.ascontiguousarray(value).reshape(np.shape(value))) for value in found]
         if not self._widens:
             return tensors
         return [value.to(self._narrow.get(name, value.dtype)) for name, value in zip(names, tensors, strict=True)]
 
     def _array(self, value: torch.Tensor) -> np.ndarray:
-        """A tensor's memory, row-major, as an array; narrow types as float32."""
+        """The values of a tensor as a row-major array; narrow types become float32."""
         plain = value.detach().contiguous()
         if plain.dtype is torch.bfloat16 and not self._widens:
             raise Unchecked("onnxruntime has no bfloat16")
         try:
-            return plain.float().numpy() if plain.dtype in NARROW and self._widens else plain.numpy()
+            widened = plain.float() if plain.dtype in NARROW and self._widens else plain
+            array: np.ndarray = widened.numpy()
+            return array
         except TypeError as error:
-            raise Unchecked(f"onnxruntime is not given {str(plain.dtype).removeprefix('torch.')}") from error
+            raise Unchecked(f"onnxruntime has no type for {str(plain.dtype).removeprefix('torch.')}") from error
 
 
-def _said(error: Exception) -> str:
-    """The first line of an error of onnxruntime, without its prefix and paths of its sources."""
+def _first_line(error: Exception) -> str:
+    """The first line of an onnxruntime error, without its prefix and source paths."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
     text = re.sub(r"/\S+/(\w+\.\w+:\d+) \S+ ?", "", text)
     return (text.splitlines() or [type(error).__name__])[0][:300]

@@ -1,13 +1,13 @@
-"""How far one tensor is from another.
+"""Measure the difference of two tensors.
 
 Rules
 1. dtype and shape are equal. Bools and integers are equal.
-2. NaN is equal to NaN at the same place, and so is an infinity of one sign. What is left is compared by numbers. Where
-   all is NaN that says nothing of what was computed: it was not compared.
-3. The error is max|a-b| / max|b| over the finite numbers. Where all of b is zero, a is too, or is infinitely far.
-   Fill values are no scale: a mask's -1e9 in b would hide any error beside it. They are equal in both, of at least
-   `FILL`, one or two numbers that stand at several places, and a thousand times what else there is.
-4. An empty tensor is equal to another of its shape.
+2. NaN equals NaN at the same place, and an infinity equals one of the same sign. All other values are compared as
+   numbers. A tensor that is NaN everywhere shows nothing, so it counts as not compared.
+3. The error is max|a-b| / max|b| over the finite numbers. If all of b is zero, the error is 0 or infinite. Fill values
+   do not count in max|b|: a mask's -1e9 would hide every error. A fill value is equal in both tensors, at least `FILL`,
+   one of at most two numbers that occur several times, and a thousand times larger than the other values.
+4. Empty tensors of one shape are equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FILL = 1e4
 
 @dataclass(frozen=True)
 class Gap:
-    """The error, and in words what is wrong where there is no number for it; and whether anything was compared."""
+    """The error of a comparison. `text` describes a difference without a number; `compared` is False if nothing was
+    compared."""
 
     error: float
     text: str = ""
@@ -34,7 +35,7 @@ EQUAL, NOTHING = Gap(0.0), Gap(0.0, compared=False)
 
 
 def gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
-    """How far `ours` is from `theirs`, which is what it should be. The error is infinite where they cannot be compared."""
+    """Compare `ours` with `theirs`, the reference. The error is infinite if they cannot be compared."""
     if ours.dtype != theirs.dtype:
         return _wrong(f"dtype {_name(ours.dtype)} instead of {_name(theirs.dtype)}")
     if ours.shape != theirs.shape:
@@ -56,12 +57,12 @@ def gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
     largest = _scale(b, same[finite])
     far = float((a - b).abs().max())
     if not largest:
-        return _wrong(f"up to {far:.2g} where all is zero")
+        return _wrong(f"up to {far:.2g} where all values should be zero")
     return Gap(far / largest)
 
 
 def _scale(b: torch.Tensor, same: torch.Tensor) -> float:
-    """max|b|, fill values left out; `same` says where b is equal to what it is compared with."""
+    """max|b| without fill values; `same` is True at places where both tensors are equal."""
     sizes = b.abs()
     filled = same & (sizes >= FILL)
     fills = (sizes if b.is_complex() else b)[filled].unique()

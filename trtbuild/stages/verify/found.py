@@ -1,4 +1,4 @@
-"""What the points of a verification have shown of one partition, or of the whole."""
+"""The results of a verification for one partition, or for the whole model."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest, share
+from trtbuild.core.model.verification import Point, coarsest, relative_to_tolerance
 from trtbuild.stages.verify.comparing import Gap
 
 
 @dataclass
 class Found:
-    """`precisions` are what each output was computed in, `tolerances` the largest errors by that. The worst output is the
-    one whose error takes most of its tolerance."""
+    """The worst result over all points. `precisions` are those of the outputs, and `tolerances` the largest allowed
+    errors by precision. The worst output is the one with the largest error relative to its tolerance."""
 
     precisions: Sequence[Precision]
     tolerances: Mapping[Precision, float]
     worst: Gap = field(default_factory=lambda: Gap(-1.0))
-    #: How much of its tolerance the worst error takes.
-    share: float = -1.0
+    #: The worst error divided by its tolerance.
+    relative_error: float = -1.0
     point: int | None = None
     output: int = 0
-    #: The smallest point at which it is wrong.
+    #: The smallest point with a wrong result.
     smallest: int | None = None
     unchecked: str | None = None
     points: int = 0
-    #: Outputs of which no point has shown anything but NaN.
+    #: Outputs that are NaN everywhere at every point so far.
     unseen: set[int] | None = None
 
     @property
     def tolerance(self) -> float:
-        """That of the worst output; of all outputs, where none was compared."""
+        """The tolerance of the worst output; the largest one if no output was compared."""
         return self.tolerances[self.precision]
 
     @property
@@ -41,22 +41,22 @@ class Found:
         return coarsest(self.precisions) if self.point is None else self.precisions[self.output]
 
     def see(self, point: int, gaps: Sequence[Gap], size: Callable[[int], int]) -> None:
-        """What was found of each output at a point."""
+        """Add the results of each output at a point."""
         self.points += 1
         nothing = {output for output, found in enumerate(gaps) if not found.compared}
         self.unseen = nothing if self.unseen is None else self.unseen & nothing
         shares = [
-            share(found.error, self.tolerances[precision])
-            for found, precision in zip(gaps, self.precisions, strict=False)  # what fails has one gap for all outputs
+            relative_to_tolerance(found.error, self.tolerances[precision])
+            for found, precision in zip(gaps, self.precisions, strict=False)  # a failure is one gap for all outputs
         ]
         for output, (found, taken) in enumerate(zip(gaps, shares, strict=True)):
-            if (taken, found.error) > (self.share, self.worst.error):
-                self.worst, self.share, self.point, self.output = found, taken, point, output
+            if (taken, found.error) > (self.relative_error, self.worst.error):
+                self.worst, self.relative_error, self.point, self.output = found, taken, point, output
         if any(taken > 1 for taken in shares) and (self.smallest is None or size(point) < size(self.smallest)):
             self.smallest = point
 
     def entry(self, points: Sequence[Point]) -> dict[str, Any]:
-        """What the report says of it."""
+        """The entry for the report."""
         unchecked = self.unchecked
         if unchecked is None and self.unseen != set():
             unchecked = (

@@ -1,11 +1,11 @@
-"""Inputs to compare with: random values that the model can take; and files that keep them.
+"""Inputs for comparisons: random values that the model can take, and files of inputs.
 
 Rules
-1. Where an input says which values it takes, these are drawn from, each as likely as any other. What follows is for the
-   others. Floats are normal, as in the trace. Bools are random.
-2. Integers are 0 or 1, as in the trace, which has shown that the model takes these. Where an input is used to choose rows
-   of a table (token ids, positions), all rows are chosen from: from 0 to the smallest of these tables.
-3. A file of inputs is in the form of safetensors, which any tool reads: the model's inputs by name.
+1. The values of an input with a range are drawn uniformly from it. Other inputs: floats are normal, as in the trace,
+   and bools are random.
+2. Integers are 0 or 1: the trace has shown that the model takes these. If an input is the index of table rows (token
+   ids, positions), its values are all rows of the smallest such table.
+3. A file of inputs is a safetensors file, which other tools can read: the model's inputs by name.
 """
 
 from __future__ import annotations
@@ -18,40 +18,32 @@ from typing import Any
 
 import torch
 
+from trtbuild.atomic import replace_file
 from trtbuild.core.model.verification import Point
+from trtbuild.core.values import safetensors
+from trtbuild.core.values.element_types import BY_SAFETENSORS
 from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import UsageError
 from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.values import in_range
 
-#: Operators behind which an index is still the same index.
+#: Operators that do not change the values of an index.
 _SAME_INDEX = (
     "alias", "clone", "contiguous", "detach", "expand", "flatten", "permute", "reshape", "select", "slice", "squeeze",
     "to", "_to_copy", "transpose", "t", "unsqueeze", "view", "_unsafe_view",
 )  # fmt: skip
 
-_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
+_DTYPES = {getattr(torch, element.name): name for name, element in BY_SAFETENSORS.items()}
 
 
 def integer_ends(program: Program) -> list[int]:
-    """For each input of a program, one more than the largest integer that it may be given."""
+    """For each input of a program, the smallest integer that is too large for it."""
     return [_end(node) for node in program.input_nodes]
 
 
 def _end(node: torch.fx.Node) -> int:
-    """The smallest number of rows of the tables that `node` chooses from, else 2."""
+    """The rows of the smallest table that `node` is an index of; 2 if there is no table."""
     sizes: list[int] = []
     waiting, seen = [node], {node}
     while waiting:
@@ -73,7 +65,7 @@ def _end(node: torch.fx.Node) -> int:
 def _rows(table: Any, axis: Any = 0) -> int:
     shape = table.meta["val"].shape
     size = shape[axis] if isinstance(axis, int) and shape else 2
-    return size if isinstance(size, int) else 2  # a dynamic size may be as small as its smallest
+    return size if isinstance(size, int) else 2  # a dynamic size may be small
 
 
 def random_inputs(
@@ -83,7 +75,7 @@ def random_inputs(
     ends: Sequence[int],
     ranges: Mapping[str, ValueRange],
 ) -> list[torch.Tensor]:
-    """One tensor for each input (name, dtype), in order; equal for equal arguments."""
+    """Draw one tensor for each input (name, dtype), in order; equal arguments give equal tensors."""
     generator = torch.Generator().manual_seed(point.seed)
     made = []
     for (name, dtype), shape, end in zip(inputs, shapes, ends, strict=True):
@@ -109,7 +101,7 @@ def _random(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: tor
 
 
 def write(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
-    """Keep inputs in a file. Raises OSError."""
+    """Write inputs to a file. Raises OSError."""
     header: dict[str, Any] = {"__metadata__": dict(about)}
     data, at = [], 0
     for name, value in inputs.items():
@@ -125,32 +117,24 @@ def write(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, st
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.fresh")
-    beside.write_bytes(b"".join([struct.pack("<Q", len(text)), text, *data]))
-    beside.replace(path)
+    replace_file(path, b"".join([struct.pack("<Q", len(text)), text, *data]))
 
 
 def read(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
-    """The inputs of a file that `write` has left, in the model's order. Raises UsageError."""
+    """Read the inputs of a file from `write`, in the model's order. Raises UsageError."""
     found: dict[str, torch.Tensor] = {}
     try:
-        whole = read_regular(path)
-        (length,) = struct.unpack("<Q", whole[:8])
-        header = json.loads(whole[8 : 8 + length])
-        names = {name: dtype for dtype, name in _DTYPES.items()}
-        for name, entry in header.items():
-            if name != "__metadata__":
-                first, last = (8 + length + offset for offset in entry["data_offsets"])
-                raw, dtype = bytearray(whole[first:last]), names[entry["dtype"]]
-                flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-                found[name] = flat.reshape(entry["shape"])
+        for entry, raw in safetensors.tensors(read_regular(path)):
+            dtype = getattr(torch, entry.dtype)
+            flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+            found[entry.name] = flat.reshape(entry.shape)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (struct.error, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-        raise UsageError(f"{path} is no file of inputs: {error}", hint="trtbuild verify writes them") from error
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"{path} is not a file of inputs: {error}", hint="trtbuild verify writes them") from error
     for name, dtype in inputs:
         if name not in found:
             raise UsageError(f"{path} has no input {name!r}", hint=f"it has: {', '.join(found)}")
         if found[name].dtype != getattr(torch, dtype):
-            raise UsageError(f"input {name!r} in {path} is {found[name].dtype}, and the model takes {dtype}")
+            raise UsageError(f"input {name!r} in {path} is {found[name].dtype}, but the model takes {dtype}")
     return [found[name] for name, _ in inputs]

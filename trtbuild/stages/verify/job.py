@@ -1,4 +1,4 @@
-"""What a verification is told: plain values and digests, so that any process that reaches the store can do it."""
+"""The job of a verification: plain values and digests, so that any process with access to the store can do it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trtbuild.core.values.value_ranges import ValueRange
 class VerifyJob:
     """Compare one cut of a model with PyTorch. Programs, models and weights are blobs, by SHA-256.
 
-    `program` is the traced program, empty where nobody knows it; `partitions` the partition step's document; `programs` and
-    `onnx` are by graph digest, as are `origins` (which call each ONNX node comes from). `shapes` has each input's shape at
-    each of `points`. `tolerances` are the largest errors by what an output was computed in.
-    With `by_onnx` the models in `onnx` say what is right, and there are no programs.
+    `program` is the traced program (empty if it is not known), and `partitions` the partition step's document.
+    `programs`, `onnx` and `origins` (the call that each ONNX node comes from) are by graph digest. `shapes` has each
+    input's shape at each of `points`. `tolerances` are the largest errors by the precision of an output. With `by_onnx`
+    the models in `onnx` are the reference, and there are no programs.
     """
 
     program: str
@@ -33,12 +33,12 @@ class VerifyJob:
     points: tuple[Point, ...]
     shapes: tuple[tuple[tuple[int, ...], ...], ...]
     tolerances: Mapping[Precision, float]
-    #: The values that inputs take, by name, where that is known.
+    #: The ranges of input values, by input name, as far as known.
     ranges: Mapping[str, ValueRange] = field(default_factory=dict)
     by_onnx: bool = False
-    #: Where the inputs of the worst point are kept, if anywhere.
+    #: The file for the inputs of the worst point; None if they are not kept.
     worst: str | None = None
-    #: A file of inputs to compare with, in place of the points' own.
+    #: A file of inputs, which replace the random ones.
     replay: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class VerifyJob:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VerifyJob:
-        """The inverse of `to_json`, after a trip through JSON. Raises KeyError or TypeError on anything else."""
+        """The inverse of `to_json`, after JSON encoding. Raises KeyError or TypeError on anything else."""
         plain = {name: data[name] for name in cls.__dataclass_fields__}
         plain["weights"] = tuple(Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in data["weights"])
         plain["inputs"] = tuple((name, dtype) for name, dtype in data["inputs"])

@@ -1,13 +1,14 @@
-"""Where a partition goes wrong: the first operator whose value leaves the tolerance.
+"""Find the first operator of a partition whose value leaves the tolerance.
 
 Rules
-1. Each call of the partition's program is compared with the value of the last ONNX node that came from it, where the two
-   have one dtype and shape: a call is right, wrong, or unknown (the optimizer merged or replaced it). How far away it may
-   be follows from what it was computed in (`precisions`).
-2. A wrong call counts if its error arrives: if it leads to an output by calls none of which is right. (A value that has
-   another layout in ONNX may look wrong, and what follows from it is right.)
-3. The first wrong call that counts is named, and the first of the unknown calls that lead to it: the fault lies between.
-4. Values are compared in groups of at most `_GROUP_BYTES`: each group is one more run of both.
+1. Each call of the partition's program is compared with the last ONNX node that came from it, if dtype and shape are
+   equal. A call is right, wrong, or unknown (the optimizer merged or replaced it). The tolerance follows from the
+   call's precision (`precisions`).
+2. A wrong call counts if it leads to an output by way of calls that are not right. (A value with another layout in ONNX
+   may look wrong, although the calls after it are right.)
+3. The result names the first wrong call that counts, and the first of the unknown calls before it: the fault is between
+   them.
+4. Values are compared in groups of at most `_GROUP_BYTES`. Each group needs one more run of both.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ State = Literal["right", "wrong", "unknown"]
 
 @dataclass(frozen=True)
 class Operator:
-    """One call: the module that it came from (a path in the user's model; empty for the model itself), its operator, and
-    the ONNX nodes that it became."""
+    """One call: its module (a path in the user's model; empty for the model itself), its operator, and its ONNX
+    nodes."""
 
     module: str
     operator: str
@@ -48,7 +49,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Place:
-    """The fault lies between `since` and `first`, which is the first operator whose value is wrong."""
+    """The fault is between `since` and `first`, the first operator whose value is wrong."""
 
     first: Operator
     since: Operator
@@ -65,8 +66,8 @@ class Place:
 
 
 class Search:
-    """One partition, with the inputs with which it is wrong. `modules` are module path and operator of the lowered
-    program's calls, `origins` pairs of ONNX node and call."""
+    """Searches one partition. `modules` are (module path, operator) of the lowered program's calls, `origins` are pairs
+    of ONNX node and call."""
 
     def __init__(
         self,
@@ -95,7 +96,8 @@ class Search:
     def place(
         self, runtime: OnnxRuntime, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Place | None:
-        """The place, or None where no value inside can be told to be wrong. Raises Unchecked, Fails."""
+        """Find the fault for inputs with a wrong result; None if no inner value is known to be wrong. Raises Unchecked,
+        Fails."""
         values = arguments(self._program, weights, inputs)
         states: dict[int, State] = {}
         for group in self._groups(values):
@@ -141,7 +143,7 @@ class Search:
         return "wrong" if worst[0] > self._tolerances[call] else "right"
 
     def _first(self, states: Mapping[int, State]) -> Place | None:
-        """Rules 2 and 3."""
+        """Apply rules 2 and 3."""
         number = {node: index for index, node in enumerate(self._calls)}
         arriving: set[int] = set()
         waiting = [node for node in self._program.output_nodes if node in number]
@@ -173,7 +175,7 @@ class Search:
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Runs a graph, and hands each call's value to `keep`."""
+    """Runs a graph, and passes each call's value to `keep`."""
 
     def __init__(self, program: Program, keep: Any) -> None:
         super().__init__(program.exported.graph_module)
@@ -189,7 +191,7 @@ class _Recorder(torch.fx.Interpreter):
 def _recorded(
     program: Program, values: Sequence[torch.Tensor], wanted: Sequence[torch.fx.Node]
 ) -> dict[torch.fx.Node, Any]:
-    """The values of some calls."""
+    """The values of the calls in `wanted`."""
     found: dict[torch.fx.Node, Any] = {}
     keep = set(wanted)
 
@@ -203,7 +205,7 @@ def _recorded(
 
 
 def _sizes(program: Program, values: Sequence[torch.Tensor]) -> dict[torch.fx.Node, int]:
-    """Bytes of each call's value."""
+    """The size in bytes of each call's value."""
     found: dict[torch.fx.Node, int] = {}
 
     def measure(node: torch.fx.Node, value: Any) -> None:

@@ -1,12 +1,14 @@
-"""A lowered program computes what the traced one does: by numbers, at small sizes, while it is lowered.
+"""Compare the numbers of a lowered program with the traced program, at small sizes, during the lower step.
 
 Rules
-1. Both are run once, on the same inputs. A difference of `TIMES` the tolerance of `trtbuild verify` is no rounding: the
-   passes have made another model. What is less is left to `trtbuild verify`.
-2. Every value inside the lowered program has the dtype and sizes that torch says it has. Where an operator gives another
-   type, the model gets the error if its traced program shows the same; otherwise a pass is at fault.
-3. A number that half precision cannot hold is the model's: the error names the other precisions.
-4. Where the traced program itself fails on random inputs nothing is compared.
+1. Both run once, on the same inputs. Rounding cannot explain a difference of more than `TIMES` the tolerance of
+   `trtbuild verify`: then a pass is wrong. Smaller differences are left to `trtbuild verify`.
+2. Each value inside the lowered program has the dtype and sizes that torch declares. If an operator gives another type
+   in the traced program too, the error names the model; otherwise a pass is wrong.
+3. A number that half precision cannot hold is an error of the model: the message names the other precisions.
+4. If the traced program itself fails on random inputs, nothing is compared.
+5. Matrix products and convolutions of half-precision values are computed in float32 and rounded, as on a GPU. The CPU's
+   own kernels for them are several times slower.
 """
 
 from __future__ import annotations
@@ -17,24 +19,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import coarsest, tolerances
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import At, Point, shown
+from trtbuild.stages.program.sizes import Point, PointEvaluator, shown
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.comparing import gap
 from trtbuild.stages.verify.precisions import of_outputs
 from trtbuild.stages.verify.running import Torch, arguments
 
-#: How many times the tolerance is no rounding any more.
+#: A difference of more than this many tolerances is not rounding.
 TIMES = 10
+
+_aten = torch.ops.aten
+_PRODUCTS = frozenset(
+    (_aten.linear.default, _aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
+) | frozenset(
+    (_aten.matmul.default, _aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default, _aten.convolution.default)
+)
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Where two programs are compared: a name for messages, the point, and inputs of its sizes."""
+    """The point of a comparison, its name for messages, and inputs of its sizes."""
 
     name: str
     point: Point
@@ -44,9 +55,10 @@ class Compared:
 def refuse_another_model(
     traced: Program, lowered: Program, weights: Sequence[torch.Tensor], at: Compared, precision: Precision
 ) -> None:
-    """Raise InconsistentShapes where `lowered` does not compute what `traced` does.
+    """Raise InconsistentShapes if `lowered` computes something else than `traced`.
 
-    SourceError has the code ``precision`` (rule 3), or ``wrong-type`` for an operator that torch says a wrong type of.
+    Raises SourceError with the code ``precision`` (rule 3), or ``wrong-type`` for an operator whose declared type is
+    wrong.
     """
     try:
         wanted = Torch.whole(traced, weights, at.inputs)
@@ -60,28 +72,28 @@ def refuse_another_model(
         raise SourceError(
             error.text,
             code="wrong-type",
-            hint="compute it in another way: PyTorch is wrong about the type or the sizes of what this operator gives",
+            hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
     allowed = tolerances("onnxruntime")
     for number, (ours, theirs, own) in enumerate(zip(found, wanted, of_outputs(traced), strict=True)):
         far = gap(ours, theirs)
         if far.error <= TIMES * allowed[coarsest([precision, own])]:
             continue
-        said = far.text or f"a relative difference of {far.error:.1e}"
+        difference = far.text or f"a relative difference of {far.error:.1e}"
         if precision != "float32":
             range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
             raise SourceError(
-                f"output {number} of the model is different in {precision}: {said}, at {at.name}",
+                f"output {number} of the model is different in {precision}: {difference}, at {at.name}",
                 code="precision",
                 hint=f"set precision: {range_}float32",
             )
         raise InconsistentShapes(
-            f"the lowered program computes something else: output {number} has {said} at {at.name}"
+            f"the lowered program computes something else: output {number} has {difference} at {at.name}"
         )
 
 
 def _gives_wrong_type(operator: Any, traced: Program, weights: Sequence[torch.Tensor], at: Compared) -> bool:
-    """Whether the operator already gives another type than torch says in the traced program: then no pass is to blame."""
+    """Whether the operator gives another type than torch declares in the traced program, too: then no pass is wrong."""
     try:
         _run(traced, weights, at)
     except _WrongType as error:
@@ -90,7 +102,8 @@ def _gives_wrong_type(operator: Any, traced: Program, weights: Sequence[torch.Te
 
 
 class _WrongType(Exception):
-    """`operator` gives another type or other sizes than torch says. `text` is the message: an interpreter adds to it."""
+    """`operator` gives another type or other sizes than torch declares. `text` is the message, without the
+    interpreter's addition."""
 
     def __init__(self, text: str, operator: Any) -> None:
         super().__init__(text)
@@ -99,25 +112,32 @@ class _WrongType(Exception):
 
 
 def _run(program: Program, weights: Sequence[torch.Tensor], compared: Compared) -> list[torch.Tensor]:
-    """The results of a program whose values are looked at one by one (rule 2)."""
-    at = At(compared.point)
+    """Run a program, and check the type of each value (rule 2). Returns its results."""
+    at = PointEvaluator(compared.point)
 
-    class Looking(torch.fx.Interpreter):
+    class Checking(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+            if target not in _PRODUCTS or not all(value.dtype == operands[0].dtype in _HALVES for value in operands):
+                return super().call_function(target, args, kwargs)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.float, (args, kwargs))
+            return super().call_function(target, args, kwargs).to(operands[0].dtype)
+
         def run_node(self, n: torch.fx.Node) -> Any:
             result = super().run_node(n)
             if n.op == "call_function" and isinstance(result, torch.Tensor):
-                _look(n, result, at)
+                _check_type(n, result, at)
             return result
 
     with torch.no_grad():
-        found = Looking(program.exported.graph_module).run(*arguments(program, weights, compared.inputs))
+        found = Checking(program.exported.graph_module).run(*arguments(program, weights, compared.inputs))
     return list(found)
 
 
-def _look(node: torch.fx.Node, result: torch.Tensor, at: At) -> None:
-    ((dtype, sizes),) = at.said(node.meta["val"])
+def _check_type(node: torch.fx.Node, result: torch.Tensor, at: PointEvaluator) -> None:
+    ((dtype, sizes),) = at.declared(node.meta["val"])
     is_shaped = len(sizes) == result.dim() and all(
-        said is None or said == size for said, size in zip(sizes, result.shape, strict=True)
+        difference is None or difference == size for difference, size in zip(sizes, result.shape, strict=True)
     )
     if dtype != result.dtype or not is_shaped:
         call = node.all_input_nodes[0] if node.target is operator.getitem else node

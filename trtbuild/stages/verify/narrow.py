@@ -1,13 +1,13 @@
-"""float16 and bfloat16 for a runner that lacks them: float32, rounded to the narrow type after each node.
+"""Rewrite float16 and bfloat16 for a runner without them: float32, rounded to the narrow type after each node.
 
-onnxruntime's CPU provider has next to no kernel for bfloat16 (1.31: no MatMul), and it computes float16 in float32 without
-rounding in between (InsertCastTransformer), so that what overflows float16 would not show. float32 holds every number of
-both, so what is computed is what a node computes that accumulates in float32, which is how GPUs do it.
+onnxruntime's CPU provider has few kernels for bfloat16 (1.31: no MatMul). It computes float16 in float32 without
+rounding in between (InsertCastTransformer), so an overflow of float16 would not show. float32 holds every number of
+both types. So the result equals that of a node that accumulates in float32, as GPUs do.
 
 Rules
 1. Every tensor of a narrow type becomes one of float32: inputs, outputs, weights, constants, type attributes.
 2. Every value that was narrow goes through a Cast to its type and back behind the node that makes it.
-3. The types of values are those of onnx's shape inference. Where it has none for a value, the model is refused.
+3. The types of values are those of onnx's shape inference. A model with a value of unknown type is refused.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def _names_it(attribute: AttributeProto) -> bool:
 
 
 def in_float32(model: ModelProto) -> ModelProto:
-    """A copy of `model` that is float32 where it was narrow (rules 1, 2). Raises Untyped."""
+    """Copy `model`, with float32 instead of narrow types (rules 1, 2). Raises Untyped."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:  # InferenceError and others, of a model that is none
+    except Exception as error:  # InferenceError and others, for an invalid model
         raise Untyped(str(error)) from error
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -88,7 +88,7 @@ def _rewrite(graph: GraphProto, inferred: GraphProto, outer: dict[str, int]) -> 
 
 
 def _retype(tensor: TensorProto) -> None:
-    """Make a narrow tensor float32. One whose data are elsewhere gets them as float32 from there."""
+    """Make a narrow tensor float32. External data are converted by the reader of that data."""
     if tensor.data_type not in _NARROW:
         return
     if tensor.data_location == TensorProto.EXTERNAL:

@@ -1,4 +1,4 @@
-"""What the outputs of an ONNX model were computed in (`precisions`). The model is canonical: inputs ``i0…``, outputs
+"""Find the precision of each output of an ONNX model (`precisions`). The model is canonical: inputs ``i0…``, outputs
 ``o0…``."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
 def onnx_precisions(data: bytes, inputs: Sequence[Precision], count: int) -> list[Precision]:
-    """The precision of each of the first `count` outputs; `inputs` are those of its inputs. What has no type in the file
-    has that of what it was computed from."""
+    """The precision of each of the first `count` outputs; `inputs` are those of its inputs. A value without a type in
+    the file has the precision of the values that it was computed from."""
     graph = onnx.ModelProto.FromString(data).graph
     found = {value.name: _named(value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output)}
     for value in graph.input:
@@ -29,7 +29,7 @@ def onnx_precisions(data: bytes, inputs: Sequence[Precision], count: int) -> lis
 
 
 def _walk(graph: GraphProto, found: dict[str, Precision]) -> Precision:
-    """Add the precisions of a graph's values to `found`, which has those of the values around it. Its coarsest value's."""
+    """Add the precisions of a graph's values to `found`, which has those of outer values. Returns the coarsest one."""
     held = {tensor.name: _named(tensor.data_type) for tensor in graph.initializer}
     found.update(held)
     made = [*held.values()]
@@ -56,7 +56,7 @@ def _graphs(node: onnx.NodeProto) -> Iterator[GraphProto]:
 
 
 def _types(node: onnx.NodeProto) -> Iterator[int]:
-    """Types that the attributes of a node name."""
+    """The types in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
             yield attribute.i

@@ -1,13 +1,14 @@
-"""What the values of a program were computed in.
+"""Find the precision that each value of a program was computed in.
 
 Rules
-1. The precision of a value is the coarsest floating type among it and all that it was computed from: inputs, weights,
-   constants, and every value in between. What was rounded to float16 once is not more exact in float32 later, and where
-   it is rounded, a difference of one bit of float32 may become one of float16.
-2. It begins anew with each partition, at the types of what the partition takes: it is compared on the very values that
-   PyTorch gives it, so that nothing before it can make it differ. The model as a whole has it all along the way.
-3. A size follows from no value. An integer that follows from a coarse value (``argmax``) is coarse for what follows.
-4. float64 counts as float32, and float8 as bfloat16: the finest and the coarsest that have tolerances.
+1. The precision of a value is the coarsest floating type among it and everything that it was computed from: inputs,
+   weights, constants, and all values in between. A value that was rounded to float16 does not become more exact in
+   float32. A difference of one bit of float32 may become one bit of float16 by rounding.
+2. For a partition, the precision starts with the types of its inputs: it is compared on PyTorch's own values, so
+   earlier partitions add no error. For the whole model, the precision covers all partitions.
+3. A size does not depend on values. An integer that depends on a coarse value (``argmax``) is coarse for the values
+   after it.
+4. float64 counts as float32, and float8 as bfloat16: the finest and the coarsest precision with a tolerance.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from trtbuild.stages.program.text import target_name
 
 _COARSE: Mapping[str, Precision] = {"float16": "float16", "complex32": "float16", "bfloat16": "bfloat16"}
 
-#: Partition, and the precisions of what it takes → those of what it gives.
+#: Partition, and the precisions of its inputs → those of its outputs.
 OfPart = Callable[[Partition, Sequence[Precision]], Sequence[Precision]]
 
 
 def of_dtype(name: str) -> Precision:
-    """The precision of a type by torch's name; float32 of what is finer, or no floating type."""
+    """The precision of a type by torch's name; float32 for finer types and types that are not floating."""
     return "bfloat16" if name.startswith("float8") else _COARSE.get(name, "float32")
 
 
 def of_nodes(program: Program, inputs: Sequence[Precision] | None = None) -> dict[torch.fx.Node, Precision]:
-    """The precision of every node's value. `inputs` are those of the program's inputs where they are known to be coarser
-    than their types."""
+    """The precision of each node's value. `inputs` are those of the program's inputs, if they are coarser than their
+    types."""
     coarser = dict(zip(program.input_nodes, inputs, strict=True)) if inputs is not None else {}
     found: dict[torch.fx.Node, Precision] = {}
     for node in program.graph.nodes:
@@ -64,7 +65,7 @@ def of_model(
 
 
 def _own(node: torch.fx.Node) -> Precision:
-    """What a node holds by itself: its value, or the graph that it stands for."""
+    """The precision of a node's own value, or of its nested graph."""
     found = _of_value(node.meta.get("val"))
     if node.op != "get_attr":
         return found

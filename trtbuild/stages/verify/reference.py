@@ -1,4 +1,4 @@
-"""What is right: what PyTorch computes of a model's programs, or onnxruntime of a model that came as ONNX."""
+"""The reference of a comparison: a model's programs in PyTorch, or onnxruntime for an ONNX source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
-from trtbuild.core.values.value_ranges import is_beyond
+from trtbuild.core.values.value_ranges import is_index_error
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify import blame, precisions
@@ -19,7 +19,7 @@ from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Value
 
 
 class Reference:
-    """The programs of one cut, run in PyTorch; of a model that came as ONNX, run by `onnx`."""
+    """Runs the programs of one cut in PyTorch; for an ONNX source, `onnx` runs them."""
 
     def __init__(
         self, job: VerifyJob, read: Read, partitions: Partitions, weights: Weights, onnx: PartRunner | None
@@ -41,16 +41,16 @@ class Reference:
         return self._onnx is None
 
     def part(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """What a partition's results should be. Raises Fails, and Unchecked where nothing here computes them."""
+        """The right results of a partition. Raises Fails, and Unchecked if they cannot be computed here."""
         if self._onnx is not None:
             return self._onnx(part, inputs, point)
         try:
             return self.torch.part(part, inputs)
-        except Exception as error:  # whatever operators raise
+        except Exception as error:  # an operator may raise any error
             raise Fails(_first_line(error)) from error
 
     def model(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The traced program's results, where it is known. Raises Fails."""
+        """The traced program's results; None if the program is not known. Raises Fails."""
         if self._program is None:
             return None
         try:
@@ -59,24 +59,24 @@ class Reference:
             raise Fails(_first_line(error)) from error
 
     def failure(self, error: Fails, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
-        """What to tell where nothing is right, because the model itself fails on `inputs`."""
+        """The error if the model itself fails on `inputs`."""
         names = [name for name, _ in self._job.inputs]
         named = dict(zip(names, inputs, strict=True))
         shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in named.items())
         what = "the model itself fails" if self._program is None else "the traced program itself fails"
         text = f"{what} at {shapes}: {error}"
-        leading = self._leading(inputs, point) if is_beyond(str(error)) else []
+        leading = self._leading(inputs, point) if is_index_error(str(error)) else []
         guilty = {names[number]: inputs[number] for number in leading if blame.is_integer(inputs[number])}
         if guilty:
-            text += f" ({blame.told(guilty)})"
+            text += f" ({blame.describe_values(guilty)})"
         if not guilty or self._job.replay is not None:
             hint = "give inputs that the model takes: trtbuild verify --replay FILE"
         else:
-            hint = blame.what_to_do(guilty, self._job.ranges)
+            hint = blame.range_hint(guilty, self._job.ranges)
         return SourceError(text, code="verify", hint=hint)
 
     def _leading(self, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[int]:
-        """The numbers of the inputs that lead to what fails."""
+        """The numbers of the inputs that the failing call depends on."""
         if self._program is not None:
             weights = [self._weights[k] for k in range(len(self._weights))]
             return blame.inputs_of_failure(self._program, weights, inputs) or ()
@@ -93,10 +93,10 @@ class Reference:
             values.put(index, part, results)
         return ()
 
-    # -- what the programs say of values
+    # -- properties of values
 
     def integer_ends(self) -> list[int]:
-        """For each input one more than the largest integer that it may be given: as the programs say that take it."""
+        """For each input, the smallest integer that is too large for it, according to the programs that read it."""
         if self._program is not None:
             return inputs_of.integer_ends(self._program)
         ends = [0] * len(self._job.inputs)
@@ -114,11 +114,11 @@ class Reference:
         return [max(2, end) for end in ends]
 
     def precisions_of(self, part: Partition) -> Sequence[Precision]:
-        """What the outputs of a partition are computed in, by itself."""
+        """The precisions of a partition's outputs."""
         return self._of_part(part, [_of_type(type_) for _, type_ in part.inputs])
 
     def precisions(self) -> Sequence[Precision]:
-        """What the model's outputs are computed in, by the traced program and by the partitions."""
+        """The precisions of the model's outputs: the coarser one of the traced program and the partitions."""
         inputs = [precisions.of_dtype(dtype) for _, dtype in self._job.inputs]
         weights = [precisions.of_dtype(weight.dtype) for weight in self._job.weights]
         found = precisions.of_model(self._partitions, inputs, weights, self._of_part)

@@ -1,14 +1,14 @@
-"""Comparing a model's partitions, and the model as a whole, with PyTorch.
+"""Compare a model's partitions, and the whole model, with PyTorch.
 
 Rules
-1. Every point is run in PyTorch first, partition after partition, so that each is compared on values that really reach it;
-   then the partitions one after the other as they will run, against the traced program (which was compared with the
-   user's module when it was traced).
-2. What cannot be run here is said to be unchecked, with the reason; it counts as right nowhere.
-3. Of each partition, and of the whole, the worst point is reported. Its inputs are kept in a file. How far away an
-   output may be follows from what it was computed in (`precisions`).
-4. A partition that is wrong is looked into at the smallest point where it is (`locating`).
-5. A model that comes as ONNX has no program of PyTorch's: onnxruntime computes its model on the CPU, and that is right.
+1. At each point PyTorch runs first, partition after partition, so that each partition is compared on the values that
+   really reach it. Then the partitions run in order, and the result is compared with the traced program. (The trace has
+   compared that with the user's module.)
+2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
+3. The report has the worst point of each partition and of the whole model. A file keeps the inputs of the worst one.
+   The tolerance of an output follows from its precision (`precisions`).
+4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
+5. A model with an ONNX source has no PyTorch program: the reference is onnxruntime on the CPU.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Report = dict[str, Any]
 
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
-    """The report: `points`, `partitions`, `whole`, `lowered`, `worst_input`, `runner`, `against`, `versions`.
+    """Return the report: `points`, `partitions`, `whole`, `lowered`, `worst_input`, `runner`, `against`, `versions`.
 
-    Raises SourceError where what is right cannot be computed at a point, Unchecked where it cannot be here at all.
+    Raises SourceError if the reference fails at a point, and Unchecked if it cannot run here.
     """
     return _Verification(job, read, runner or _by_onnxruntime(read)).report()
 
@@ -114,8 +114,8 @@ class _Verification:
                 same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
                 try:
                     ours.put(index, part, results if results is not None and same else self._ours(part, ours_in, point))
-                except Fails as error:  # a wrong index, or a wrong size, that another partition has given
-                    broken = f"partition {part.name} fails on what those before it have given: {error}"
+                except Fails as error:  # an earlier partition gave a wrong index or size
+                    broken = f"partition {part.name} fails on the results of earlier partitions: {error}"
             right.put(index, part, theirs)
         lowered = [right[source] for source in self._partitions.outputs]
         want = lowered if want is None else self._see(self._lowered, number, lowered, want)
@@ -131,7 +131,7 @@ class _Verification:
         return want
 
     def _precisions(self) -> Iterator[Precision]:
-        """Those of every output of a partition and of the whole."""
+        """The precisions of all outputs, of the partitions and of the whole model."""
         for found in (*self._parts.values(), self._whole):
             yield from found.precisions
 
@@ -143,7 +143,7 @@ class _Verification:
         number: int,
         point: Point,
     ) -> Sequence[torch.Tensor] | None:
-        """Compare one partition on PyTorch's own values; its results, or None where there are none."""
+        """Compare one partition on PyTorch's own values. Returns its results, or None if there are no results."""
         if part.kind == "torch":
             return theirs
         found = self._parts[part.name]
@@ -161,11 +161,11 @@ class _Verification:
         return results
 
     def _ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The results of a partition on what those before it have given. Raises Fails."""
+        """The results of a partition on the results of earlier partitions. Raises Fails."""
         if part.kind == "tensorrt" and self._parts[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
-            except Fails:  # said already, of this partition on its own
+            except Fails:  # reported already for this partition
                 pass
         return self._reference.part(part, inputs, point)
 
@@ -181,7 +181,7 @@ class _Verification:
         return {**entry, "place": None if smallest is None else self._place(part, smallest)}
 
     def _place(self, part: Partition, number: int) -> Report | None:
-        """Where the partition goes wrong; None where that cannot be told."""
+        """The place of the partition's fault; None if it cannot be located."""
         if not self._reference.has_programs or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
         from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
@@ -209,11 +209,11 @@ class _Verification:
         return None if place is None else place.to_json()
 
     def _worst_input(self) -> str | None:
-        """Keep the inputs of the worst point of all; the file's path."""
+        """Write the inputs of the worst point of all to a file. Returns its path."""
         found = [each for each in (*self._parts.values(), self._whole) if each.point is not None]
         if self._job.worst is None or not found or self._replayed is not None:
             return None
-        number = max(found, key=lambda each: (each.share, each.worst.error)).point or 0
+        number = max(found, key=lambda each: (each.relative_error, each.worst.error)).point or 0
         named = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
         about = {"trtbuild.point": json.dumps(self._points[number].to_json())}
         inputs_of.write(Path(self._job.worst), named, about)

@@ -1,6 +1,6 @@
-"""Running the partitions of a model, one after the other, in PyTorch or by something that should do the same.
+"""Run the partitions of a model in order, in PyTorch or with another runner.
 
-A value is dropped after its last use, so what is in memory is what one point needs, and the model's weights once.
+A value is dropped after its last use. So memory holds the values of one point, and the model's weights once.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Read = Callable[[str], bytes]
 
 
 class Unchecked(Exception):
-    """A partition cannot be run here, and is not wrong for that. The text says why."""
+    """A partition cannot run here, which does not make it wrong. The text is the reason."""
 
 
 class Fails(Exception):
-    """A partition cannot be run, and should be. The text says why."""
+    """A partition fails, although it should run. The text is the reason."""
 
 
 class PartRunner(Protocol):
-    """What is compared with PyTorch."""
+    """Runs partitions for the comparison with PyTorch."""
 
     name: str
 
@@ -36,7 +36,7 @@ class PartRunner(Protocol):
 
 
 class Weights:
-    """A model's weights by slot, each read when it is first needed, and equal ones once."""
+    """A model's weights by slot. Each is read at its first use, and equal weights are read once."""
 
     def __init__(self, weights: Sequence[Weight], read: Read) -> None:
         self._weights = weights
@@ -57,14 +57,14 @@ class Weights:
 
 
 def arguments(program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What a program's graph module is called with, in the order of its placeholders."""
+    """The arguments for a program's graph module, in the order of its placeholders."""
     constants = program.constants
     held = dict(zip(program.weight_nodes, weights, strict=True)) | dict(zip(program.input_nodes, inputs, strict=True))
     return [held[node] if node in held else constants[node.name] for node in program.placeholders]
 
 
 class Torch:
-    """PyTorch's own run of a model's programs: what is right."""
+    """Runs a model's programs in PyTorch: the reference."""
 
     def __init__(self, programs: Mapping[str, str], weights: Weights, read: Read) -> None:
         self._programs = programs
@@ -93,7 +93,7 @@ class Torch:
 
 
 class Values:
-    """The values that flow between the partitions of a model, each for as long as something will read it."""
+    """The values between the partitions of a model, each until its last use."""
 
     def __init__(self, partitions: Partitions, weights: Weights, inputs: Sequence[torch.Tensor]) -> None:
         self._weights = weights
@@ -113,7 +113,7 @@ class Values:
         return [self[source] for source, _ in part.inputs]
 
     def put(self, number: int, part: Partition, results: Sequence[torch.Tensor]) -> None:
-        """Keep what partition `number` gave, and drop what was needed for the last time."""
+        """Keep the results of partition `number`, and drop values that no later partition reads."""
         self._values.update((f"{part.name}:{k}", value) for k, value in enumerate(results))
         for name in [name for name in self._values if self._last.get(name, -1) <= number]:
             del self._values[name]

@@ -1,7 +1,7 @@
-"""A local store examined: `verify` reads every byte, `stats` counts.
+"""Checking a local store: `verify` reads every byte, `stats` counts.
 
-`verify` goes bottom up, so that what rests on a wrong entry is found too: CAS files, chunk lists, then records. It does
-not count as use. Beside a running collection it may report what has just been collected as missing.
+`verify` checks CAS files first, then chunk lists, then records. So it also finds the entries that depend on a damaged one.
+It does not mark entries as used. While a collection runs, it may report entries as missing that were just collected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.store.trust.action_result import DOCUMENT, ActionResult, list_key
 
 @dataclass(frozen=True)
 class Damage:
-    """One entry that is wrong."""
+    """One damaged entry."""
 
     kind: Literal["blob", "chunk list", "record"]
     name: str
@@ -33,7 +33,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was examined, and what was wrong with it (`damage`, empty when all is well)."""
+    """How much was checked, and the `damage` that was found."""
 
     records: int
     lists: int
@@ -44,16 +44,16 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a store holds."""
+    """The contents of a store in numbers."""
 
     #: Number of records by stage.
     records: Mapping[str, int]
-    #: Blobs that records name, each once, and the chunks among all CAS files.
+    #: Blobs that records name, each counted once; and the chunks among all CAS files.
     blobs: int
     chunks: int
     #: The outputs of all records, as if each had its own copy.
     logical_bytes: int
-    #: All entries: by the files' sizes, and as allocated on the disk (what `du` counts).
+    #: All entries: the sizes of the files, and the space that they take on the disk (as `du` counts).
     stored_bytes: int
     allocated_bytes: int
     quarantine_entries: int
@@ -61,12 +61,12 @@ class Stats:
 
     @property
     def dedup_ratio(self) -> float:
-        """Logical bytes for each stored one."""
+        """Logical bytes per stored byte."""
         return self.logical_bytes / self.stored_bytes if self.stored_bytes else 1.0
 
 
 def verify(store: LocalStore, *, quarantine: bool = True) -> VerifyReport:
-    """Read everything and check it against its names; move to quarantine what is wrong, unless told not to.
+    """Read everything and compare it with its names. Damaged entries are moved to quarantine, with `quarantine`.
 
     Raises StoreUnavailable.
     """
@@ -79,8 +79,8 @@ class _Verification:
         self._quarantine = quarantine
         self._damage: list[Damage] = []
         self._bytes_read = 0
-        self._sizes: dict[str, int] = {}  # of right CAS files
-        self._lists: dict[str, int] = {}  # of blobs whose lists are right: their size
+        self._sizes: dict[str, int] = {}  # of undamaged CAS files
+        self._lists: dict[str, int] = {}  # blobs with an undamaged chunk list → their size
 
     def run(self) -> VerifyReport:
         actions: dict[str, ActionResult] = {}
@@ -154,7 +154,7 @@ class _Verification:
         try:
             record = Record.from_bytes(self._read("cas", document.sha256) or b"")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            return f"{DOCUMENT} is no record: {error}"
+            return f"{DOCUMENT} is not a record: {error}"
         if not is_entry_of(key, record.recipe.key, action.signatures):
             return "it is the record of another key"
         named = action.blobs()
@@ -167,7 +167,7 @@ class _Verification:
 
 
 def stats(store: LocalStore) -> Stats:
-    """Count what is there; entries that cannot be read count by their size only. Raises StoreUnavailable."""
+    """Return the numbers of a store. An unreadable entry counts with its size only. Raises StoreUnavailable."""
     records: Counter[str] = Counter()
     blobs: set[str] = set()
     chunks: set[str] = set()
@@ -189,7 +189,7 @@ def stats(store: LocalStore) -> Stats:
         records[record.recipe.stage] += 1
         blobs.update(output.sha256 for output in record.outputs.values())
         logical += sum(output.size for output in record.outputs.values())
-    aside = [found.stat(follow_symlinks=False).st_size for found in listed(store.entries.layout.quarantine)]
+    quarantined = [found.stat(follow_symlinks=False).st_size for found in listed(store.entries.layout.quarantine)]
     return Stats(
         records=dict(sorted(records.items())),
         blobs=len(blobs),
@@ -197,6 +197,6 @@ def stats(store: LocalStore) -> Stats:
         logical_bytes=logical,
         stored_bytes=stored,
         allocated_bytes=allocated,
-        quarantine_entries=len(aside),
-        quarantine_bytes=sum(aside),
+        quarantine_entries=len(quarantined),
+        quarantine_bytes=sum(quarantined),
     )

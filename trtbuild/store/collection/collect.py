@@ -1,13 +1,13 @@
-"""Collection: a local store kept within bounds. Safe beside running builds; the argument is in local.py, rules 4 to 6.
+"""Collection: keeps a local store within limits. Safe while builds run; local.py says why (rules 4 to 6).
 
 Rules
-1. What no session can rely on is what has an mtime before the cut-off: the earlier of this collection's start and the
-   starts of all sessions that live then, less a slack. Nothing else is removed, whatever the bounds say.
-2. Every removal looks at the mtime again, under the exclusive store-wide lock, which is held for short batches.
-3. Records go first, as retention.py says. After them the chunk lists of blobs that no remaining record names, then the CAS
-   files that no remaining record or list names. What remains is computed anew after each step, so a record that was used in
-   the meantime keeps its blobs.
-4. Unreferenced blobs before the cut-off always go: without a record no build finds them.
+1. Only entries with an mtime before the cut-off are removed, even if the limits are exceeded. The cut-off is the start of
+   this collection or of the oldest live session, whichever is earlier, less a slack. No session relies on such entries.
+2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
+3. Records are removed first (retention.py says which), then the chunk lists of blobs that no remaining record names, then
+   the CAS files that no remaining record or list names. The remaining entries are computed again after each step. So a
+   record that was used in the meantime keeps its blobs.
+4. Unreferenced blobs before the cut-off are always removed: no build finds a blob without a record.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -19,11 +19,11 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from trtbuild.atomic import sync_folder
 from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, doomed_records, size_of
 from trtbuild.store.local.layout import Kind, Layout, unavailable
 from trtbuild.store.local.leftovers import remove_leftovers, session_starts
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.local.publication import sync_folder
 
 #: Covers the coarsest time stamps of a file system in use (FAT: 2 s), in seconds.
 SLACK_S = 2.0
@@ -43,8 +43,8 @@ def collect(
 ) -> CollectReport:
     """Bring `store` to at most `max_size` allocated bytes, and records to an age since last use of `max_age_s`.
 
-    Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed and the report says what
-    would be. Raises StoreUnavailable.
+    Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed, and the report says what
+    would be removed. Raises StoreUnavailable.
     """
     layout = store.entries.layout
     store.entries.prepare()
@@ -60,7 +60,7 @@ def collect(
     named_blobs = {blob for entry in remaining for blob in entry.blobs}
     idle = {key: entry for blob, (key, entry) in scan.lists.items() if blob not in named_blobs}
     gone_lists = removal.run("ac", idle, idle.__getitem__)
-    removal.settle()  # no power loss may leave a record whose blobs are gone
+    removal.settle()  # a loss of power must not leave a record whose blobs are gone
 
     remaining += [entry for key, entry in scan.lists.values() if key not in gone_lists]
     named = {file for entry in remaining for file in entry.files}
@@ -94,7 +94,7 @@ def _begin(store: LocalStore, slack_ns: int) -> tuple[int, int]:
             raise unavailable(error, layout.root) from error
         starts = list(session_starts(layout))
         if any(start_ns > begun_ns for start_ns in starts):
-            # The clock was put back since that session began. So no mtime says what it relies on: all of it stays.
+            # The clock was set back after that session began, so no mtime is reliable: nothing is removed.
             return begun_ns, -(1 << 62)
         return begun_ns, min([begun_ns, *starts]) - slack_ns
 
@@ -103,7 +103,7 @@ def _scan(layout: Layout) -> Scan:
     scan = Scan()
     for key, stat in layout.entries("ac"):
         data = None
-        # One that cannot be read goes as a record does when its time comes.
+        # An entry that cannot be read is removed like an old record.
         with contextlib.suppress(OSError), open(layout.entry("ac", key), "rb") as file:
             data = file.read()
         scan.add(key, stat.st_mtime_ns, size_of(stat), data)
@@ -113,7 +113,7 @@ def _scan(layout: Layout) -> Scan:
 
 
 class _Removal:
-    """Removes entries in batches (rule 2), and keeps the account."""
+    """Removes entries in batches (rule 2), and counts them."""
 
     def __init__(self, store: LocalStore, cutoff_ns: int, dry_run: bool, reasons: Counter[str]) -> None:
         self._store = store
@@ -124,7 +124,7 @@ class _Removal:
         self.freed = Size()
 
     def run(self, kind: Kind, names: Iterable[str], entry_of: Callable[[str], Entry]) -> dict[str, None]:
-        """Remove what still is before the cut-off; the names that are gone, in order."""
+        """Remove the entries that are still older than the cut-off. Returns the removed names, in order."""
         gone: dict[str, None] = {}
         todo = list(names)
         for start in range(0, len(todo), _BATCH):

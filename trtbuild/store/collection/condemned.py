@@ -1,9 +1,9 @@
-"""CAS files of a shared directory that no record names: condemned, then hidden, then removed. Why so: collection.py.
+"""CAS files of a shared directory that no record names: condemned, then hidden, then removed (shared_directory.py).
 
     gc/condemned            JSON: the time (ns) at which a collection found no record for them → names of CAS files
-    gc/hidden/<ns>/<name>   files that were taken out of cas/ at that time
+    gc/hidden/<ns>/<name>   files that were moved out of cas/ at that time
 
-Both are of this code alone. What is wrong in them is taken for not there: then files go later than they could.
+Only this module writes them. Invalid content is ignored: files are then removed later than they could be.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -22,19 +22,19 @@ from trtbuild.store.transports.shared_folder import SharedFolder, sync
 
 _SCHEMA = "trtbuild.condemned/1"
 
-# Files that are hidden under one time. Few enough that the time is right for all.
+# Files that are hidden under one time. With so few, the time is accurate for all of them.
 _BATCH = 256
 
 
 class Condemned:
-    """The two places. Methods raise OSError."""
+    """The condemned and the hidden files of a shared directory. Methods raise OSError."""
 
     def __init__(self, shared: SharedFolder) -> None:
         self._shared = shared
         self._shelves = Shelves(shared)
 
     def since(self, begun_ns: int) -> dict[str, int]:
-        """Condemned files and since when. A time that is yet to come (a clock was wrong) is now."""
+        """The condemned files, and since when (ns). A time in the future (a clock was wrong) counts as now."""
         try:
             with open(self._shared.open("gc", "condemned"), "rb") as file:
                 document = json.loads(file.read())
@@ -49,7 +49,7 @@ class Condemned:
         return found
 
     def keep(self, since: Mapping[str, int]) -> None:
-        """Have this, and nothing else, condemned."""
+        """Replace the list of condemned files."""
         times: dict[str, list[str]] = {}
         for name, time_ns in sorted(since.items()):
             times.setdefault(str(time_ns), []).append(name)
@@ -57,7 +57,7 @@ class Condemned:
         self._shared.write(("gc", "condemned"), text.encode())
 
     def hidden(self) -> Iterator[tuple[str, int, Size]]:
-        """Each hidden file: its name, since when it is hidden, its size."""
+        """The name, the time of hiding (ns) and the size of each hidden file."""
         for time_ns in self._times():
             with contextlib.suppress(FileNotFoundError), self._at(time_ns) as folder, os.scandir(folder) as found:
                 for entry in found:
@@ -66,7 +66,7 @@ class Condemned:
                             yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
 
     def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
-        """Take files out of ``cas/`` whose mtime is before a time; which ones."""
+        """Move the files with an mtime before `before_ns` out of ``cas/``. Returns these files."""
         gone: dict[str, Size] = {}
         ordered = sorted(names)
         for start in range(0, len(ordered), _BATCH):
@@ -86,7 +86,7 @@ class Condemned:
         return gone
 
     def put_back(self, names: Collection[str]) -> set[str]:
-        """Put hidden files back that were not written again by now; which ones."""
+        """Move hidden files back, except those that were written again. Returns the files that were moved."""
         back: set[str] = set()
         for time_ns in self._times() if names else ():
             with contextlib.suppress(FileNotFoundError), self._at(time_ns) as hidden:
@@ -97,7 +97,7 @@ class Condemned:
                             os.stat(name, dir_fd=folder, follow_symlinks=False)
                             os.unlink(name, dir_fd=hidden)  # it was written again
                             continue
-                        # If another comes at this moment, it has the same bytes.
+                        # A file that another writer creates at this moment has the same bytes.
                         with contextlib.suppress(FileNotFoundError):
                             os.rename(name, name, src_dir_fd=hidden, dst_dir_fd=folder)
                             sync(folder)
@@ -105,10 +105,10 @@ class Condemned:
         return back
 
     def remove(self, before_ns: int, begun_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
-        """Remove what was hidden before a time, but for `kept`; which files."""
+        """Remove the files that were hidden before `before_ns`, except `kept`. Returns the removed files."""
         gone: dict[str, Size] = {}
         for time_ns in self._times():
-            if time_ns > 2 * begun_ns - before_ns:  # a clock was wrong, this is no collection beside: from now on, then
+            if time_ns > 2 * begun_ns - before_ns:  # more than a grace in the future: a clock was wrong
                 self._redate(time_ns, begun_ns)
             elif time_ns < before_ns:
                 with contextlib.suppress(FileNotFoundError), self._at(time_ns) as folder:

@@ -1,12 +1,12 @@
-"""What a collection goes by: what there is, what names what, and which records go first.
+"""The retention policy: the entries of a store, their references, and which records are removed first.
 
 Rules
-1. Records go least recently used first: those past the age, then as many as the size asks for. Never those that are pinned,
-   or that were used at or after the cut-off.
-2. What a record alone names counts as gone with it: the lists and files that no other names and that nobody used since the
-   cut-off.
-3. A pin is of a key: it holds for the entry under it, and for the domains' own entries (core/recipes/trust.py, rule 4).
-4. Sizes that bounds are compared with are allocated ones (``st_blocks``, as `du` counts).
+1. The least recently used records are removed first: those over the age limit, then as many as the size limit requires.
+   Records that are pinned, or were used at or after the cut-off, are never removed.
+2. When a record is removed, the lists and files that only it names are counted as freed too, unless they were used since
+   the cut-off.
+3. A pin of a key holds for the entry under the key, and for the domains' own entries (core/recipes/trust.py, rule 4).
+4. Size limits are compared with allocated sizes (``st_blocks``, as `du` counts).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtbuild.store.trust.action_result import ActionResult, list_key
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes on the disk, as `du` counts, and bytes as the files have them."""
+    """Bytes that are allocated on the disk, as `du` counts, and the lengths of the files."""
 
     allocated: int = 0
     apparent: int = 0
@@ -33,7 +33,7 @@ class Size:
 
 @dataclass(frozen=True)
 class CollectReport:
-    """What a collection removed and kept. Blobs are CAS files: whole blobs, chunks and record documents."""
+    """The removed and the kept entries. Blobs are CAS files: whole blobs, chunks and record documents."""
 
     records_removed: tuple[str, ...]
     lists_removed: int
@@ -42,11 +42,11 @@ class CollectReport:
     records_kept: int
     blobs_kept: int
     kept: Size
-    #: Why records and blobs were kept that the bounds, or rule 4, would have removed: reason → how many.
+    #: Reason → number of records and blobs that were kept though they are over a limit, or unreferenced.
     kept_because: Mapping[str, int]
     #: Files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries that were removed.
     leftovers_removed: int
-    #: Of a shared directory: the blobs that later collections will remove, and those that this one put back.
+    #: Shared directories only: blobs that later collections will remove, and blobs that this one moved back.
     condemned: int = 0
     condemned_size: Size = Size()
     restored: int = 0
@@ -54,9 +54,9 @@ class CollectReport:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a store: when it was last used, by its file system's clock, and how large it is.
+    """A file of a store: its time of last use, by the file system's clock, and its size.
 
-    Of AC entries also the CAS files that it names, and the blobs that these make up.
+    An AC entry also has the CAS files that it names, and the blobs that they belong to.
     """
 
     used_ns: int
@@ -67,16 +67,16 @@ class Entry:
 
 @dataclass
 class Scan:
-    """What there is in a store."""
+    """All entries of a store."""
 
     records: dict[str, Entry] = field(default_factory=dict)
     lists: dict[str, tuple[str, Entry]] = field(default_factory=dict)  # by blob: the list's key, and the list
     cas: dict[str, Entry] = field(default_factory=dict)
-    domains: set[str] = field(default_factory=set)  # that records are signed for
-    sizes: dict[str, set[int]] = field(default_factory=dict)  # what entries say of the sizes of CAS files
+    domains: set[str] = field(default_factory=set)  # of the records' signatures
+    sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → its sizes according to AC entries
 
     def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
-        """Take in the AC entry under `key`. False: it cannot be read, so it counts as a record that names nothing."""
+        """Add the AC entry under `key`. Returns False if it is invalid: then it counts as a record without files."""
         try:
             action = ActionResult.from_bytes(data or b"")
             entry = Entry(used_ns, size, tuple({part.sha256 for _, part in action.files}), tuple(action.blobs()))
@@ -93,7 +93,7 @@ class Scan:
         return True
 
     def places_of(self, keys: Iterable[str]) -> frozenset[str]:
-        """The names of the entries in which the records of `keys` may stand (core/recipes/trust.py, rule 4)."""
+        """The names of all entries that may hold the records of `keys` (core/recipes/trust.py, rule 4)."""
         return frozenset(name for key in keys for name in (key, *(domain_key(each, key) for each in self.domains)))
 
 
@@ -132,7 +132,7 @@ def doomed_records(
 
 
 class Account:
-    """How many allocated bytes will remain, as records are given up one by one. `besides`: what no record has a part in."""
+    """The allocated bytes that will remain when records are removed one by one. `besides` are bytes outside records."""
 
     def __init__(self, scan: Scan, cutoff_ns: int, besides: int = 0) -> None:
         self._scan = scan

@@ -1,4 +1,4 @@
-"""Finding records by what they left: the way back from bytes to the recipe that made them."""
+"""Finding records by their outputs: from bytes back to the recipe."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trtbuild.store.trust.action_result import ActionResult
 
 
 def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
-    """The records that count here and have the blob `sha256` among their outputs, each once. Every entry is read, none of
-    the others is touched.
+    """The trusted records with the blob `sha256` among their outputs, each once. Every entry is read, and only the
+    returned ones are marked as used.
 
     Raises StoreUnavailable.
     """
@@ -26,14 +26,14 @@ def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
                 continue
             seen.add(key)
             record = store.get_record(key)
-        except (OSError, EntryCorrupt, RecordUntrusted):  # collected meanwhile, put aside now, or of no account
+        except (OSError, EntryCorrupt, RecordUntrusted):  # collected meanwhile, just moved to quarantine, or untrusted
             continue
         if record is not None and any(output.sha256 == sha256 for output in record.outputs.values()):
             yield record
 
 
 def _key(store: LocalStore, data: bytes) -> str | None:
-    """Which key the entry `data` is a record of, by its document: an entry may stand under its domain's key."""
+    """The key of the record in the entry `data`, from its document: the entry may have the name of a domain's key."""
     try:
         document = ActionResult.from_bytes(data).document
         text = None if document is None else store.entries.read("cas", document.sha256)

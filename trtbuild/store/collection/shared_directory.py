@@ -1,28 +1,27 @@
-"""Collection of a shared directory (``file://``, or the one behind nginx) beside readers and writers on any machine.
+"""Collection of a shared directory (``file://``, or the one behind nginx) while any machine reads and writes it.
 
-There are no locks, and nginx leaves no mark on what it answers. Why it is safe all the same:
+There are no locks, and nginx does not mark the files that it serves as used. It is safe for these reasons:
 
-1. A reader verifies what it reads, and takes what is gone as a miss. So one thing alone must not come about: a record that
-   stays and whose files are gone for good.
-2. A writer that finds a file there at S, or writes it, publishes the record that names it by S + 30 min: after longer
-   than that it looks again (files.py, `TRUSTED_S`). The grace of a collection is longer: 1 h, never less than
-   `LEAST_GRACE_S`.
-3. A file that no record names goes in three steps, by collections that are a grace apart (condemned.py): the first
-   condemns it; the second, if again no record names it, and its mtime is older than the grace, hides it: takes it out of
-   ``cas/``; the third removes it, or puts it back if a record names it by then.
-4. So let a file be removed by the collection that began at R, and hidden at H, before R - grace. Writers that looked
-   after H did not find it, and wrote their own. Writers that looked before H had published before H + 30 min, which is
-   before R: their record was listed, and the file was put back. No record loses its files for good.
-5. In between, a record can lack a file for a while if its writer found, in the half hour before H, a file that no record
-   had named for a grace: a miss, until somebody builds that step or the next collection comes. A `DirectoryTransport`
-   marks what it finds, by an mtime that is at most 15 min old; so there, by step 3, not even this can be.
-6. Records go by last use, the later of mtime and atime, as retention.py says, and never before the grace is over. nginx
-   marks nothing; a file system with relatime (Linux's default) renews an atime once a day, with noatime never: then what
-   was written first goes first. Records that cannot be read, or whose files are not all there in the size that they say, go
-   after the grace; and so, in three steps, do files of which no record says the size that they have.
-7. Every step is one rename or one unlink, the record before its files. So a collection that dies at any moment leaves
-   what another one may leave. Two at once do no harm: what one has moved, the other finds gone.
-8. All times are those of the directory's file system. Files with an mtime that is yet to come stay until it has come.
+1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: a record stays, and its
+   files are gone for good.
+2. A writer that finds or writes a file at time S publishes the record that names it before S + 30 min. After that time it
+   looks again (files.py, `TRUSTED_S`). The grace period of a collection is longer: 1 h, and at least `LEAST_GRACE_S`.
+3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
+   first condemns it. The second hides it, which means that it moves it out of ``cas/``, if still no record names it and its
+   mtime is older than the grace period. The third removes it, or moves it back if a record names it now.
+4. Proof: a file is hidden at H, and removed by a collection that began at R, where H < R - grace period. A writer that
+   looked after H did not find the file, and wrote its own. A writer that looked before H published before H + 30 min, which
+   is before R. So that collection listed its record and moved the file back. No record loses its files for good.
+5. A record can lack a file for a while: its writer found, in the 30 min before H, a file that no record had named for a
+   grace period. The record is a miss until the next build of the step, or the next collection. A `DirectoryTransport` sets
+   the mtime of files that it finds, to within 15 min; so it never meets this case, by step 3.
+6. Records are removed by last use, the later of mtime and atime (retention.py), and never within the grace period. nginx
+   marks nothing. With relatime (Linux's default) an atime is at most a day old; with noatime it never changes, and the
+   records that were written first are removed first. After the grace period, records are also removed that are invalid, or
+   lack a file of the size that they name. Files of a size that no record names are removed in the three steps.
+7. Each step is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
+   moment. Two collections at once are safe: one finds the files missing that the other has moved.
+8. All times are those of the directory's file system. Files with an mtime in the future stay until that time.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from trtbuild.store.transports.shared_folder import SharedFolder
 
 GRACE_S = 3600.0
 
-#: A shorter grace would not cover what writers may take, and the marks that they leave.
+#: The shortest safe grace period: the time until a writer publishes, and the age that a mark of use may have.
 LEAST_GRACE_S = TRUSTED_S + USED_WITHIN_S
 
 
@@ -58,8 +57,8 @@ def collect_directory(
     pinned: Iterable[str] = (),
     dry_run: bool = False,
 ) -> CollectReport:
-    """Bring the shared directory `root` to at most `max_size` allocated bytes (not counting what is condemned, which later
-    collections remove), and records to an age since last use of `max_age_s`.
+    """Bring the shared directory `root` to at most `max_size` allocated bytes, and records to an age since last use of
+    `max_age_s`. Condemned files do not count: later collections remove them.
 
     Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is written, and the report says what
     would be done. Raises StoreUnavailable.
@@ -76,7 +75,7 @@ class _Collection:
         self._shelves = Shelves(self._shared)
         self._condemned = Condemned(self._shared)
         self._dry_run = dry_run
-        self._check_that_it_is_one()
+        self._check_layout()
         if not dry_run:
             self._shared.make("gc", "hidden")
         self._begun_ns = time.time_ns() if dry_run else self._shelves.now_ns()
@@ -84,19 +83,19 @@ class _Collection:
         self._cutoff_ns = self._begun_ns - self._grace_ns
         self._scan = Scan()
         self._unreadable: set[str] = set()
-        # What a loss of power left in the place of files. It goes as files do that no record names, whoever names it.
+        # Damaged files, as a loss of power leaves them: removed like unreferenced files, even if a record names them.
         self._torn: dict[str, Entry] = {}
-        # Of each entry: what tells the file that was read from another one in its place, the mtime first.
+        # The mtime, inode and size of each listed entry, which another file in its place does not have.
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._reasons: Counter[str] = Counter()
         self._freed = Size()
 
-    def _check_that_it_is_one(self) -> None:
+    def _check_layout(self) -> None:
         for kind in ("ac", "cas"):
             with contextlib.suppress(FileNotFoundError), self._shared.folder(kind):
                 return
         raise StoreUnavailable(
-            "this is no cache: it has neither ac/ nor cas/", file=self._shared.root, hint="is the share mounted?"
+            "this is not a cache: it has neither ac/ nor cas/", file=self._shared.root, hint="is the share mounted?"
         )
 
     def run(self, max_size: int | None, max_age_s: float | None, pinned: Iterable[str]) -> CollectReport:
@@ -119,7 +118,7 @@ class _Collection:
         gone_lists = self._remove(self._idle_lists(remaining))
         remaining += [entry for key, entry in scan.lists.values() if key not in set(gone_lists)]
 
-        # What was published since the records were listed counts, and so does what is published while files are hidden.
+        # Records count that were published since the listing, and those that are published while files are hidden.
         named = {file for entry in remaining for file in entry.files} | self._named_since()
         removed, back = self._finish(hidden, named)
         condemned, hid = self._start(named)
@@ -153,7 +152,7 @@ class _Collection:
                     self._unreadable.add(key)
 
     def _list_files(self) -> None:
-        # After the records: so the files of every record that was listed are.
+        # After the records, so that the files of every listed record are listed too.
         for name, status, _ in self._shelves.entries("cas"):
             there = self._scan.cas if self._is_whole(name, status.st_size) else self._torn
             there[name] = Entry(status.st_mtime_ns, size_of(status))
@@ -163,7 +162,7 @@ class _Collection:
         return (size > 0 or name == EMPTY_BLOB) and (sizes is None or size in sizes)
 
     def _named_since(self) -> set[str]:
-        """The files that entries name which were not there, or others, when they were listed."""
+        """The files that new or changed entries name, since the listing."""
         fresh = Scan()
         for key, status, folder in self._shelves.entries("ac"):
             if self._stamps.get(key) != _stamp(status):
@@ -179,7 +178,7 @@ class _Collection:
         return _sum(entry.size for entry in [*scan.records.values(), *lists, *scan.cas.values()])
 
     def _useless(self, hidden: Collection[str]) -> list[str]:
-        """Records that nobody can use (rule 6)."""
+        """The records that cannot be used (rule 6)."""
         there = self._scan.cas.keys() | set(hidden)
         return [
             key
@@ -193,7 +192,7 @@ class _Collection:
         return [key for blob, (key, entry) in lists if blob not in blobs and entry.used_ns < self._cutoff_ns]
 
     def _remove(self, keys: Iterable[str]) -> list[str]:
-        """Remove entries that are still those that were listed; which ones."""
+        """Remove the entries that have not changed since the listing. Returns their keys."""
         gone = []
         for key in keys:
             status = self._shelves.status("ac", key)
@@ -208,7 +207,7 @@ class _Collection:
         return gone
 
     def _finish(self, hidden: Mapping[str, Size], named: Collection[str]) -> tuple[set[str], set[str]]:
-        """The third step (rule 3): which files were removed, and which put back."""
+        """The third step (rule 3). Returns the removed files, and the files that were moved back."""
         back = self._put_back(hidden.keys() & set(named))
         if self._dry_run:
             due = {name: size for name, at_ns, size in self._condemned.hidden() if at_ns < self._cutoff_ns}
@@ -222,7 +221,7 @@ class _Collection:
         return names if self._dry_run else self._condemned.put_back(names)
 
     def _start(self, named: Collection[str]) -> tuple[dict[str, int], set[str]]:
-        """The first and the second step (rule 3): the condemned files and since when, and those of them that are hidden."""
+        """The first and second steps (rule 3). Returns the condemned files with their times, and the hidden ones."""
         since = self._condemned.since(self._begun_ns)
         condemned = {}
         for name, entry in {**self._torn, **self._scan.cas}.items():
@@ -240,7 +239,7 @@ class _Collection:
         return condemned, set(hid)
 
     def _kept(self, before: int, entries: Iterable[Entry], files: Iterable[Size]) -> Size:
-        """All that is on the disk now, as `du` counts; and the bytes of what it holds."""
+        """The allocated bytes on the disk now, as `du` counts, and the lengths of the kept files."""
         allocated = before - self._freed.allocated if self._dry_run else self._shelves.allocated()
         return Size(allocated, (_sum(entry.size for entry in entries) + _sum(files)).apparent)
 

@@ -1,11 +1,13 @@
-"""The entries of a shared directory as a collection sees them: listed, read without marking, measured, removed, moved.
+"""The entries of a shared directory, for its collection: listing, reading, measuring and removing them.
+
+Entries are in folders by the first two characters of their names: the shelves.
 
 Rules
-1. Every step is relative to an open directory that was reached without following a link (shared_folder.py). A shelf that
-   is a link is an error: what stands behind it would be taken for not there.
-2. Reading an entry here is not using it: it is opened with O_NOATIME where that is allowed. Where it is not (another's
-   file), its atime says nothing, and is not gone by.
-3. What is gone when it is looked at was removed by somebody else, which is as good.
+1. Every path is relative to an open directory that was reached without following links (shared_folder.py). A shelf that is
+   a link is an error: ignoring it would count its entries as missing.
+2. Reading an entry here does not mark it as used: it is opened with O_NOATIME, where that is allowed. Where it is not
+   (the file of another user), the atime is ignored.
+3. An entry that is missing when it is read was removed by another process. This is not an error.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -65,11 +67,11 @@ class Shelves:
         return StoreUnavailable(
             f"{name} cannot be listed ({error.strerror}); nothing more is collected",
             file=self._shared.root,
-            hint="it must be a directory of its own (no symbolic link) that this user may read",
+            hint="it must be a directory (not a symbolic link) that this user may read",
         )
 
     def read(self, name: str, status: os.stat_result, folder: int, limit: int) -> tuple[bytes | None, int]:
-        """The bytes of an entry, None if there are more than `limit`; and when it was last used (ns, rule 2)."""
+        """The bytes of an entry, or None if there are more than `limit`; and its time of last use (ns, rule 2)."""
         used_ns = max(status.st_mtime_ns, status.st_atime_ns)
         try:
             descriptor = os.open(name, _READ | _NO_ATIME, dir_fd=folder)
@@ -81,7 +83,7 @@ class Shelves:
         return (data if len(data) <= limit else None), used_ns
 
     def status(self, kind: Kind, name: str) -> os.stat_result | None:
-        """What is there now under an entry's name."""
+        """The stat of an entry, or None if there is no such entry."""
         with contextlib.suppress(FileNotFoundError), self._shared.folder(kind, name[:2]) as folder:
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
         return None
@@ -103,7 +105,7 @@ class Shelves:
                 os.unlink(stamp, dir_fd=folder)
 
     def allocated(self) -> int:
-        """Bytes of all that is there, as ``du -s`` counts: directories too, and a file of several names once."""
+        """The allocated bytes of the directory, as ``du -s`` counts: with directories, and hard links once."""
         total, seen = 0, set[tuple[int, int]]()
         with self._shared.folder() as root:
             for _, folders, files, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
@@ -119,8 +121,8 @@ class Shelves:
         return total
 
     def remove_leftovers(self, before_ns: int) -> int:
-        """Remove the files below ``tmp/`` whose mtime is before a time, and the empty directories that writers left there,
-        or beside it when they were making ``tmp/`` itself."""
+        """Remove files below ``tmp/`` with an mtime before `before_ns`, and empty directories that killed writers left
+        there or in the root. Returns how many."""
         with self._shared.folder() as root:
             removed = sum(_remove_unfinished(name, root, before_ns) for name in os.listdir(root))
         with contextlib.suppress(FileNotFoundError), self._shared.folder("tmp") as tmp:
@@ -135,7 +137,7 @@ class Shelves:
 
 
 def _remove_unfinished(name: str, folder: int, before_ns: int) -> bool:
-    """Remove an empty directory of a writer that died while it made a shelf. Whether there was one."""
+    """Remove the empty directory of a writer that was killed while it made a shelf. Returns whether there was one."""
     if name.startswith("."):
         with contextlib.suppress(OSError):
             if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
@@ -151,6 +153,6 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def by_shelf(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Names in the groups of their shelves."""
+    """Names, grouped by shelf."""
     for shelf, group in groupby(sorted(names), key=lambda name: name[:2]):
         yield shelf, list(group)

@@ -1,20 +1,20 @@
-"""SHA-256 of files, found out with as little reading as is safe.
+"""SHA-256 of files, computed with as little reading as is safe.
 
 Rules
-1. By stat: a file whose size, mtime, ctime and inode are as they were has the bytes that it had. Remembered only if
-   both times were long enough in the past when the reading began: a later edit may get the same stamps (git calls such
-   an entry racily clean). That is `RACY_S`, or `FINE_RACY_S` where the ctime, which nobody can choose, shows that the
-   file system's clock is finer than that.
-2. By fingerprint and size: a file that was touched, copied or checked out again is fingerprinted, at ten times the
-   speed of SHA-256. Only if a file of that very size was seen before, for else nothing can be found.
-3. Else both digests are computed in one reading; of a small file SHA-256 alone, which is done before an index answers.
-4. If the stat changed while a file was read, it is read again.
-5. A file that trtbuild has just written itself is known without being read (`learn`), if it still has the stamp that its
-   writer gave it: an mtime that no edit gets, not even one within the clock's tick (publication.py, rule 4).
-6. All of it is memory only: without an index every answer is the same, and slower.
+1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is remembered
+   only if both times were old enough when the reading began, because a later edit could get the same times (git calls such
+   an entry racily clean). Old enough is `RACY_S`; or `FINE_RACY_S`, where the ctime shows that the file system's clock is
+   fine. Nobody can set a ctime.
+2. By fingerprint and size: a file that was touched, copied or checked out again is fingerprinted, ten times as fast as
+   SHA-256. Only if a file of the same size was seen before: otherwise there is nothing to find.
+3. Otherwise both digests are computed in one reading. A small file gets a SHA-256 only, which is faster than a lookup.
+4. If the stat changed while a file was read, the file is read again.
+5. A file that trtbuild has just written is known without reading (`learn`), if it still has its writer's stamp: an mtime
+   that no edit gets, not even within one tick of the clock (publication.py, rule 4).
+6. The index is only a memory: without it every answer is the same, and slower.
 
 The fingerprint is the xxh3-128 of the xxh3-128 of each `SEGMENT_SIZE` bytes, so that several threads can compute it.
-Files are read, never mapped: one that is truncated meanwhile would be a SIGBUS.
+Files are read and never mapped: truncating a mapped file would raise SIGBUS.
 """
 
 # Paths are strings here: there may be thousands of them, and pathlib is slow.
@@ -38,16 +38,16 @@ from trtbuild.regular import open_regular
 from trtbuild.store.digests.index import Fact, Index
 from trtbuild.store.digests.reading import BUFFER_SIZE, Consumer, read_through
 
-#: Seconds that a time stamp must lie back to be trusted: the coarsest clock of a file system in use (FAT).
+#: The age, in seconds, from which a time stamp is trusted: the coarsest clock of a file system in use (FAT).
 RACY_S = 2.0
-#: The same for a clock that gives parts of milliseconds: a tick of the kernel is 10 ms at most, and the clock of a file
-#: server may be somewhat behind this machine's.
+#: The same for a clock that is finer than a millisecond: a tick of the kernel is at most 10 ms, and the clock of a file
+#: server may be a little behind this machine's.
 FINE_RACY_S = 0.2
 
-#: Bytes of a file that one digest inside the fingerprint covers. Another size is another fingerprint.
+#: Bytes of a file for each digest inside the fingerprint. Another size gives other fingerprints.
 SEGMENT_SIZE = 16 << 20
 
-# From this size on, in bytes, a fingerprint is worth its rows in the index.
+# The size, in bytes, from which a fingerprint is worth its rows in the index.
 _LARGE_SIZE = 256 << 10
 
 _ATTEMPTS = 5
@@ -55,23 +55,23 @@ _READERS = min(8, os.cpu_count() or 1)
 
 
 class FileDigests:
-    """Digests of files, remembered in `index`, which may be None. For use by several threads."""
+    """Digests of files, remembered in `index` if there is one. Several threads may use it."""
 
     def __init__(self, index: Index | None = None) -> None:
         self._index = index
 
     def sha256(self, path: Path | str) -> str | None:
-        """SHA-256 of the file's bytes, in hex; None when there is no such file.
+        """The SHA-256 of the file's bytes, in hex; None when there is no such file.
 
-        Raises OSError when it is there and cannot be read, and SourceError when it keeps changing.
+        Raises OSError when the file cannot be read, and SourceError when it keeps changing.
         """
         return self.sha256_many([path])[str(path)]
 
     def sha256_beside(self, path: Path | str, begin: Callable[[int], Consumer]) -> tuple[str | None, Consumer | None]:
-        """`sha256` of a large file, and something else in the same reading, if it has to be read for that at all.
+        """The SHA-256 of a large file. If the file must be read for that, a second consumer gets the same bytes.
 
-        `begin` is called with the open descriptor, and gives what gets the file's bytes, in order. It is returned if what
-        it got are exactly the bytes of the digest, else None is.
+        `begin` is called with the open descriptor and returns the consumer, which gets the file's bytes in order. The
+        consumer is returned if it got exactly the bytes of the digest; otherwise None is.
         """
         found = _stat(str(path))
         if found is None:
@@ -85,7 +85,7 @@ class FileDigests:
         return digest, consumer
 
     def sha256_many(self, paths: Iterable[Path | str]) -> dict[str, str | None]:
-        """SHA-256 by path, as `sha256`, of many files at once."""
+        """The SHA-256 of many files, by path; otherwise as `sha256`."""
         wanted = list(dict.fromkeys(str(path) for path in paths))
         digests: dict[str, str | None] = {}
         unknown: list[str] = []
@@ -113,7 +113,7 @@ class FileDigests:
         return {path: digests[path] for path in wanted}
 
     def known(self, path: Path | str) -> tuple[str, os.stat_result] | None:
-        """SHA-256 of the file's bytes and the stat that it holds for, if that is known by stat alone (rule 1)."""
+        """The SHA-256 of the file's bytes and the stat that it belongs to, if the stat is enough to know it (rule 1)."""
         try:
             found = _stat(str(path))
         except OSError:
@@ -122,7 +122,7 @@ class FileDigests:
         return None if found is None or digest is None else (digest, found)
 
     def learn(self, written: Mapping[str, tuple[str, FileStamp]]) -> None:
-        """Remember files that were just written: by path, the SHA-256 of what was written, and its stamp (rule 5)."""
+        """Remember files that were just written: by path, the SHA-256 of the bytes and the stamp (rule 5)."""
         facts: dict[str, Fact] = {}
         for path, (sha256, stamp) in written.items():
             try:
@@ -144,7 +144,7 @@ class FileDigests:
     def _read(
         self, path: str, begin: Callable[[int], Consumer] | None = None
     ) -> tuple[str | None, dict[str, Fact], Consumer | None]:
-        """The digest, what to remember, and what else got all of the bytes (`sha256_beside`)."""
+        """The digest, the facts to remember, and the consumer if it got all bytes (`sha256_beside`)."""
         for _ in range(_ATTEMPTS):
             began_s = time.time()
             try:
@@ -181,7 +181,7 @@ class FileDigests:
         consumer = begin(descriptor) if begin is not None else None
         sha256, fingerprint, length = _both(descriptor, consumer)
         if length != size:
-            return sha256, {}, None  # it grew or shrank meanwhile: `_read` reads it again
+            return sha256, {}, None  # its size has changed: `_read` reads it again
         return sha256, {seen: 1, _content_name(fingerprint, size): sha256}, consumer
 
 
@@ -193,7 +193,7 @@ def _sha256(descriptor: int) -> hashlib._Hash:
 
 
 def _fingerprint(descriptor: int, size: int) -> str:
-    """The fingerprint of the file's first `size` bytes, by several threads. What is missing of them changes it."""
+    """The fingerprint of the file's first `size` bytes, by several threads. A shorter file has another one."""
 
     def segment(start: int) -> bytes:
         digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(BUFFER_SIZE))
@@ -211,7 +211,7 @@ def _fingerprint(descriptor: int, size: int) -> str:
 
 
 def _both(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
-    """SHA-256, fingerprint and length of a file, in one reading, which `consumer` gets too."""
+    """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes too."""
     sha256, segments = hashlib.sha256(), _Segments()
     others = () if consumer is None else (consumer,)
     length = read_through(descriptor, sha256.update, segments.update, *others)
@@ -219,7 +219,7 @@ def _both(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
 
 
 class _Segments:
-    """The fingerprint of bytes as they come."""
+    """Computes the fingerprint of a stream of bytes."""
 
     def __init__(self) -> None:
         self._digests = b""
@@ -239,7 +239,7 @@ class _Segments:
 
 
 def _stat(path: str) -> os.stat_result | None:
-    """Raises OSError for what is there and is no regular file."""
+    """The stat of a file, or None if it does not exist. Raises OSError for a directory."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -254,13 +254,13 @@ def _identity(found: os.stat_result) -> str:
 
 
 def _racy(found: os.stat_result, began_s: float) -> bool:
-    # An mtime far in the future was set by hand, and an edit would change it.
+    # An mtime far in the future was set by a program, and an edit would change it.
     racy_s = FINE_RACY_S if found.st_ctime_ns % 1_000_000 else RACY_S
     return began_s - found.st_ctime < racy_s or abs(began_s - found.st_mtime) < racy_s
 
 
 def _path_name(path: str) -> str:
-    # Paths need not be text that SQLite takes.
+    # A path may be text that SQLite does not accept.
     return "path " + hashlib.sha256(os.path.abspath(os.fsencode(path))).hexdigest()  # noqa: PTH100
 
 

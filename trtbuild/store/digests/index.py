@@ -1,13 +1,13 @@
 """The node-local index: small facts that may be forgotten at any time, in diskcache, without pickle.
 
 Rules
-1. It holds text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle a row that
-   says so, and read and remove any file that a row names; `.trtbuild/` may come with somebody's checkout. Here a row
-   that is not inline is refused when it is read, and no file is ever read, written or removed for one.
-2. A database whose settings or schema are not exactly what this code makes is not opened, but replaced: diskcache sets
+1. It holds text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values, and read
+   and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout. So a row that is not inline is
+   rejected, and no file is read, written or removed because of a row.
+2. A database is replaced, and not opened, if its settings or schema differ from those that this code writes: diskcache sets
    attributes and runs pragmas from its settings table.
-3. Nothing depends on it. Whatever goes wrong is "not known": the database is replaced once, and after that the process
-   goes without. It lies on a local disk, never in a store: SQLite's locks do not hold on NFS.
+3. Nothing depends on the index. On an error the answer is "not known" and the database is replaced once; after a second
+   error the process works without it. It is on a local disk, never in a store: SQLite's locks do not work on NFS.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SETTINGS: dict[str, object] = {
     "sqlite_auto_vacuum": 1,
     "sqlite_cache_size": 1 << 13,
     "sqlite_journal_mode": "wal",
-    "sqlite_mmap_size": 0,  # a database that is replaced or truncated while mapped would be a SIGBUS
-    "sqlite_synchronous": 0,  # a fact that is lost with the power is a fact to find out again
+    "sqlite_mmap_size": 0,  # truncating a mapped database would raise SIGBUS
+    "sqlite_synchronous": 0,  # a fact that a loss of power deletes is computed again
     "disk_min_file_size": 1 << 30,
     "disk_pickle_protocol": 0,
 }
@@ -65,11 +65,11 @@ def _inline(value: object) -> bool:
 
 @lru_cache(maxsize=1)
 def _inline_disk() -> Any:
-    from diskcache import Disk  # 66 ms, for those who need it only
+    from diskcache import Disk  # takes 66 ms to import
     from diskcache.core import MODE_RAW
 
     class InlineDisk(Disk):
-        """Rule 1."""
+        """A `Disk` that keeps all values inline (rule 1)."""
 
         def put(self, key: Any) -> Any:
             if type(key) is not str:
@@ -95,7 +95,7 @@ def _inline_disk() -> Any:
             raise RowRefused("a value in a file")
 
         def remove(self, file_path: Any) -> None:
-            """No row has a file, whatever it says."""
+            """Does nothing: no row has a file (rule 1)."""
 
     return InlineDisk
 
@@ -110,12 +110,13 @@ class Index:
         self._attempts = 0
 
     def get(self, name: str) -> Fact | None:
-        """The fact, or None when it is not known."""
+        """The fact, or None if it is not known."""
         cache = self._open()
         if cache is None:
             return None
         try:
-            return cache.get(name)
+            found: Fact | None = cache.get(name)
+            return found
         except RowRefused:
             self.forget(name)
         except Exception as error:
@@ -123,14 +124,14 @@ class Index:
         return None
 
     def set(self, name: str, fact: Fact) -> None:
-        """Remember a fact. Raises TypeError for one that is not text, a 64-bit integer or a float."""
+        """Remember a fact. Raises TypeError unless it is text, a 64-bit integer or a float."""
         self.set_many({name: fact})
 
     def set_many(self, facts: Mapping[str, Fact]) -> None:
         """Remember facts, in one transaction. Raises TypeError as `set` does."""
         for name, fact in facts.items():
             if type(name) is not str or not _inline(fact):
-                raise TypeError(f"no fact for the index: {name!r}")
+                raise TypeError(f"not a fact for the index: {name!r}")
         cache = self._open() if facts else None
         if cache is None:
             return
@@ -151,7 +152,7 @@ class Index:
                 self._failed(cache, error)
 
     def close(self) -> None:
-        """Let go of the database, which the next use opens again."""
+        """Close the database. The next use opens it again."""
         with self._lock:
             cache, self._cache = self._cache, None
         if cache is not None:
@@ -163,7 +164,7 @@ class Index:
             while self._cache is None and self._attempts < 2:
                 try:
                     self._cache = self._opened()
-                except Exception:  # diskcache raises what it likes about a strange database (rule 3)
+                except Exception:  # diskcache raises many kinds of errors for a damaged database (rule 3)
                     self._attempts += 1
                     self._discard()
             return self._cache
@@ -197,7 +198,7 @@ class Index:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether the database is one that this code made (rule 2), or is not there yet."""
+    """Whether this code has written the database (rule 2). True also if the database does not exist yet."""
     if not path.exists():
         return True
     try:

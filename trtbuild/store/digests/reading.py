@@ -1,4 +1,4 @@
-"""Reading a file once for several digests, each on a thread of its own: hashing runs without the GIL."""
+"""Reading a file once for several digests, each in its own thread: hashing runs without the GIL."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
-#: Bytes that are read at once.
+#: Bytes for each read.
 BUFFER_SIZE = 1 << 20
 
-# Buffers that wait for the slowest consumer while the next ones are read.
+# Buffers that are filled while the slowest consumer works.
 _AHEAD = 4
 
 Consumer = Callable[[memoryview], object]
 
 
 def read_through(descriptor: int, *consumers: Consumer) -> int:
-    """Give every consumer all bytes of an open file, from its start and in order. Returns how many there were.
+    """Give all bytes of an open file to every consumer, in order. Returns the number of bytes.
 
-    What a consumer gets is valid until it returns. Raises OSError, and what a consumer raises.
+    A consumer may use its buffer until it returns. Raises OSError, and the errors of a consumer.
     """
     buffers: deque[tuple[memoryview, list[Future[object]]]] = deque(
         (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_AHEAD)

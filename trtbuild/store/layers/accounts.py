@@ -1,17 +1,41 @@
-"""What remotes were used for in a run, what they did wrong, and what a person should know of that."""
+"""Statistics of the remotes of a run, and the warnings that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from trtbuild.core.recipes.trust import LOCAL, Trust
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.report import Trouble
 
-Account = dict[str, Any]
 
-#: What is said of a remote where a count of its account is not zero.
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """One remote, as ``--json`` shows it: what became of its records, and its transport's report (`RemoteReport`)."""
+
+    name: str
+    place: str
+    hits: int
+    misses: int
+    blobs_gone: int
+    lost_races: int
+    untrusted: int
+    records_sent: int
+    records_not_sent: int
+    requests: int
+    bytes_down: int
+    bytes_up: int
+    retries: int
+    failures: int
+    skipped: int
+    given_up: str | None
+    troubles: tuple[Trouble, ...]
+    warnings: tuple[str, ...]
+
+
+#: The warning for each count of an account that is not zero.
 _TROUBLES = {
     "untrusted": "records that do not count here: {} (trtbuild why says why)",
     "blobs_gone": "blobs that could not be had, though records name them: {}",
@@ -20,25 +44,29 @@ _TROUBLES = {
 
 
 def account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> Account:
-    """One remote, as ``--json`` shows it: `counts` of its records, what was sent, and its transport's own report."""
-    report = getattr(remote.transport, "report", None)
-    return {
-        "name": remote.name,
-        "place": remote.transport.place,
-        **counts,
-        "records_sent": uploads.sent[remote.name],
-        "records_not_sent": uploads.not_sent[remote.name],
-        **(report().to_json() if report is not None else {}),
-    }
+    """The account of one remote: the `counts` of its records, the uploads, and its transport's report."""
+    return Account(
+        name=remote.name,
+        place=remote.transport.place,
+        hits=counts["hits"],
+        misses=counts["misses"],
+        blobs_gone=counts["blobs_gone"],
+        lost_races=counts["lost_races"],
+        untrusted=counts["untrusted"],
+        records_sent=uploads.sent[remote.name],
+        records_not_sent=uploads.not_sent[remote.name],
+        **vars(remote.transport.report()),
+    )
 
 
 def warnings(accounts: Iterable[Account], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
-    """What a person should know of the remotes and of the keys, once each."""
-    said = list(trust.warnings)
+    """The warnings about the remotes and the keys, each once."""
+    texts = list(trust.warnings)
     if writers and (trust.own_domain or "").startswith(LOCAL):
         names = ", ".join(remote.name for remote in writers)
-        said.append(f"{names}: what is built here is not sent, because keys are trusted and there is none to sign with")
+        texts.append(f"{names}: new results are not uploaded, because trusted keys are configured, but no signing key")
     for each in accounts:
-        said += [f"{each['name']}: {text}" for text in each.get("warnings", ())]
-        said += [f"{each['name']}: {text.format(each[what])}" for what, text in _TROUBLES.items() if each[what]]
-    return said
+        texts += [f"{each.name}: {text}" for text in each.warnings]
+        counts = ((text, getattr(each, what)) for what, text in _TROUBLES.items())
+        texts += [f"{each.name}: {text.format(count)}" for text, count in counts if count]
+    return texts

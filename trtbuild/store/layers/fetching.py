@@ -1,12 +1,12 @@
-"""Whole records, brought into a local store from a remote: so that nothing of them has to be asked for again.
+"""Fetching whole records from a remote into a local store.
 
 Rules
-1. Within one session of the local store: what comes is safe from collection until its record names it.
-2. A record's blobs first, each compared with its name, and the record last, by the local store's own publication. So
-   whoever is killed at any moment leaves whole records, and files that no record names.
-3. A record that is here already, with all that it names, is not asked for. Neither is a file that is here.
-4. A blob that several records name is brought once: records that are on their way at once take turns (`Turns`).
-5. What goes wrong with one record is told, and stops no other. That the local store cannot be written stops all.
+1. It happens within one session of the local store, so no collection removes a blob before its record is written.
+2. The blobs of a record are fetched first, and each is compared with its name. The record is published last. So a process
+   that is killed leaves whole records, and files that no record names.
+3. A record that is complete in the local store is not requested. Neither is a file that is there.
+4. A blob that several records name is fetched once: records that are fetched at the same time take turns (`Turns`).
+5. An error of one record is reported, and the others go on. If the local store cannot be written, all of them stop.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from trtbuild.store.layers.sendable import held
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
-# Records that are on their way at once: most are a few small files, one after another.
+# Records that are fetched at once: most are a few small files, one after another.
 _AT_ONCE = 8
 
 
 @dataclass
 class Brought:
-    """What came of bringing records, by key."""
+    """The results of fetching, by key of the record."""
 
-    #: Those that came, and those that were here before.
+    #: Records that were fetched, and records that were already complete.
     came: list[str] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
-    #: Those that are not over there, or whose blobs are not.
+    #: Records that the remote does not have, or lacks a blob of.
     missing: list[str] = field(default_factory=list)
-    #: Those that do not count for this machine → why not.
+    #: Records that this machine does not trust → the reason.
     untrusted: dict[str, str] = field(default_factory=dict)
-    #: Those that something was wrong with → what.
+    #: Records with another error → its text.
     failed: dict[str, str] = field(default_factory=dict)
-    #: Of files in ``cas/`` that came.
+    #: The size of the CAS files that were fetched.
     bytes_moved: int = 0
 
     @property
     def done(self) -> int:
-        """How many records there is an answer for."""
+        """The number of records with a result."""
         return sum(map(len, (self.came, self.present, self.missing, self.untrusted, self.failed)))
 
 
@@ -58,11 +58,11 @@ class Turns:
 
     @contextmanager
     def of(self, names: Iterable[str]) -> Iterator[None]:
-        """Held while something is done with all of `names`."""
+        """Hold all of `names`."""
         with self._lock:
             turns = [self._turns.setdefault(name, threading.Lock()) for name in sorted(set(names))]
         with ExitStack() as stack:
-            for turn in turns:  # always in this order, so that no two threads wait for each other
+            for turn in turns:  # in sorted order, so that no deadlock is possible
                 stack.enter_context(turn)
             yield
 
@@ -74,10 +74,10 @@ def bring(
     told: Callable[[Brought], None] = lambda brought: None,
     refuses: Refuses = nothing,
 ) -> Brought:
-    """Bring the records with these `keys` from `remote` to `local`. `told` hears of the state after each. One that is here
-    and that a lock file `refuses` is replaced.
+    """Fetch the records with these `keys` from `remote` into `local`. `told` is called with the state after each record. A
+    local record that a lock file `refuses` is replaced.
 
-    Raises StoreUnavailable; what came before is whole.
+    Raises StoreUnavailable; the records that were fetched before are whole.
     """
     brought, turns = Brought(), Turns()
     with local.session(), ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -103,7 +103,7 @@ def bring(
 def _bring_one(
     remote: RemoteStore, key: str, local: LocalStore, turns: Turns, refuses: Refuses
 ) -> int | BlobMissing | RecordUntrusted | RemoteFault:
-    """The bytes that came, or why the record did not."""
+    """The number of bytes that were fetched, or the error."""
     moved = 0
     try:
         found = remote.find(key)

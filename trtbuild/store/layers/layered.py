@@ -1,17 +1,17 @@
-"""The local store with remotes behind it: first hit wins, and what is needed comes along.
+"""The local store with remotes behind it: the first hit wins, and blobs are fetched when they are needed.
 
 Rules
-1. The local store is asked first; then each remote that may be read, in order. A record that is found in one of them is as
-   good as a local one at once; its blobs are brought when something needs them, and nothing else is moved.
-2. What is brought goes into the local store, verified. When all blobs of a record are there, the record is too. Small
-   blobs of a record come along with the first of them: one that is complete needs no remote any more.
-3. A remote is never the end of a build. What it does wrong is a miss, and is counted (`reports`); a blob that it named and
-   does not have is gone (`BlobMissing`), so the next plan makes it anew, in the same run.
-4. What is put is local, and on its way to the remotes that may be written (`uploads`).
-5. An engine that somebody else has published while it was built here is used instead of ours: so one key has one engine.
-   Packages are sent last, and only if the engines over there are those that they were put together from.
-6. Who only asks (`only_asks`) changes nothing here either: what it needs to read is kept in memory.
-7. Where the local store cannot be written, what is brought goes straight to where it is wanted.
+1. The local store is asked first, then each remote that may be read, in order. A record in a remote is a hit. Its blobs are
+   fetched when something reads them; nothing else is moved.
+2. Blobs are fetched into the local store, and verified. When the first blob of a record is fetched, its small blobs are
+   too. Once all blobs of a record are there, the record is written, and no remote is needed for it any more.
+3. A remote never fails a build. Its faults are misses, and are counted (`reports`). A blob that it names and does not have
+   is BlobMissing, so the next plan builds it again, in the same run.
+4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
+5. If another machine has published an engine while it was built here, that engine is used: one key has one engine. Packages
+   are sent last, and only if the remote's engines are those that they contain.
+6. A command that only asks (`only_asks`) changes nothing in the local store: the blobs that it reads are kept in memory.
+7. If the local store cannot be written, blobs are written directly to their destination.
 """
 
 from __future__ import annotations
@@ -34,27 +34,26 @@ from trtbuild.errors import (
     StoreUnavailable,
 )
 from trtbuild.store.layers import accounts
-from trtbuild.store.layers.remote_records import Afar, Refuses
+from trtbuild.store.layers.remote_records import FoundRecords, Refuses
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import Found, RemoteStore
 
-#: Blobs of at most this many bytes come along with others of their record (rule 2).
+#: Blobs of at most this many bytes are fetched together with the first of their record (rule 2).
 SMALL = 256 << 10
 
 T = TypeVar("T")
 
 
 class LayeredStore:
-    """The `Store` of core/recipes/ports.py over a local one and remotes: `readers` in the order in which they are asked,
-    and
-    `writers`."""
+    """The `Store` of core/recipes/ports.py over a local store and remotes: `readers`, in the order in which they are asked,
+    and `writers`."""
 
     def __init__(
         self, local: LocalStore, readers: Sequence[RemoteStore] = (), writers: Sequence[RemoteStore] = ()
     ) -> None:
         self.local = local
-        self._afar = Afar(tuple(readers))
+        self._found_records = FoundRecords(tuple(readers))
         self.uploads = Uploads(local, tuple(writers), self._lost_race)
         self._asking = False
         self._sending = True
@@ -67,21 +66,21 @@ class LayeredStore:
     @property
     def readers(self) -> tuple[RemoteStore, ...]:
         """The remotes that are asked, in order."""
-        return self._afar.readers
+        return self._found_records.readers
 
     @property
     def writers(self) -> tuple[RemoteStore, ...]:
-        """The remotes that what is put is sent to."""
+        """The remotes that new records are sent to."""
         return self.uploads.remotes
 
     @property
     def refuses(self) -> Refuses:
-        """What a lock file has against records."""
-        return self._afar.refuses
+        """The rule of the lock file: which records are not used."""
+        return self._found_records.refuses
 
     @refuses.setter
     def refuses(self, refuses: Refuses) -> None:
-        self._afar.refuses = refuses
+        self._found_records.refuses = refuses
 
     # -- records
 
@@ -99,7 +98,7 @@ class LayeredStore:
                 return self._noted(key, own)
             trouble = RecordUntrusted(why)
         try:
-            found = self._afar.find(key, wanted) if self.readers else None
+            found = self._found_records.find(key, wanted) if self.readers else None
         except RecordUntrusted as error:
             found, trouble = None, error
         if found is not None:
@@ -112,17 +111,17 @@ class LayeredStore:
 
     def _noted(self, key: str, record: Record) -> Record:
         if self.readers:
-            self._afar.note(key, record)
+            self._found_records.note(key, record)
         return record
 
     def expect(self, keys: Iterable[str]) -> None:
-        """A hint: these records will be asked for. Remotes are asked for all of them at once."""
+        """Look up records that will be requested soon. Remotes are asked for all of them at once."""
         if self.readers:
-            self._afar.expect(keys, self.local.has_records)
+            self._found_records.expect(keys, self.local.has_records)
 
     def source_of(self, key: str) -> str:
-        """Where the record of a key came from: ``local``, or a remote's name."""
-        place = self._afar.found(key)
+        """The source of a record: ``local``, or a remote's name."""
+        place = self._found_records.found(key)
         return "local" if place is None else place[0].name
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
@@ -135,12 +134,16 @@ class LayeredStore:
         key = record.recipe.key
         if self.readers and not replace and record.recipe.stage == "engine":
             with suppress(RecordUntrusted):
-                found = self._afar.find(key)
-                # Not one that has gaps: that may be why this was built.
-                if found is not None and found.record.recipe.same_as(record.recipe) and not self._afar.has_gaps(key):
+                found = self._found_records.find(key)
+                # A record with a missing blob does not count: that may be why this one was built.
+                if (
+                    found is not None
+                    and found.record.recipe.same_as(record.recipe)
+                    and not self._found_records.has_gaps(key)
+                ):
                     return found.record
         record = self._noted(key, self.local.put_record(record, replace=replace))
-        self._afar.forget(key)
+        self._found_records.forget(key)
         if not self._sending:
             return record
         if record.recipe.stage == "package":
@@ -151,13 +154,13 @@ class LayeredStore:
         return record
 
     def _lost_race(self, remote: RemoteStore, found: Found) -> None:
-        """Another machine's record was first: from the next command on, it is ours, if that remote is one to read from."""
-        self._afar.count(remote, "lost_races")
+        """Fetch another machine's record that was first, for the next command, if its remote may be read."""
+        self._found_records.count(remote, "lost_races")
         if found.record.recipe.stage == "package":
-            return  # the one that is here was put together from the engines that are here
+            return  # the local package contains the local engines
         if remote not in self.readers or self.refuses(found.record.recipe.key, found.record, False) is not None:
             return
-        with suppress(StoreError):  # then this machine goes on with its own
+        with suppress(StoreError):  # then this machine keeps its own record
             for sha256, parts in found.parts.items():
                 if not self.local.has(sha256):
                     remote.fetch(sha256, parts, self.local)
@@ -176,8 +179,8 @@ class LayeredStore:
         return self.local.put_file(path)
 
     def has(self, sha256: str) -> bool:
-        """Whether the blob is here, or a remote says that it has it. Raises StoreUnavailable."""
-        return self.local.has(sha256) or any(True for _ in self._afar.places(sha256))
+        """Whether the blob is in the local store, or a record of a remote names it. Raises StoreUnavailable."""
+        return self.local.has(sha256) or any(True for _ in self._found_records.places(sha256))
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""
@@ -209,13 +212,13 @@ class LayeredStore:
         return self._from(sha256, lambda remote, parts: remote.copy_parts(sha256, parts, path))
 
     def bring(self, blobs: Iterable[str]) -> None:
-        """Have blobs in the local store, where other processes look for them. Raises BlobMissing, StoreUnavailable."""
+        """Fetch blobs into the local store, for other processes. Raises BlobMissing, StoreUnavailable."""
         for sha256 in blobs:
             if self.readers and not self.local.has(sha256):
                 self._bring(sha256)
 
     def _brought(self, sha256: str) -> bool:
-        """Whether a blob is here now. False: this place cannot be written. Raises BlobMissing."""
+        """Fetch a blob. Returns False if the local store cannot be written. Raises BlobMissing."""
         try:
             self._bring(sha256)
         except StoreUnavailable:
@@ -229,21 +232,21 @@ class LayeredStore:
             if self.local.has(sha256):
                 return  # another thread was faster
             self._from(sha256, lambda remote, parts: remote.fetch(sha256, parts, self.local))
-        for key in self._afar.keys_of(sha256):
+        for key in self._found_records.keys_of(sha256):
             self._bring_along(key)
 
     def _from(self, sha256: str, fetch: Callable[[RemoteStore, tuple[Output, ...]], T]) -> T:
-        """What `fetch` gives at the first place that has the blob. Raises BlobMissing."""
-        for remote, parts in self._afar.places(sha256):
+        """The result of `fetch` for the first remote that has the blob. Raises BlobMissing."""
+        for remote, parts in self._found_records.places(sha256):
             try:
                 return fetch(remote, parts)
             except (BlobMissing, RemoteFault):
-                self._afar.gone(remote, sha256)
+                self._found_records.gone(remote, sha256)
         raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
 
     def _bring_along(self, key: str) -> None:
-        """Complete a record whose other blobs are small, and keep it when it is complete (rule 2)."""
-        place = self._afar.found(key)
+        """Fetch the small blobs of a record, and write the record if it is complete then (rule 2)."""
+        place = self._found_records.found(key)
         if place is None:
             return
         remote, found = place
@@ -255,10 +258,10 @@ class LayeredStore:
                     remote.fetch(output.sha256, found.parts[output.sha256], self.local)
             self.local.put_found(found.record, found.document, found.signatures, replace=self._is_refused_here(key))
         except StoreError:
-            return  # it stays where it is
+            return  # the record stays in the remote
 
     def _is_refused_here(self, key: str) -> bool:
-        """Whether the local record of a key is there and counts, and is not used all the same."""
+        """Whether there is a trusted local record that a lock file refuses."""
         if key not in self.local.has_records([key]):
             return False
         try:
@@ -267,59 +270,59 @@ class LayeredStore:
             return False
         return own is not None and self.refuses(key, own, False) is not None
 
-    # -- the rest
+    # -- sessions, uploads, reports
 
     def only_asks(self) -> None:
-        """For a command that only says what is there (rule 6), until something is put."""
+        """Change nothing (rule 6), until the first call that writes."""
         self._asking = True
         self.local.only_asks()
 
     @contextmanager
     def only_reading(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
-        """What is put meanwhile is not sent. Only `readers` are asked, if given."""
-        before = self._afar, self._sending
+        """Send nothing within the block. Only `readers` are asked, if given."""
+        before = self._found_records, self._sending
         self._sending = False
         if readers is not None:
-            self._afar = Afar(tuple(readers))
-            self._afar.refuses = before[0].refuses
+            self._found_records = FoundRecords(tuple(readers))
+            self._found_records.refuses = before[0].refuses
         try:
             yield
         finally:
-            self._afar, self._sending = before
+            self._found_records, self._sending = before
 
     def session(self) -> AbstractContextManager[None]:
-        """What is read or written from here to the end of the session is safe from collection. Raises StoreUnavailable."""
+        """Protect all that is read or written within the block from collection. Raises StoreUnavailable."""
         return self.local.session()
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """Held while a key is being built on this machine. Raises StoreUnavailable."""
+        """Hold a key while it is built on this machine. Raises StoreUnavailable."""
         return self.local.building(key)
 
     def finish(self) -> None:
-        """Come back when all that was put is where it can be."""
+        """Wait until all new records are sent, or have failed."""
         self.uploads.finish()
         packages, self._packages = self._packages, {}
         for key, engines in packages.items():
-            if not engines & self.uploads.lost:  # else it would not fit; the next build puts one together that does
+            if not engines & self.uploads.lost:  # otherwise the next build makes a package with the remote's engines
                 self.uploads.add(key)
         self.uploads.finish()
 
     @property
     def unsent(self) -> int:
-        """Records that are not yet where they are sent."""
+        """The number of records that are not sent yet."""
         return self.uploads.waiting + len(self._packages) * bool(self.writers)
 
     def close(self) -> None:
-        """Let go of connections and threads. What was not sent yet is not."""
+        """Close connections and threads. Records that were not sent yet are not sent."""
         self.uploads.close()
         for remote in {id(each): each for each in (*self.readers, *self.writers)}.values():
             remote.close()
 
     def warnings(self) -> list[str]:
-        """What a person should know of the remotes and of the keys, once each."""
+        """The warnings about the remotes and the keys, each once."""
         return accounts.warnings(self.reports(), self.local.trust, self.writers)
 
     def reports(self) -> list[accounts.Account]:
-        """What each remote was used for, and what it did wrong; as ``--json`` shows it."""
+        """The requests and faults of each remote, as ``--json`` shows them."""
         remotes = {each.name: each for each in (*self.readers, *self.writers)}.values()
-        return [accounts.account(remote, self._afar.counts(remote), self.uploads) for remote in remotes]
+        return [accounts.account(remote, self._found_records.counts(remote), self.uploads) for remote in remotes]

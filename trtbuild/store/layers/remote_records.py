@@ -1,11 +1,11 @@
-"""What remotes have: records that were found there, and the places of their blobs. For one command.
+"""The records that were found in remotes, and the places of their blobs. For one command.
 
 Rules
-1. Remotes are asked in order, and the first one that has a record that counts is the one it comes from. Those after it are
-   asked only when a blob turns out to be gone there.
-2. What was found stays found. What was not found is asked for again each time, since it may have come meanwhile; but what
-   was not found ahead (`expect`) is taken as not there once.
-3. A remote's fault is as good as nothing found; the remote's own report says what it was.
+1. Remotes are asked in order. A record comes from the first remote that has a trusted one. The remotes after it are asked
+   only if a blob is missing there.
+2. A record that was found is not requested again. A record that was not found is requested each time, because it may have
+   been written since; except once after `expect` did not find it.
+3. A remote's fault counts as a miss. The remote's report has the fault.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import RecordUntrusted, RemoteFault
 from trtbuild.store.remote.store import Found, RemoteStore
 
-#: Says why a record is not used though it counts, or None: there is a lock file that names another one. A local one
-#: (the last argument) may be tolerated where no remote has a better one.
+#: The reason why a trusted record is not used (a lock file names another one), or None. The last argument says whether a
+#: local record may be accepted because no remote has a better one.
 Refuses = Callable[[str, Record, bool], "str | None"]
 
 
 def nothing(key: str, record: Record, local: bool) -> str | None:
-    """Refuses nothing."""
+    """Refuse no record."""
     return None
 
 
-class Afar:
-    """The records and blobs of `readers`. Its methods may be called by several threads."""
+class FoundRecords:
+    """The records and blobs that were found in `readers`. Several threads may call its methods."""
 
     def __init__(self, readers: tuple[RemoteStore, ...]) -> None:
         self.readers = readers
         self.refuses: Refuses = nothing
         self._lock = threading.RLock()
-        #: By key: held while remotes are asked for its record, so that others wait for what comes of it.
+        #: By key: held while the remotes are asked for its record, so that other threads wait for the result.
         self._turns: dict[str, threading.Lock] = {}
-        #: By key: where the record was found, in order, and how many of the remotes have been asked.
+        #: By key: the remotes that have the record, in order; and how many remotes have been asked.
         self._found: dict[str, list[tuple[RemoteStore, Found]]] = {}
         self._asked: dict[str, int] = {}
-        #: Keys that were looked for ahead, and are nowhere.
+        #: Keys that `expect` found in no remote.
         self._absent: set[str] = set()
-        #: Blob → keys of records that name it; and the places that turned out not to have it.
+        #: Blob → the keys of records that name it; and the (remote, blob) pairs that are missing.
         self._named: dict[str, set[str]] = {}
         self._gone: set[tuple[str, str]] = set()
         self._untrusted: set[tuple[str, str]] = set()
@@ -52,7 +52,7 @@ class Afar:
     # -- records
 
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The first remote's record. Raises RecordUntrusted when there are only such as do not count."""
+        """The record of the first remote that has one. Raises RecordUntrusted if there are only untrusted ones."""
         with self._turn(key):
             with self._lock:
                 if key in self._found:
@@ -68,12 +68,12 @@ class Afar:
             return self._turns.setdefault(key, threading.Lock())
 
     def _has_more(self, key: str, number: int) -> bool:
-        """Whether a record is in more than `number` places, as far as that is known or can be found out."""
+        """Whether more than `number` remotes have a record. Asks further remotes if necessary."""
         with self._turn(key):
             return number < len(self._found.get(key, ())) or self._next(key) is not None
 
     def _next(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The record of the next remote that has not been asked for it (rule 1); for who has its turn. Raises
+        """The record of the next remotes that were not asked yet (rule 1). The caller holds the key's turn. Raises
         RecordUntrusted."""
         untrusted: RecordUntrusted | None = None
         while (number := self._asked.get(key, 0)) < len(self.readers):
@@ -107,7 +107,7 @@ class Afar:
         self.note(key, found.record)
 
     def expect(self, keys: Iterable[str], here: Callable[[Iterable[str]], set[str]]) -> None:
-        """These records will be asked for, unless they are `here`. Remotes are asked for all of them at once."""
+        """Look up records that will be requested soon, all at once, except those that are `here`."""
         with self._lock:
             unknown = [key for key in dict.fromkeys(keys) if key not in self._found and key not in self._absent]
         known = here(unknown)
@@ -121,32 +121,32 @@ class Afar:
                 elif found is None:
                     self.count(remote, "misses")
                     left.append(key)
-            wanted = left  # those that met an error are asked for again, one by one
+            wanted = left  # records with an error are requested again later, one by one
             if not wanted:
                 return
         with self._lock:
             self._absent.update(wanted)
 
     def found(self, key: str) -> tuple[RemoteStore, Found] | None:
-        """Where a record was found first, without asking."""
+        """The first remote that was found to have a record, and the record. Sends no request."""
         places = self._found.get(key)
         return places[0] if places else None
 
     def forget(self, key: str) -> None:
-        """The record is here now."""
+        """Forget a record: it is in the local store now."""
         with self._lock:
             self._found.pop(key, None)
             self._asked.pop(key, None)
 
     def has_gaps(self, key: str) -> bool:
-        """Whether a blob of a record turned out to be gone where it was found first."""
+        """Whether a blob of the record is missing in the remote where it was found first."""
         place = self.found(key)
         return place is not None and any((place[0].name, sha256) in self._gone for sha256 in place[1].parts)
 
     # -- blobs
 
     def note(self, key: str, record: Record) -> None:
-        """A record that names blobs, wherever it is: if they are gone here, a remote may have them."""
+        """Remember that a record names its blobs: a remote may have those that are missing here."""
         with self._lock:
             for output in record.outputs.values():
                 self._named.setdefault(output.sha256, set()).add(key)
@@ -157,7 +157,7 @@ class Afar:
             return list(self._named.get(sha256, ()))
 
     def places(self, sha256: str) -> Iterator[tuple[RemoteStore, tuple[Output, ...]]]:
-        """The remotes that should have a blob, each with the files that it consists of there."""
+        """The remotes that should have a blob, each with the blob's files there."""
         for key in self.keys_of(sha256):
             number = 0
             while True:
@@ -175,18 +175,18 @@ class Afar:
                     yield remote, found.parts[sha256]
 
     def gone(self, remote: RemoteStore, sha256: str) -> None:
-        """A blob that a remote named could not be had from it."""
+        """Note that a remote names a blob that it does not have."""
         with self._lock:
             self._gone.add((remote.name, sha256))
         self.count(remote, "blobs_gone")
 
-    # -- what came of it
+    # -- counts
 
     def count(self, remote: RemoteStore, what: str) -> None:
         with self._lock:
             self._counts[remote.name, what] += 1
 
     def counts(self, remote: RemoteStore) -> dict[str, int]:
-        """How many records a remote had and had not, how many did not count, and the rest that was counted."""
+        """A remote's hits, misses, missing blobs, lost races and untrusted records."""
         counted = {what: self._counts[remote.name, what] for what in ("hits", "misses", "blobs_gone", "lost_races")}
         return {**counted, "untrusted": sum(name == remote.name for name, _ in self._untrusted)}

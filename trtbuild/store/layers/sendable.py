@@ -1,4 +1,4 @@
-"""Records that the local store holds, as they are sent somewhere else: with their signatures, and verified file by file."""
+"""Records of the local store in the form in which they are sent: with their signatures, each file verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.store.remote.records import Found
 
 
 def found_locally(local: LocalStore, key: str) -> Found | None:
-    """A record of the local store, with all that a copy of it needs. None: it is not there. Raises StoreError."""
+    """A record of the local store with its document, signatures and parts, or None. Raises StoreError."""
     entry = local.entry(key)
     if entry is None:
         return None
@@ -26,7 +26,7 @@ def found_locally(local: LocalStore, key: str) -> Found | None:
 
 
 def held(store: LocalStore, key: str) -> Found | None:
-    """The record that counts here, with all that a copy of it needs; None where it is not here, or not whole.
+    """The trusted record with its document, signatures and parts; None if it, or one of its blobs, is missing.
 
     Raises StoreUnavailable.
     """
@@ -38,17 +38,16 @@ def held(store: LocalStore, key: str) -> Found | None:
 
 
 def for_others(found: Found, trust: Trust) -> Found | None:
-    """A record with those of its signatures that may leave this machine; None where it must not leave it
-    (core/recipes/trust.py,
-    rule 5)."""
+    """A record with only the signatures that may leave this machine; None if the record must stay
+    (core/recipes/trust.py, rule 5)."""
     signatures = trust.for_others(found.signatures)
     return None if trust.enforced and not signatures else replace(found, signatures=signatures)
 
 
 def reading(store: LocalStore) -> Read:
-    """Gives CAS files of a local store, each compared with its name, for who sends them somewhere.
+    """A function that reads CAS files of a local store, and compares each with its name.
 
-    Raises BlobMissing, EntryCorrupt when one is not what its name says (it is in quarantine then), StoreUnavailable.
+    It raises BlobMissing, EntryCorrupt for a damaged file (which it moves to quarantine), StoreUnavailable.
     """
 
     def read(file: Output) -> bytes:

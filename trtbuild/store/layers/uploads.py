@@ -1,14 +1,15 @@
-"""Sending what was built to the remotes, beside the build.
+"""Uploads: new records are sent to the remotes while the build runs.
 
 Rules
-1. Nothing waits for an upload but the end of the command (`finish`), and that as long as bytes move: what cannot be sent is
-   counted and told, and is no failure of the build.
-2. What is sent is the local store's entry as it is: the document's bytes and the signatures that it has there. Files are
-   compared with their names first: damage here must not become write-once damage there.
-3. Where a remote does not tell first writers apart, engines are looked at again at the end (records.py, rule 6), so one
-   machine's engine is everybody's. Other records of a key are all alike, but for who made them.
-4. A pointer is sent when what was given before it is there, or cannot be: nobody finds one that leads nowhere.
-5. Records that this machine's policy does not trust are not sent, and neither are those that nobody else could
+1. Only the end of the command waits for uploads (`finish`), as long as bytes move. A record that cannot be sent is counted
+   and reported, and does not fail the build.
+2. The local store's entry is sent unchanged: the bytes of the document and the signatures. Each file is compared with its
+   name first: local damage must not become write-once damage in the remote.
+3. Where a remote does not decide between first writers, engines are looked up again at the end (records.py, rule 6), so
+   that all machines use the same one. Other records of a key are all alike, except for their provenance.
+4. A pointer is sent after all records that were added before it have been sent, or have failed. So no pointer leads to a
+   missing record.
+5. Records that this machine's policy does not trust are not sent. Neither are records that only this machine trusts
    (`Trust.for_others`).
 """
 
@@ -27,12 +28,12 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import SETTLE_S, Found
 from trtbuild.store.remote.store import RemoteStore
 
-# Entries that are looked at at once in the end.
+# Entries that are looked up at once at the end (rule 3).
 _LOOKS = 8
-# Records that are sent at once to a remote. Each of them uses all of the remote's connections for its files.
+# Records that are sent at once to one remote. Each uses all of the remote's connections for its files.
 _AT_ONCE = 4
 
-#: Called with a key and another's record that was there first.
+#: Called with a remote and another machine's record that was there first.
 Lost = Callable[[RemoteStore, Found], None]
 
 
@@ -42,24 +43,23 @@ class Uploads:
     def __init__(self, local: LocalStore, remotes: Sequence[RemoteStore], lost: Lost) -> None:
         self._local = local
         self._read = reading(local)
-        #: Where what is added is sent.
         self.remotes = tuple(remotes)
         self._lost = lost
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._running: dict[Future[None], str] = {}
         self._given: set[tuple[str, str]] = set()
-        # Engines that were first on a remote that does not decide, and when the last of them was.
+        # Engines that were first in a remote that does not decide, and the time of the last one.
         self._first: list[tuple[RemoteStore, Found]] = []
         self._last_s = 0.0
-        #: Keys under which another's record was there first, with another engine.
+        #: Keys under which another machine's record was there first, with another engine.
         self.lost: set[str] = set()
-        #: By remote: records that are there now, and those that could not be sent.
+        #: By remote: records that were sent, and records that could not be sent.
         self.sent: Counter[str] = Counter()
         self.not_sent: Counter[str] = Counter()
 
     def add(self, key: str, *, last: bool = False) -> None:
-        """Send the local store's record under `key`, once; behind all that was given before, if it is to be the `last`."""
+        """Send the local store's record under `key`, once. With `last`, after all records that were added before."""
         for remote in self.remotes:
             with self._lock:
                 if (remote.name, key) in self._given:
@@ -69,7 +69,7 @@ class Uploads:
                 if pool is None:
                     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=f"upload-{remote.name}")
                     self._pools[remote.name] = pool
-                # These have been begun when it is, so none of them waits for a thread that waits.
+                # They are in the pool before it. So it never takes a thread that one of them needs.
                 before = [one for one, name in self._running.items() if name == remote.name] if last else []
                 future = pool.submit(self._send, remote, key, before)
                 self._running[future] = remote.name
@@ -84,16 +84,16 @@ class Uploads:
         try:
             sent = self.send_now(remote, key)
         except Exception:
-            # Why is in the remote's report; what cannot be read here is found out by whoever needs it here. Whatever else
-            # it is, the record is not there, and no build fails for that.
+            # The remote's report has its faults. A local entry that cannot be read is an error when a step reads it. Any
+            # other error means that the record was not sent, which fails no build.
             self.not_sent[remote.name] += 1
         else:
             self.sent[remote.name] += sent
 
     def send_now(self, remote: RemoteStore, key: str) -> bool:
-        """Send one record, and come back when it is there. False when it is none that others may have.
+        """Send one record, and wait until it is there. Returns False if others must not have it.
 
-        Raises RemoteFault; BlobMissing or EntryCorrupt when it is not whole here; StoreUnavailable.
+        Raises RemoteFault; BlobMissing or EntryCorrupt when the local record is not whole; StoreUnavailable.
         """
         found = found_locally(self._local, key)
         found = None if found is None else for_others(found, remote.trust)
@@ -115,14 +115,14 @@ class Uploads:
 
     @property
     def waiting(self) -> int:
-        """Records that are not there yet."""
+        """The number of records that are not sent yet."""
         with self._lock:
             return len(self._running)
 
     def finish(self) -> None:
-        """Come back when nothing is on its way any more, and races are decided (rule 3)."""
+        """Wait until all uploads have ended and races are decided (rule 3)."""
         while running := self._snapshot():
-            wait(running, timeout=0.2)  # so that Ctrl-C is heard
+            wait(running, timeout=0.2)  # so that Ctrl-C is noticed
         with self._lock:
             first, self._first = self._first, []
         if first:
@@ -136,11 +136,11 @@ class Uploads:
             return set(self._running)
 
     def _look_again(self, remote: RemoteStore, found: Found) -> None:
-        with suppress(RemoteFault):  # then it stays with what is here, which is as good
+        with suppress(RemoteFault):  # then this machine keeps its own engine
             self._compare(remote, found, remote.now_there(found))
 
     def close(self) -> None:
-        """Drop what has not been begun. What is on its way is left to end by itself."""
+        """Cancel the uploads that have not begun. The others end by themselves."""
         with self._lock:
             pools, self._pools = self._pools, {}
         for pool in pools.values():

@@ -1,4 +1,4 @@
-"""Blobs of a local store: cut, hashed and written; found; read and verified. The rules are in local.py."""
+"""Writing, finding and reading the blobs of a local store. The rules are in local.py."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trtbuild.store.local.publication import Publication, copy_atomically
 from trtbuild.store.local.receiving import Receipt, receiving
 from trtbuild.store.trust import action_result
 
-# Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More of them gain nothing.
+# Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
 _WRITERS = min(8, (os.cpu_count() or 1) + 2)
 
-# Bytes of a blob that are read, hashed and handed on at once, which fit into a second-level cache (2 MiB cost twice the
-# time in the kernel), and how many such stretches wait for their hash.
+# Bytes of a blob that are read, hashed and yielded at once: they fit into a second-level cache (with 2 MiB the kernel takes
+# twice the time). And how many such stretches may wait for their hash.
 _STRETCH_SIZE = 512 << 10
 _AHEAD = 2
-# Bytes up to which a blob is read and hashed by the thread that asks.
+# A blob of at most so many bytes is read and hashed by the calling thread.
 _SMALL_SIZE = 256 << 10
 
 
@@ -96,15 +96,15 @@ class LocalBlobs:
         return parts
 
     def receiving(self) -> AbstractContextManager[Receipt]:
-        """For CAS files that come from another store. They are durable at the end. Raises StoreUnavailable then."""
+        """Receive CAS files from another store. They are durable at the end of the block, which raises StoreUnavailable."""
         self.entries.asking = False
         return receiving(self.entries)
 
     def join(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
-        """Make a blob of two or more chunks that are in the store, as they came from another one. They are read, unless
-        they were `verified` just now: the blob's digest was computed over the bytes that were put.
+        """Make a blob from two or more chunks that are in the store. They are read and hashed, unless they are `verified`:
+        the caller has just computed the blob's digest from them.
 
-        Raises BlobMissing when one of them is not there, EntryCorrupt when they are not that blob, StoreUnavailable.
+        Raises BlobMissing when a chunk is missing, EntryCorrupt when they are not that blob, StoreUnavailable.
         """
         if len(chunks) < 2:
             raise ValueError("a blob has at least two chunks, or none")
@@ -131,7 +131,7 @@ class LocalBlobs:
             raise EntryCorrupt(f"the chunks that were given are not blob {sha256}")
 
     def find_parts(self, sha256: str) -> tuple[Output, ...] | None:
-        """`parts`, or None; for a caller who holds the store-wide lock."""
+        """As `parts`, or None. The caller holds the store-wide lock."""
         size = self.entries.find("cas", sha256)
         if size is not None:
             return (Output(sha256, size),)
@@ -150,7 +150,7 @@ class LocalBlobs:
         try:
             return action_result.listed_chunks(data, sha256)
         except ValueError as error:
-            # A blob whose list cannot be read is a blob that is not there: the next put writes another list.
+            # A blob with an invalid list counts as missing: the next put writes a new list.
             self.entries.quarantine("ac", key, f"chunk list of {sha256}: {error}")
             return None
 
@@ -196,7 +196,7 @@ class LocalBlobs:
                     size += len(window.data)
                     hashed = hasher.submit(whole.update, window.data)
                     waiting.append((hashed, [writers.submit(put_chunk, chunk) for chunk in window.chunks]))
-                    if len(waiting) > 2:  # so a few windows are all that is in memory
+                    if len(waiting) > 2:  # so that only a few windows are in memory
                         finish_one()
                 while waiting:
                     finish_one()
@@ -216,9 +216,9 @@ class LocalBlobs:
     def _verified(
         self, sha256: str, parts: Sequence[Output], place: Callable[[int], memoryview]
     ) -> Iterator[memoryview]:
-        """The blob in stretches, each read to what `place` gives for its size, and hashed while it is used.
+        """The blob in stretches. Each is read into the buffer that `place` returns for its size, and hashed meanwhile.
 
-        Ends with an error when all of them together are not what was asked for.
+        Raises EntryCorrupt after the last stretch if their digest is not `sha256`.
         """
         whole = hashlib.sha256()
         hashing: deque[Future[None]] = deque()
@@ -239,7 +239,7 @@ class LocalBlobs:
             raise self._blame(sha256, parts)
 
     def _blame(self, sha256: str, parts: Sequence[Output]) -> EntryCorrupt:
-        """Quarantine what makes a blob wrong: parts, or else its list. The error to raise."""
+        """Move the damaged parts of a blob to quarantine, or its list. Returns the error to raise."""
         right = [self.entries.verify_part(part) for part in parts]
         if all(right):
             self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
@@ -247,7 +247,7 @@ class LocalBlobs:
 
 
 def _stretches(parts: Sequence[Output]) -> Iterator[list[Output]]:
-    """`parts` in order, as many at once as `_STRETCH_SIZE` holds, and at least one."""
+    """`parts` in order, in groups of at most `_STRETCH_SIZE` bytes, or of one part."""
     stretch: list[Output] = []
     size = 0
     for part in parts:
@@ -260,7 +260,7 @@ def _stretches(parts: Sequence[Output]) -> Iterator[list[Output]]:
 
 
 def _consecutive(view: memoryview) -> Callable[[int], memoryview]:
-    """Places in `view`, one after another."""
+    """A function that returns consecutive parts of `view`."""
     start = 0
 
     def place(size: int) -> memoryview:
@@ -272,7 +272,7 @@ def _consecutive(view: memoryview) -> Callable[[int], memoryview]:
 
 
 def _in_turns() -> Callable[[int], memoryview]:
-    """Places in `_AHEAD` buffers, which are used in turns."""
+    """A function that returns parts of `_AHEAD` buffers, in turn."""
     buffers = [bytearray() for _ in range(_AHEAD)]
     turn = 0
 

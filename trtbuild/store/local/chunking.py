@@ -1,14 +1,14 @@
-"""Content-defined chunks: where a large blob is cut, so that blobs that share bytes share chunks.
+"""Content-defined chunking: cuts large blobs so that blobs with equal parts share chunks.
 
 Rules
-1. The boundaries are FastCDC's (Xia et al., USENIX ATC 2016) as the package `fastcdc` computes them, with the sizes
-   below. They depend on the bytes alone. The sizes are part of the store's format: other sizes are not wrong, since a
-   reader follows the chunk list, but nothing would be shared with what is there.
+1. The boundaries are those of FastCDC (Xia et al., USENIX ATC 2016), computed by the package `fastcdc` with the sizes
+   below. They depend on the bytes only. The sizes are part of the store's format: with other sizes a reader still works,
+   because it follows the chunk list, but no chunk is shared with older blobs.
 2. A blob of at most `MAX_SIZE` bytes is not cut. So a chunk list has at least two chunks, and every CAS file is small
-   enough to be held in memory.
-3. A file is read once, through windows of bounded size. The same bytes in memory are what is hashed, cut and written,
-   so a file that changes underneath can give an odd blob, never a blob whose name is wrong. (An mmap would hash and
-   write two readings, and a truncation would be a SIGBUS.)
+   enough for memory.
+3. A file is read once, through windows of bounded size. The same bytes in memory are hashed, cut and written. So a file
+   that changes while it is read may give a mixed blob, but never a blob with a wrong name. (With mmap, the hash and the
+   written bytes could differ, and a truncation would raise SIGBUS.)
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20
 
-#: How much is read and handed on at once, in bytes.
+#: Bytes that are read and yielded at once.
 WINDOW_SIZE = 16 << 20
 
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a blob, and the same stretch in chunks."""
+    """A part of a blob, and the same part in chunks."""
 
     data: memoryview
     chunks: tuple[memoryview, ...]
@@ -43,11 +43,12 @@ _importing = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _cutter() -> Callable[..., Any]:
-    # Without its compiled part the package prints a notice to stdout, which belongs to --json. One thread at a time: what
-    # two of them redirect and put back crosswise stays redirected.
+    # Without its compiled part the package prints a notice to stdout, which belongs to --json. The lock is there because
+    # two threads that redirect stdout at once could leave it redirected.
     with _importing, contextlib.redirect_stdout(io.StringIO()):
         from fastcdc import fastcdc
-    return fastcdc
+    cutter: Callable[..., Any] = fastcdc
+    return cutter
 
 
 def cut(data: memoryview) -> Iterator[tuple[int, int]]:
@@ -57,7 +58,7 @@ def cut(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def windows_of_bytes(data: memoryview) -> Iterator[Window]:
-    """`data` in windows; nothing is copied."""
+    """Yield `data` in windows, without copying."""
     start, chunks = 0, []
     for offset, length in cut(data):
         end = offset + length
@@ -70,7 +71,7 @@ def windows_of_bytes(data: memoryview) -> Iterator[Window]:
 
 
 def windows_of_file(head: bytes | bytearray, rest: BinaryIO) -> Iterator[Window]:
-    """`head`, then what `rest` still has, in windows of their own memory. Raises OSError when it cannot be read."""
+    """Yield `head`, and then the rest of the file `rest`, in windows that own their memory. Raises OSError."""
     carried: bytes | bytearray | memoryview = head
     at_end = False
     while not at_end or carried:

@@ -1,4 +1,4 @@
-"""Single entries of a local store: found, touched, read, written, set aside. The rules are in local.py."""
+"""Single entries of a local store: finding, touching, reading, writing, quarantine. The rules are in local.py."""
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
 # ruff: noqa: PTH104, PTH116
@@ -22,52 +22,52 @@ _log = logging.getLogger("trtbuild.store")
 
 _EMPTY = hashlib.sha256().hexdigest()
 
-# What is put into an entry's place after it was looked at may be a pipe: it is not waited for, and reads as empty.
+# Another process may replace an entry by a pipe after the stat: O_NONBLOCK does not wait for it, and it reads as empty.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-# Most entries are documents of less than this, in bytes.
+# Most entries have fewer bytes than this.
 _PAGE_SIZE = 64 << 10
 
 
 class Entries:
-    """The entries of the store in directory `root`. Raises StoreUnavailable when it has another format."""
+    """The entries of the store in the directory `root`. Raises StoreUnavailable when it has another format."""
 
     def __init__(self, root: str) -> None:
         self.layout = Layout(root)
         self.lock = StoreLock(self.layout)
         self.sessions = Sessions(self.layout, self.lock)
         self._prepared = False
-        #: Whether what is found is neither touched nor kept from collection (rule 9).
+        #: Whether entries are found without touching or locking them (rule 10).
         self.asking = False
         self.layout.check_format()
 
     def looking(self) -> AbstractContextManager[None]:
-        """Held while something is found."""
+        """The lock to hold while entries are found."""
         return nullcontext() if self.asking else self.lock.shared()
 
     def prepare(self) -> None:
-        """Have the directories, before something is written. Raises StoreUnavailable."""
+        """Create the directories, before the first write. Raises StoreUnavailable."""
         if not self._prepared:
             self.layout.create()
             self._prepared = True
 
     def find(self, kind: Kind, name: str) -> int | None:
-        """The size of an entry in bytes, which is touched (rule 4; the caller holds the lock). None: not there."""
+        """The size of an entry in bytes, or None. Touches the entry (rule 4). The caller holds the lock."""
         path = self.layout.entry(kind, name)
         try:
             found = os.stat(path, follow_symlinks=False)
             if not stat.S_ISREG(found.st_mode):
-                # A link, a directory, a pipe that would be waited for: out of the way, so that it can be put.
-                self.quarantine(kind, name, "it is no regular file")
+                # A link, a directory or a pipe is moved away, so that the entry can be written.
+                self.quarantine(kind, name, "it is not a regular file")
                 return None
             if found.st_size == 0 and name != _EMPTY:
-                return None  # never published so: a file system that lost power left it
+                return None  # a loss of power left it: no entry is published empty
             if not self.asking and found.st_mtime_ns < self.sessions.since:
                 os.utime(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            # It is there, and may be readable, in a place where it cannot be touched.
+            # It may be a readable entry that this user cannot touch.
             return self._untouchable(path, error)
         return found.st_size
 
@@ -78,7 +78,7 @@ class Entries:
             raise unavailable(error, self.layout.root) from error
 
     def read(self, kind: Kind, name: str) -> bytes | None:
-        """The bytes of an entry, not verified. None: not there. Raises StoreUnavailable."""
+        """The bytes of an entry, not verified, or None. Raises StoreUnavailable."""
         try:
             descriptor = os.open(self.layout.entry(kind, name), _READ)
             try:
@@ -98,7 +98,7 @@ class Entries:
     def read_into(self, part: Output, view: memoryview) -> None:
         """Fill `view`, which has the size of `part`, with a CAS file's bytes, not verified.
 
-        Raises BlobMissing, EntryCorrupt when it has another size (it is in quarantine then), StoreUnavailable.
+        Raises BlobMissing, EntryCorrupt when the file has another size (it is moved to quarantine), StoreUnavailable.
         """
         try:
             descriptor = os.open(self.layout.entry("cas", part.sha256), _READ)
@@ -120,7 +120,7 @@ class Entries:
             raise EntryCorrupt(f"{part.sha256} has a wrong size; it was moved to quarantine")
 
     def verify_part(self, part: Output) -> bool:
-        """Whether a CAS file is what its name says. If not, it is in quarantine now. Raises BlobMissing."""
+        """Whether a CAS file has the digest of its name. If not, it is moved to quarantine. Raises BlobMissing."""
         data = self.read("cas", part.sha256)
         if data is None:
             raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}")
@@ -137,13 +137,13 @@ class Entries:
         publication.settle()
 
     def quarantine(self, kind: Kind, name: str, why: str) -> None:
-        """Set a wrong entry aside, and say so in the log. In a place that cannot be written it stays."""
+        """Move a damaged entry to quarantine, and log that. In a store that cannot be written it stays."""
         path = self.layout.entry(kind, name)
         aside = f"{self.layout.quarantine}/{kind}-{name}-{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
             os.rename(path, aside)
             if kind == "cas" and stat.S_ISREG(os.lstat(aside).st_mode) and _sha256_of(aside) == name:
-                # Another process put the right bytes there since they were read, and may rely on them.
+                # Another process has replaced it by the right bytes since they were read, and may rely on them.
                 os.rename(aside, path)
                 return
         _log.warning("quarantined %s: %s", path, why)

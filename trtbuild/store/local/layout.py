@@ -1,16 +1,15 @@
-"""Where things lie in a store's directory, and which format that is. See cache/README.md.
+"""The layout of a store's directory, and its format version. See cache/README.md.
 
 format            the version of this layout
 cas/<aa>/<sha256> bytes named by their SHA-256; aa is its first two digits
 ac/<aa>/<key>     entries by key: of records, and of chunk lists
-tmp/              what is being written
-quarantine/       entries that were wrong, for a person to look at
+tmp/              unfinished files
+quarantine/       damaged entries, for a person to look at
 locks/            `store`, `records`, and the keys that are being built
 sessions/         one file for each running session
 
-Where the root may be written by its group, or by all, several users share the store. Then the root's mode and group hold
-for all that is made below it, and no umask does: what one of them leaves, the others have to be able to read, touch and
-lock.
+If the group, or all users, may write the root, then several users share the store. Then files and directories get the
+root's mode and group, independent of the umask: each user must be able to read, touch and lock the files of the others.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -52,14 +51,14 @@ _HINTS = {
 
 
 def unavailable(error: OSError, root: str) -> StoreUnavailable:
-    """What a person is told when the store's place cannot be used."""
+    """The error for a store whose directory cannot be used."""
     hint = _HINTS.get(error.errno or 0, "set TRTBUILD_CACHE_DIR to a directory that can be written")
     return StoreUnavailable(f"the cache cannot be used: {error.strerror or error}", file=root, hint=hint)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths of a store. They are strings: a large blob has thousands of chunks, and Path is slow."""
+    """The paths of a store."""
 
     root: str
 
@@ -80,23 +79,22 @@ class Layout:
         return f"{self.root}/sessions"
 
     def entry(self, kind: Kind, name: str) -> str:
-        """Raises ValueError for a name that is no digest, so that no name can leave the directory."""
+        """The path of an entry. Raises ValueError for a name that is not a digest, so that no path leaves the directory."""
         if not is_digest(name):
             raise ValueError(f"not a digest: {name!r}")
         return f"{self.root}/{kind}/{name[:2]}/{name}"
 
     def fresh_name(self) -> str:
-        """A path in ``tmp/`` that nothing else uses; the process's id is for a person to see."""
+        """A unique path in ``tmp/``. It begins with the id of the process, for people."""
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
     def shared(self) -> os.stat_result | None:
-        """The stat of the root, where it is shared. Raises OSError."""
+        """The stat of the root if several users share the store, or None. Raises OSError."""
         root = os.stat(self.root)
         return root if root.st_mode & 0o022 else None
 
     def make_folder(self, path: str) -> None:
-        """Make a directory whose parent is there, if it is not; nobody meets one that is not open to them yet. Raises
-        OSError."""
+        """Make a directory, if it is missing. Its parent exists. It has its mode before it has its name. Raises OSError."""
         if os.path.isdir(path):
             return
         root = self.shared()
@@ -121,9 +119,9 @@ class Layout:
                 raise
 
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
-        """The name and stat of every entry, in no order. What is removed meanwhile is left out, and what is no file.
+        """The name and stat of every entry, in no order, without entries that were removed meanwhile, and other files.
 
-        Raises StoreUnavailable when a directory cannot be read, or is none.
+        Raises StoreUnavailable when a directory cannot be read, or is not a directory.
         """
         try:
             with os.scandir(f"{self.root}/{kind}") as shelves:
@@ -140,7 +138,7 @@ class Layout:
             raise unavailable(error, self.root) from error
 
     def check_format(self) -> bool:
-        """Whether this is a store already. Raises StoreUnavailable when it has a format that is not ours."""
+        """Whether the store exists. Raises StoreUnavailable when it has an unknown format."""
         try:
             text = read_regular(f"{self.root}/format").decode("utf-8", errors="replace")
         except FileNotFoundError:
@@ -155,11 +153,11 @@ class Layout:
             file=f"{self.root}/format",
             hint="upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
             if newer
-            else "this is no cache of trtbuild's: set TRTBUILD_CACHE_DIR to another directory",
+            else "this is not a cache of trtbuild: set TRTBUILD_CACHE_DIR to another directory",
         )
 
     def create(self) -> None:
-        """Make what is missing of the directories, then the format file. Raises StoreUnavailable."""
+        """Make the missing directories, then the format file. Raises StoreUnavailable."""
         try:
             os.makedirs(self.root, exist_ok=True)
             for name in ("tmp", "cas", "ac", "quarantine", "locks", "sessions"):
@@ -171,18 +169,18 @@ class Layout:
                         allow(file.fileno(), root, 0o666)
                     file.write(f"{FORMAT}\n")
                     file.flush()
-                    os.fsync(file.fileno())  # an empty one would be another format
+                    os.fsync(file.fileno())  # an empty file would be an unknown format
                 os.rename(fresh, f"{self.root}/format")
         except OSError as error:
             raise unavailable(error, self.root) from error
 
 
 def allow(descriptor: int, root: os.stat_result, bits: int) -> None:
-    """Give a new file or directory the group of `root`, and of its mode the `bits`. Raises OSError."""
+    """Give a new file or directory the group of `root`, and the `bits` of its mode. Raises OSError."""
     if os.fstat(descriptor).st_gid != root.st_gid:
         with contextlib.suppress(OSError):  # this user is not in that group
             os.fchown(descriptor, -1, root.st_gid)
-    with contextlib.suppress(PermissionError):  # a file system with modes of its own
+    with contextlib.suppress(PermissionError):  # some file systems have fixed modes
         os.fchmod(descriptor, root.st_mode & bits)
 
 

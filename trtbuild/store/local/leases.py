@@ -1,18 +1,17 @@
-"""Who uses a store right now: the store-wide lock, sessions, and the keys that are being built.
+"""The locks of a store: the store-wide lock, sessions, and the keys that are being built.
 
-All of it is flock(2), so the kernel lets go when a process dies, however it dies.
+All of them are flock(2), so the kernel releases them when a process dies.
 
 Rules
-1. The store-wide lock ``locks/store`` is held shared for the moment in which entries are found and touched, or a
-   session begins; exclusive while a collection begins, and for each short batch that it removes. It is never held
-   while blobs are read, hashed or written, nor while another lock is waited for. A record's entry, a small file that
-   says where its document is, is read under it.
-2. A session is a file in ``sessions/`` whose flock is held for its duration. Its start is the file's mtime: by the
-   clock of the file system, which is the one that stamps entries, on NFS too. Nothing writes to the file afterwards.
-3. A key that is being built is an flock on ``locks/<key>``. The file is removed by its holder, while held; so whoever
-   gets a lock checks that the file is still the one of that name, and else starts over.
-4. Descriptors are closed in forked children and on exec. A child that had one would hold the lock after its parent.
-5. A place where nothing can be written is read without locks: nothing can be collected from there either.
+1. The store-wide lock ``locks/store`` is held shared while entries are found and touched, and while a session begins. It is
+   held exclusive while a collection begins, and for each short batch that it removes. It is never held while blobs are
+   read, hashed or written, nor while waiting for another lock. Only a record's small AC entry is read under it.
+2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime, by the clock of
+   the file system, which also gives the entries their times, even on NFS. Nothing writes to the file afterwards.
+3. A key that is being built is a lock on ``locks/<key>``. Its holder removes the file before it releases the lock. So a
+   process that gets the lock checks that the file still has that name, and otherwise starts again.
+4. Descriptors are closed in forked children and on exec: a child with a descriptor would hold the lock after its parent.
+5. A store that cannot be written is read without locks: no collection can remove entries there.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -48,7 +47,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _open(path: str, flags: int) -> int:
-    # Registered under one lock with the open itself: a fork in between would leak the descriptor.
+    # The lock covers the open and the registration: a fork in between would leak the descriptor.
     with _held_lock:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         _held.add(descriptor)
@@ -56,7 +55,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _open_or_make(layout: Layout, path: str) -> int:
-    """A descriptor of a lock file, which all users of the store may open from when it has its name on."""
+    """A descriptor of a lock file. A new one has the mode for all users of the store before it has its name."""
     while True:
         try:
             return _open(path, os.O_RDWR)
@@ -82,26 +81,32 @@ def _open_or_make(layout: Layout, path: str) -> int:
 
 def _close(descriptor: int) -> None:
     with _held_lock:
-        # Not there: this is a forked child, where it is closed already and its number may be another file's.
+        # In a forked child it is not registered: it is closed, and its number may belong to another file.
         if descriptor in _held:
             _held.remove(descriptor)
-            # Said, and not left to the close: a process that was forked a moment ago has the descriptor still.
+            # Unlocked explicitly: a process that was forked just now still has the descriptor open.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 
+class _Holder(threading.local):
+    """Whether this thread holds the lock."""
+
+    held = False
+
+
 class StoreLock:
-    """The store-wide lock (rule 1). Re-entrant within a thread: a shared hold inside any hold is part of that one."""
+    """The store-wide lock (rule 1). Within a thread, `shared` inside any hold does nothing."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._thread = threading.local()
+        self._thread = _Holder()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Keeps collection out. Raises StoreUnavailable when the file system has no locks."""
-        if getattr(self._thread, "held", False):
+        """Hold the lock shared, which stops collections. Raises StoreUnavailable when the file system has no locks."""
+        if self._thread.held:
             yield
             return
         try:
@@ -116,7 +121,7 @@ class StoreLock:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keeps everyone out. Raises StoreUnavailable when the store cannot be written."""
+        """Hold the lock exclusive. Raises StoreUnavailable when the store cannot be written."""
         try:
             descriptor = _open_or_make(self._layout, f"{self._layout.locks}/store")
         except OSError as error:
@@ -155,13 +160,13 @@ class Sessions:
         self._store_lock = lock
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
-        #: An entry with an mtime (ns) from here on is safe without touching it. Infinite when there is no session:
-        #: then everything is touched, and a session of another process, such as the parent's, protects it.
+        #: An entry with this mtime (ns) or a later one is safe without a touch. Infinite without a session: then every
+        #: entry is touched, and the session of another process, such as the parent, protects it.
         self.since: float = math.inf
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """A session. Where nothing can be written there is none, and nothing is said."""
+        """Hold a session. In a store that cannot be written this does nothing."""
         path = f"{self._layout.sessions}/{os.path.basename(self._layout.fresh_name())}"
         with self._store_lock.shared():
             try:
@@ -208,7 +213,7 @@ class Sessions:
 
 @contextlib.contextmanager
 def building(layout: Layout, key: str) -> Iterator[None]:
-    """Hold `key` alone, among all threads and processes (rule 3). Raises StoreUnavailable."""
+    """Hold the lock of `key`, as the only one of all threads and processes (rule 3). Raises StoreUnavailable."""
     path = f"{layout.locks}/{key}"
     try:
         descriptor = _acquire(layout, path)
@@ -225,7 +230,7 @@ def building(layout: Layout, key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def publishing(layout: Layout) -> Iterator[None]:
-    """Hold ``locks/records``: one record is looked for and published at a time. Raises StoreUnavailable."""
+    """Hold ``locks/records``: one record is looked up and published at a time. Raises StoreUnavailable."""
     try:
         descriptor = _open_or_make(layout, f"{layout.locks}/records")
     except OSError as error:
@@ -254,7 +259,7 @@ def _acquire(layout: Layout, path: str) -> int:
 
 
 def is_named(descriptor: int, path: str) -> bool:
-    """Whether the open file is the one that `path` names now."""
+    """Whether `path` is the name of the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -262,7 +267,7 @@ def is_named(descriptor: int, path: str) -> bool:
 
 
 def abandoned(path: str) -> int | None:
-    """A descriptor that holds the flock on the file `path` when no one else does, to be closed by `os.close`."""
+    """Lock the file `path` if no process holds it. Returns the descriptor, to be closed by `os.close`, or None."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

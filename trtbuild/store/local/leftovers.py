@@ -1,4 +1,4 @@
-"""What dead processes left in a store: unfinished files, locks, sessions; and quarantined entries past their time."""
+"""Leftovers of dead processes in a store: unfinished files, locks and sessions; and old quarantined entries."""
 
 # Paths are strings here, as in the rest of the store.
 # ruff: noqa: PTH106, PTH108, PTH112
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from trtbuild.store.local import leases
 from trtbuild.store.local.layout import Layout, listed
 
-#: Files in ``tmp/`` whose writer is gone are removed from this age on, in seconds.
+#: The age in seconds from which unlocked files in ``tmp/`` are removed.
 UNFINISHED_AGE_S = 3600.0
 
 
 def session_starts(layout: Layout) -> Iterator[int]:
-    """The starts (mtime, ns) of the sessions that live. The caller holds the store-wide lock alone."""
+    """The starts (mtime, ns) of the live sessions. The caller holds the store-wide lock exclusive."""
     for found in listed(layout.sessions):
         try:
             start_ns = found.stat().st_mtime_ns
@@ -31,7 +31,7 @@ def session_starts(layout: Layout) -> Iterator[int]:
 
 
 def remove_leftovers(layout: Layout, begun_ns: int, quarantine_age_s: float) -> int:
-    """Remove what no process holds, and what lay in quarantine longer than told; how many files."""
+    """Remove files that no process holds, and entries that are too old in quarantine. Returns how many."""
     removed = 0
     for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
         for found in listed(folder):
@@ -54,10 +54,10 @@ def _remove_abandoned(path: str) -> bool:
     if descriptor is None:
         return False
     try:
-        if os.path.isdir(path):  # that was to become a shelf (Layout.make_folder)
+        if os.path.isdir(path):  # of an interrupted Layout.make_folder
             os.rmdir(path)
         else:
-            os.unlink(path)  # while held: whoever waits for it finds out that it lost its name (leases.py, rule 3)
+            os.unlink(path)  # while locked: a process that waits for it notices (leases.py, rule 3)
         return True
     except OSError:
         return False

@@ -1,49 +1,47 @@
 """Atomic, durable publication of files into a store.
 
 Rules
-1. A file is written under ``tmp/``, which is in the same file system; its data is synced before it gets its name; the
-   name appears at once, by rename; then the directory is synced. So a name that can be seen has all its bytes, at any
-   moment and after a loss of power.
-2. The writer holds an flock on its file while it writes. Collection takes what no one holds and is old (collect.py).
-3. The directories are synced once for many files, by `settle`, before anything that refers to those files is
-   published. Directories of files that were there already are synced too: whoever wrote those may not be that far.
-   Of many files, some are written before the first is synced (`gather`): the kernel writes them out meanwhile, and one
-   commit of the file system's journal is enough for all of them. Each is still synced before it gets its name. (One
-   syncfs(2) would also wait for all that others are writing to that file system.)
-4. A copy that leaves the store (`copy_atomically`) is published in the same way, beside its place: it is durable
-   before an index names it, because later builds trust it by its times. Its mtime is a nanosecond after the one that
-   the file system gave: an edit gets one from the file system's clock, and so another one, even within the clock's
-   tick. Where such an mtime is not kept, the copy has no stamp.
-5. Files are read-only, less the umask. In a store that several users share (layout.py) they have the root's mode:
-   whoever may write there must be able to touch them, which marks use.
+1. A file is written under ``tmp/``, in the same file system, and synced. Then it is renamed, and the directory is synced.
+   So a file with its final name has all its bytes at any moment, and after a loss of power.
+2. The writer holds an flock on its file while it writes. Collection removes files that are old and not locked (collect.py).
+3. The directories are synced once for many files, by `settle`, before an entry that names those files is published.
+   Directories of files that were found are synced too: their writer may not have done it yet.
+   If there are many files (`gather`), some are written before the first is synced. The kernel writes them out meanwhile,
+   and one commit of the file system's journal is enough for all. Each is still synced before it gets its name. (A
+   syncfs(2) would also wait for other programs that write to the file system.)
+4. A copy outside the store (`copy_atomically`) is durable before an index names it, because later builds trust it by its
+   times. Its mtime is one nanosecond later than the time from the file system. An edit gets a time from the file system's
+   clock, so it never gets the same mtime, not even within one tick. If the file system does not keep such an mtime, the
+   copy has no stamp.
+5. Files are read-only, less the umask. In a store that several users share (layout.py) they have the root's mode: each user
+   must be able to touch them, which marks them as used.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
-# ruff: noqa: PTH100, PTH104, PTH108
+# ruff: noqa: PTH104, PTH108
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
-import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from trtbuild.atomic import new_file, replacing, sync_folder, write_all
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.store.local.layout import Layout, allow, unavailable
 
-# Files that are written before the first of them is synced, and how many may be open while they wait for that. The slower
-# the disk, the more are synced together.
+# Files that are written before the first of them is synced, and files that may be open while they wait for the sync. The
+# slower the disk, the more files are synced together.
 _TOGETHER = 32
 _OPEN = 256
 
 
 class _Written(NamedTuple):
-    """A file in ``tmp/`` that has its bytes, not yet synced, and the path that it will have."""
+    """A file in ``tmp/`` that is written and not yet synced, and its final path."""
 
     descriptor: int
     fresh: str
@@ -51,7 +49,7 @@ class _Written(NamedTuple):
 
 
 class Publication:
-    """Publishes the files of one operation; remembers which directories are not synced yet. Its threads share it."""
+    """Publishes the files of one operation, and remembers which directories to sync. Several threads may use it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -65,11 +63,11 @@ class Publication:
         self._failure: BaseException | None = None
 
     def write(self, path: str, data: bytes | memoryview) -> None:
-        """Give `path` the bytes `data`, in place of what it had. Durable after `settle`. Raises StoreUnavailable."""
+        """Replace the file `path` by the bytes `data`. Durable after `settle`. Raises StoreUnavailable."""
         try:
             try:
                 self._write(path, data)
-            except FileNotFoundError:  # someone removed the store's directories while it was in use
+            except FileNotFoundError:  # the store's directories were removed while it was in use
                 self._layout.create()
                 self._write(path, data)
         except OSError as error:
@@ -77,18 +75,18 @@ class Publication:
 
     def _write(self, path: str, data: bytes | memoryview) -> None:
         fresh = self._layout.fresh_name()
-        with _fresh_file(fresh, 0o444) as descriptor:
+        with new_file(fresh, 0o444) as descriptor:
             self._allow(descriptor)
-            # A file system without locks loses the mark only: gc then goes by age alone.
+            # On a file system without locks, collection looks at the age only.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write_all(descriptor, data)
+            write_all(descriptor, data)
             os.fsync(descriptor)
             self._rename(fresh, path)
 
     def gather(self, path: str, data: bytes | memoryview) -> None:
-        """The same for one of many files, which appear some at a time, the last of them by `settle`. A path that was
-        gathered before is left as it is. `settle` or `abandon` must follow. Raises StoreUnavailable."""
+        """As `write`, for one of many files, which are published in groups. A path that was gathered before is ignored.
+        `settle` or `abandon` must follow. Raises StoreUnavailable."""
         with self._lock:
             if path in self._gathered:
                 return
@@ -119,7 +117,7 @@ class Publication:
             self._allow(descriptor)
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write_all(descriptor, data)
+            write_all(descriptor, data)
             _start_writing_out(descriptor)
         except BaseException:
             remove([fresh])
@@ -128,7 +126,7 @@ class Publication:
         return _Written(descriptor, fresh, path)
 
     def _publish_behind(self) -> None:
-        """A thread: publish what was written, all of it at once, until little is left."""
+        """In a thread: publish the written files, all at once, until only a few are left."""
         while True:
             with self._room:
                 if len(self._written) < _TOGETHER or self._failure is not None:
@@ -137,7 +135,7 @@ class Publication:
                 batch, self._written = self._written, []
             try:
                 self._publish(batch)
-            except BaseException as error:  # raised where the files come from
+            except BaseException as error:  # `gather` and `settle` raise it
                 self._failure = error
             with self._room:
                 self._open -= len(batch)
@@ -157,7 +155,7 @@ class Publication:
                 os.close(written.descriptor)
 
     def _finish(self) -> list[_Written]:
-        """Wait for what is being published. Returns what is not; nothing else is written meanwhile."""
+        """Wait for the thread that publishes. Returns the files that are left."""
         publisher = self._publisher
         if publisher is not None:
             publisher.join()
@@ -166,7 +164,7 @@ class Publication:
         return batch
 
     def abandon(self) -> None:
-        """Remove what was gathered and is not published yet."""
+        """Remove the files that were gathered and are not published yet."""
         for written in self._finish():
             remove([written.fresh])
             os.close(written.descriptor)
@@ -187,12 +185,12 @@ class Publication:
         self.also(folder)
 
     def also(self, folder: str) -> None:
-        """Have `settle` sync `folder`."""
+        """Add a directory for `settle` to sync."""
         with self._lock:
             self._unsettled.add(folder)
 
     def settle(self, pool: Executor | None = None) -> None:
-        """Publish what was gathered, then sync the directories of everything published so far. Raises StoreUnavailable."""
+        """Publish the gathered files, then sync the directories of all published files. Raises StoreUnavailable."""
         try:
             if self._failure is not None:
                 self.abandon()
@@ -208,65 +206,26 @@ class Publication:
             raise unavailable(error, self._layout.root) from error
 
 
-def sync_folder(path: str) -> None:
-    """fsync a directory; a file system that cannot is let be."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def remove(paths: Iterable[str]) -> None:
-    """Unlink what is there of `paths`."""
+    """Remove the files of `paths` that exist."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
 
 def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None:
-    """Write `pieces` to the file `path`, which appears whole and durable, or not at all when `pieces` raises.
+    """Replace the file `path` by `pieces`, atomically and durably (`trtbuild.atomic`). Returns its stamp (rule 4).
 
-    Returns its stamp (rule 4). Raises OSError when `path` cannot be written. The file has the permissions that the umask
-    gives.
+    Raises OSError when `path` cannot be written, and the errors of `pieces`: then the old file stays.
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    fresh = f"{folder}/.{name[:200]}.{secrets.token_hex(8)}.tmp"
-    with _fresh_file(fresh, 0o666) as descriptor:
+    with replacing(path, durable=True) as descriptor:
         for piece in pieces:
-            _write_all(descriptor, piece)
-        stamp = _stamp(descriptor)
-        os.fsync(descriptor)
-        os.rename(fresh, path)
-    sync_folder(folder)
-    return stamp
-
-
-@contextlib.contextmanager
-def _fresh_file(path: str, mode: int) -> Iterator[int]:
-    """A new file, open for writing; it is removed when the block raises, which renames it at its end."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        yield descriptor
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+            write_all(descriptor, piece)
+        return _stamp(descriptor)
 
 
 def _start_writing_out(descriptor: int) -> None:
-    """Have the kernel begin to write a file out, and do not wait; where it cannot, the sync that follows takes longer."""
+    """Make the kernel begin to write a file to the disk, without waiting. If it cannot, the later sync takes longer."""
     call = _sync_file_range()
     if call is not None:
         call(descriptor, 0, 0, 2)  # SYNC_FILE_RANGE_WRITE, of the whole file
@@ -274,7 +233,7 @@ def _start_writing_out(descriptor: int) -> None:
 
 @lru_cache(maxsize=1)
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    import ctypes  # 10 ms that few commands need
+    import ctypes  # takes 10 ms to import
 
     try:
         call: Any = ctypes.CDLL(None).sync_file_range  # Linux; it runs without the GIL

@@ -1,11 +1,11 @@
-"""CAS files that come from another store: looked for here, and published some at a time.
+"""Receiving CAS files from another store: found here, or published in groups.
 
 Rules
-1. What is put was compared with its name by whoever puts it. What is read is verified all the same (local.py, rule 3).
-2. A file that was put appears with others (publication.py, rule 3). When the block ends all of them are there and
-   durable, so what refers to them may be published.
-3. When the block is left by an error, what came before it is published: the next try goes on from there.
-4. The block is within a session: what was found or put stays until that ends (local.py, rule 5).
+1. The caller of `put` has compared the bytes with the name. Files are verified again when they are read (local.py, rule 3).
+2. Files are published in groups (publication.py, rule 3). When the block ends, all of them are there and durable, so an
+   entry that names them may be published.
+3. When an error leaves the block, the files before it are published: the next attempt continues from there.
+4. The block is within a session, which protects the files that were found or put (local.py, rule 5).
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from trtbuild.store.local.publication import Publication
 
 
 class Receipt:
-    """What is coming in. Its methods may be called by several threads."""
+    """The CAS files that are received. Several threads may call its methods."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._publication = Publication(entries.layout)
 
     def has(self, part: Output) -> bool:
-        """Whether a CAS file is there, in its size; it counts as used. Raises StoreUnavailable."""
+        """Whether a CAS file of this size is there. Marks it as used. Raises StoreUnavailable."""
         return bool(self.found((part,)))
 
     def found(self, parts: Iterable[Output]) -> set[Output]:
-        """Those of `parts` that are there: `has` for many at once."""
+        """The `parts` that are there: `has` for many at once."""
         with self._entries.lock.shared():
             there = {part for part in dict.fromkeys(parts) if self._entries.find("cas", part.sha256) == part.size}
-        for part in there:  # whoever put them may not have synced the directory yet
+        for part in there:  # their writer may not have synced the directory yet
             self._publication.also(os.path.dirname(self._entries.layout.entry("cas", part.sha256)))
         return there
 
     def put(self, part: Output, data: bytes | memoryview) -> None:
-        """Keep the bytes of a CAS file, which were compared with its name. Raises StoreUnavailable."""
+        """Write a CAS file. The caller has compared the bytes with its name. Raises StoreUnavailable."""
         self._entries.prepare()
         self._publication.gather(self._entries.layout.entry("cas", part.sha256), data)
 
     def settle(self) -> None:
-        """Have all of them there, and durable. Raises StoreUnavailable."""
+        """Publish all files, durably. Raises StoreUnavailable."""
         self._publication.settle()
 
 

@@ -1,5 +1,4 @@
-"""Caches of a team: stores that are somewhere else, and never in the way.
+"""Remote caches, which a team shares: `store` keeps records and blobs over any transport, and verifies all that it reads.
 
-`transport` is what carries bytes (HTTP, object stores, a shared directory); `patience` wraps one with retries, limits and a
-circuit breaker; `store` keeps records and blobs over any of them, and verifies all that comes back.
+`files` has the CAS files, `records` the entries. Uses `transports`, `local` and `trust`.
 """

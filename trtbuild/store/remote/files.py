@@ -1,13 +1,13 @@
-"""The CAS files of a remote: fetched, compared with their names, sent; several at once.
+"""The CAS files of a remote: fetched, verified and sent, several at once.
 
 Rules
-1. Nothing that comes is believed: a file is compared with its digest and its size, which bounds what is read. What does not
-   fit is RemoteLied, and is as good as not there.
-2. A file that is there is not sent again; so what was broken off goes on where it stopped.
-3. A file that was seen there is taken to be there for `TRUSTED_S` at most. A collection over there waits longer than
-   that (`collection`).
-4. What moves, moves over several connections at once, some files ahead of what is needed: memory stays bounded. What is
-   sent has connections of its own, so that no plan waits behind an upload.
+1. Each file is compared with its digest and its size. The size limits how much is read. A file that differs is RemoteLied,
+   and counts as missing.
+2. A file that is in the remote is not sent again. So an interrupted upload continues where it stopped.
+3. A file that was seen in the remote counts as present for at most `TRUSTED_S`. A collection there waits longer
+   (`collection`).
+4. Files move over several connections at once, a few ahead of the consumer, so memory stays bounded. Uploads have
+   separate connections, so that no plan waits for an upload.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from trtbuild.store.transports.transport import Transport
 #: A CAS file has at most this many bytes.
 MAX_FILE = 4 << 20
 
-#: Seconds for which a file that was seen over there is taken to be there.
+#: Seconds for which a file that was seen in the remote counts as present.
 TRUSTED_S = 1800.0
 
-# Bytes of a file that is as quick as an entry: what a plan reads is mostly such (`Transport`, rule 3).
+# A file of at most so many bytes has the time limit of an entry (`Transport`, rule 3): a plan reads mostly such files.
 _SMALL = 64 << 10
 
-# How many files are on their way beyond those that the connections carry.
+# How many files are queued beyond those that the connections carry.
 _AHEAD = 16
 
-# Bytes that are kept of small files that came with entries. The links of a hundred traces are a few MiB.
+# The most bytes that are kept of files that came with entries. The links of a hundred traces are a few MiB.
 _MOST_KNOWN = 64 << 20
 
 Read = Callable[[Output], "bytes | memoryview"]
 
 
 class RemoteFiles:
-    """CAS files over a transport. `name` is what people call the remote."""
+    """The CAS files of the remote called `name`."""
 
     def __init__(self, transport: Transport, name: str, connections: int) -> None:
         self.transport = transport
@@ -51,22 +51,22 @@ class RemoteFiles:
         self._connections = connections
         self._lock = threading.Lock()
         self._pools: dict[bool, ThreadPoolExecutor] = {}
-        #: Files that are known to be there, and when they were seen (monotonic).
+        #: Files that were seen in the remote, and when (monotonic).
         self._seen: dict[str, float] = {}
-        #: The bytes of small files that came with an entry, and how many there are.
+        #: The bytes of small files that came with an entry, and their total size.
         self._known: dict[str, bytes] = {}
         self._known_size = 0
-        #: Files and blobs that are not there as they are called. They are sent again, where the place allows it.
+        #: Files and blobs that are damaged in the remote. They are sent again, if the remote allows it.
         self.wrong: set[str] = set()
 
     def know(self, file: Output, data: bytes) -> None:
-        """The bytes of a file that came in another way. They are compared with its name, and dropped if they differ."""
+        """Keep the bytes of a file that came with an entry, if they fit its name."""
         if file.sha256 not in self._known and self._known_size + len(data) <= _MOST_KNOWN and is_file(file, data):
             self._known[file.sha256] = data
             self._known_size += len(data)
 
     def get(self, file: Output, *, timed: bool = False) -> bytes | None:
-        """The bytes of a file, or None; `timed` as in `Transport`, and for all small ones. Raises RemoteFault."""
+        """The bytes of a file, or None. `timed` as in `Transport`; small files are always timed. Raises RemoteFault."""
         if file.sha256 in self._known:
             return self._known[file.sha256]
         try:
@@ -81,7 +81,7 @@ class RemoteFiles:
         return data
 
     def demand(self, file: Output) -> bytes:
-        """The bytes of a file that was named. Raises BlobMissing, RemoteFault."""
+        """The bytes of a file. Raises BlobMissing, RemoteFault."""
         data = self.get(file)
         if data is None:
             self._seen.pop(file.sha256, None)
@@ -89,8 +89,8 @@ class RemoteFiles:
         return data
 
     def send(self, files: Iterable[Output], read: Read, *, sure: bool = False) -> None:
-        """Have files there, with the bytes that `read` gives. `sure`: look even for those that were seen before. Raises
-        RemoteFault, and what `read` raises."""
+        """Send the files that the remote lacks, with the bytes from `read`. With `sure`, files that were seen before are
+        looked up again. Raises RemoteFault, and the errors of `read`."""
 
         def send_one(file: Output) -> None:
             if file.sha256 in self.wrong:
@@ -110,7 +110,7 @@ class RemoteFiles:
         return seen is not None and time.monotonic() - seen < TRUSTED_S / 2
 
     def all_there(self, files: Iterable[Output]) -> bool:
-        """Whether all of them are there now. Raises RemoteFault."""
+        """Whether all files are in the remote now. Raises RemoteFault."""
 
         def is_there(file: Output) -> bool:
             return file.sha256 not in self.wrong and self.transport.has("cas", file.sha256)
@@ -118,16 +118,14 @@ class RemoteFiles:
         return all(self.over(is_there, dict.fromkeys(files)))
 
     def lie(self, text: str) -> RemoteLied:
-        """The fault to raise, which counts against the remote."""
+        """The error for wrong bytes. It is counted in the remote's report."""
         fault = RemoteLied(f"{self.transport.place}: {text}")
-        blame: Callable[[RemoteLied], None] | None = getattr(self.transport, "blame", None)
-        if blame is not None:
-            blame(fault)
+        self.transport.blame(fault)
         return fault
 
     def over(self, work: Callable[[Any], Any], items: Iterable[Any], *, sending: bool = False) -> Iterator[Any]:
-        """What `work` gives for each of `items`, in order; done ahead, over the connections. Equal items that follow
-        closely are done once. The first error ends it; what was begun is waited for. `work` must not call this."""
+        """The results of `work` for each of `items`, in order, computed ahead over the connections. Equal items close to
+        each other are computed once. The first error ends it, after the calls that had begun. `work` must not call this."""
         with self._lock:
             if sending not in self._pools:
                 self._pools[sending] = ThreadPoolExecutor(self._connections, thread_name_prefix=f"remote-{self.name}")
@@ -155,7 +153,7 @@ class RemoteFiles:
                     future.exception()
 
     def close(self) -> None:
-        """End the threads and let go of the connections."""
+        """End the threads and close the connections."""
         with self._lock:
             pools, self._pools = self._pools, {}
         for pool in pools.values():
@@ -164,5 +162,5 @@ class RemoteFiles:
 
 
 def is_file(file: Output, data: bytes | memoryview) -> bool:
-    """Whether `data` is what a CAS file's name says."""
+    """Whether `data` has the size and the digest of a CAS file."""
     return len(data) == file.size and hashlib.sha256(data).hexdigest() == file.sha256

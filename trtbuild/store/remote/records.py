@@ -1,19 +1,19 @@
-"""The records of a remote: found, judged, published. The form is that of cache/README.md.
+"""The records of a remote: found, verified and published. cache/README.md describes the form.
 
 Rules
-1. Nothing that comes is believed. A record's document is compared with the digest that its entry gives, its recipe with the
-   key; and where keys are trusted, a signature holds before the document is even parsed. What does not fit is RemoteLied.
-2. What is announced bounds what is read: an entry `MAX_ENTRY`, a document too. The parts of a blob have, together, the
-   size that the record gives the blob.
-3. CAS files first, the record's document after them, the entry last. If that took long, the files are looked for again
+1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe the key. If
+   keys are trusted, a signature is verified before the document is parsed. A difference is RemoteLied.
+2. Sizes are limited: an entry and a document have at most `MAX_ENTRY` bytes. The parts of a blob have together the size
+   that the record names.
+3. CAS files are sent first, then the record's document, then the entry. If that took long, the files are looked up again
    before the entry is written (files.py, rule 3).
-4. Small files are in the entry itself too (action_result.py, rule 6), so a link of a trace's chain is one request.
-5. Entries are write-once. One that nobody can use is replaced, where the place allows it. One that others may trust and
-   this machine does not stays: its own goes under its domain's key (core/recipes/trust.py, rule 4).
-6. Where first writers at the same moment are not told apart (`Transport.decides`), the last one's entry stays, and a little
-   later all of them find it (`now_there`). A request is one packet mostly, so `SETTLE_S` is long.
-7. A package is replaced, where the place allows it, by one that was put together later from other engines. Of two builds
-   at once one may be first with an engine and the other with the package: it would not fit, and `--frozen` refuse it.
+4. Small files are also in the entry (action_result.py, rule 6), so a link of a trace's chain is one request.
+5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that this machine
+   does not trust, and others may, stays: its own is written under its domain's key (core/recipes/trust.py, rule 4).
+6. If the remote does not decide between first writers at the same moment (`Transport.decides`), the last writer's entry
+   stays, and a little later all of them find it (`now_there`). `SETTLE_S` is long: a request is mostly one packet.
+7. A package is replaced, if the remote allows it, by one that was made later from other engines. If two builds run at
+   once, one may publish an engine first and the other the package. It would not fit then, which `--frozen` rejects.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from trtbuild.store.remote.files import MAX_FILE, TRUSTED_S, Read, RemoteFiles
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
-#: Bytes of an entry. Its list of chunks is the large part: this is one of 20 GB.
+#: The most bytes of an entry. Its chunk list is the large part: this is enough for 20 GB.
 MAX_ENTRY = 16 << 20
 
-#: Seconds after a write within which another first writer's may still come to stay (rule 6).
+#: Seconds after a write in which another first writer may still replace the entry (rule 6).
 SETTLE_S = 0.25
 
-# Files of at most so many bytes are in the entry too: the document, and others. Together at most so many.
+# Files of at most so many bytes are also in the entry: the document, each other file, the other files together.
 _INLINE_DOCUMENT = 48 << 10
-#: See above: the most of one file.
+#: See above: each other file.
 INLINE = 4 << 10
 _INLINE_TOTAL = 64 << 10
 
 
 @dataclass(frozen=True)
 class Found:
-    """A record as it lies in a remote: with its document's bytes, its signatures, and the CAS files of each blob."""
+    """A record as a remote has it: with its document's bytes, its signatures, and the CAS files of each blob."""
 
     record: Record
     document: bytes
@@ -54,17 +54,17 @@ class Found:
     parts: Mapping[str, tuple[Output, ...]]
 
     def entry(self, contents: Mapping[str, bytes]) -> ActionResult:
-        """The AC entry that says all this, with the `contents` of some files in it."""
+        """The AC entry of the record, with the `contents` of some files."""
         entry = action_result.record_entry(document_of(self.document), self.parts, self.signatures)
         return replace(entry, contents=contents)
 
 
 class _Collected(Exception):
-    """An entry is there, and its document is not."""
+    """An entry names a document that is missing."""
 
 
 def document_of(text: bytes) -> Output:
-    """The CAS file that a record document is."""
+    """The CAS file of a record document."""
     return Output(hashlib.sha256(text).hexdigest(), len(text))
 
 
@@ -77,17 +77,17 @@ class RemoteRecords:
         self._trust = trust
 
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The record under a key, if it is there and counts. Raises RecordUntrusted, RemoteFault."""
+        """The trusted record under a key, or None. Raises RecordUntrusted, RemoteFault."""
         try:
             return self._at(key, key, wanted)
         except (RecordUntrusted, RemoteLied, _Collected) as error:
-            told: list[RecordUntrusted] = []
+            of_domains: list[RecordUntrusted] = []
             domains = self._trust.read_domains if self._trust.enforced else ()
             for domain in domains:
                 try:
                     found = self._at(domain_key(domain, key), key, wanted)
                 except RecordUntrusted as nearer:
-                    told.append(nearer)
+                    of_domains.append(nearer)
                     continue
                 except (RemoteLied, _Collected):
                     continue
@@ -95,8 +95,8 @@ class RemoteRecords:
                     return found
             if isinstance(error, _Collected):
                 return None
-            if told and isinstance(error, RecordUntrusted):  # that the key expired, and not that another's is unsigned
-                raise told[0] from error
+            if of_domains and isinstance(error, RecordUntrusted):  # a domain's own entry says more: its key has expired
+                raise of_domains[0] from error
             raise error
 
     def _at(self, place: str, key: str, wanted: Recipe | None) -> Found | None:
@@ -106,7 +106,7 @@ class RemoteRecords:
         try:
             entry = ActionResult.from_bytes(data)
         except ValueError as error:
-            raise self._files.lie(f"ac/{place} is no entry ({error}); it begins with {data[:24]!r}") from error
+            raise self._files.lie(f"ac/{place} is not an entry ({error}); it begins with {data[:24]!r}") from error
         document = entry.document
         if document is None or document.size > MAX_ENTRY:
             raise self._files.lie(f"ac/{place} names no record")
@@ -121,7 +121,7 @@ class RemoteRecords:
         try:
             record = Record.from_bytes(text, wanted)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._files.lie(f"ac/{place} leads to no record ({error})") from error
+            raise self._files.lie(f"ac/{place} does not lead to a record ({error})") from error
         if record.recipe.key != key:
             raise self._files.lie(f"ac/{place} is the record of another key")
         return Found(record, text, entry.signatures, self._parts(place, record, entry))
@@ -134,7 +134,7 @@ class RemoteRecords:
         parts = {}
         for output in record.outputs.values():
             files = named.get(output.sha256, ())
-            alone = len(files) != 1 or files[0].sha256 == output.sha256  # else it is one chunk, of another blob
+            alone = len(files) != 1 or files[0].sha256 == output.sha256  # otherwise it is a chunk of another blob
             if not files or not alone or sum(file.size for file in files) != output.size:
                 raise self._files.lie(f"ac/{place} does not say what blob {output.sha256} consists of")
             if any(file.size > MAX_FILE for file in files):
@@ -143,9 +143,9 @@ class RemoteRecords:
         return parts
 
     def publish(self, found: Found, read: Read) -> Found:
-        """Leave a record there, after its CAS files, which `read` gives. Returns what is there now: another's, if that
-        came first and counts for this machine. Raises RemoteFault (RemoteRefused where something useless is in its place
-        that stays), and what `read` raises."""
+        """Publish a record, after its CAS files, which `read` returns. Returns the record that is there now: another
+        machine's, if that came first and is trusted. Raises RemoteFault (RemoteRefused if a useless entry is in its place
+        and cannot be replaced), and the errors of `read`."""
         started = time.monotonic()
         files = [file for parts in found.parts.values() for file in parts]
         self._files.send(files, read)
@@ -155,7 +155,7 @@ class RemoteRecords:
         return self.enter(found, read)
 
     def enter(self, found: Found, read: Read, *, replace: bool = False) -> Found:
-        """Write the entry of a record whose files are there. Returns what is there now. Raises RemoteFault."""
+        """Write the entry of a record, after its files. Returns the record that is there now. Raises RemoteFault."""
         key, data = found.record.recipe.key, found.entry(_small(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):
             return found
@@ -175,13 +175,13 @@ class RemoteRecords:
             placed = self._transport.put("ac", key, data, once=False)
         if not placed and not self._enter_domain(found, data):
             raise RemoteRefused(
-                f"{self._files.name}: what nobody can use stands in the place of record {key}, and must not be replaced",
+                f"{self._files.name}: the entry of record {key} is unusable, and the remote does not let it be replaced",
                 hint="`trtbuild cache gc --dir` on the server removes it, an hour after it was written",
             )
         return found
 
     def now_there(self, found: Found) -> Found:
-        """What stands where `found` was entered: itself, or that of another first writer. Raises RemoteFault."""
+        """The record that is there now: `found`, or that of another first writer. Raises RemoteFault."""
         try:
             there = self.find(found.record.recipe.key)
         except (RecordUntrusted, RemoteLied):
@@ -191,7 +191,7 @@ class RemoteRecords:
         return there
 
     def _is_usable(self, other: Found, found: Found) -> bool:
-        """Whether a record that is there is as good as `found`."""
+        """Whether a record in the remote can be used in place of `found`."""
         files = (file for parts in other.parts.values() for file in parts)
         return (
             other.record.recipe.same_as(found.record.recipe)
@@ -200,12 +200,12 @@ class RemoteRecords:
         )
 
     def _enter_domain(self, found: Found, data: bytes) -> bool:
-        """Write an entry under the key of its domain. Whether there is one there now that counts."""
+        """Write an entry under the key of its domain. Returns whether a trusted one is there now."""
         key = found.record.recipe.key
         voucher = self._trust.voucher(key, document_of(found.document), found.signatures)
         if voucher is None:
             return False
-        # It may be another's record that is passed on, for another domain than this machine's.
+        # The domain is the record's, not this machine's: the record may be from another machine.
         place = domain_key(voucher.domain, key)
         if self._transport.put("ac", place, data, once=False):
             return True

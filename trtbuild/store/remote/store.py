@@ -1,7 +1,7 @@
-"""A store over a transport: the contract of core/recipes/ports.py, somewhere else.
+"""A remote store over any transport, with the contract of core/recipes/ports.py.
 
-It is made of `files` (CAS files over a transport) and `records` (entries and their documents); their rules hold here. What
-is added is the form of large blobs, which is that of the local store: chunks, and a list of them.
+It consists of `files` (CAS files over a transport) and `records` (entries and their documents), whose rules apply. Large
+blobs have the same form as in the local store: chunks, and a list of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.core.recipes.trust import Everyone, Trust
+from trtbuild.core.recipes.trust import Trust, TrustAll
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteLied
 from trtbuild.store.local.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
 from trtbuild.store.local.local import LocalStore
@@ -29,15 +29,15 @@ __all__ = ["Found", "RemoteStore"]
 
 
 class RemoteStore:
-    """The `Store` of core/recipes/ports.py over a transport. `name` is what people call it.
+    """The `Store` of core/recipes/ports.py over a transport. `name` is its name in the configuration.
 
-    Every method raises RemoteFault too: what to make of it is for `store.layers.layered` to decide.
+    Every method may also raise RemoteFault, which `store.layers.layered` handles.
     """
 
     def __init__(self, transport: Transport, name: str, trust: Trust | None = None, *, connections: int = 16) -> None:
         self.name = name
         self.transport = transport
-        self.trust: Trust = trust or Everyone()
+        self.trust: Trust = trust or TrustAll()
         self._files = RemoteFiles(transport, name, connections)
         self._records = RemoteRecords(self._files, self.trust)
         self._lock = threading.Lock()
@@ -46,39 +46,39 @@ class RemoteStore:
     # -- for a store in front of it
 
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
-        """The record under a key, if it is there and counts. Raises RecordUntrusted."""
+        """The trusted record under a key, or None. Raises RecordUntrusted."""
         return self._records.find(key, wanted)
 
     def find_many(self, keys: Iterable[str]) -> Iterator[tuple[str, Found | Exception | None]]:
-        """`find` for several keys at once. An error stands in the place of what was not found."""
+        """`find` for several keys at once. An error is yielded, not raised."""
 
         def look(key: str) -> tuple[str, Found | Exception | None]:
             try:
                 return key, self._records.find(key)
-            except Exception as error:  # of this key; what it means is for the caller to decide
+            except Exception as error:  # of this key only
                 return key, error
 
         return self._files.over(look, dict.fromkeys(keys))
 
     def publish(self, found: Found, read: Read) -> Found:
-        """Leave a record there, after its CAS files, which `read` gives. Returns what is there now: another's, if that
-        came first and counts for this machine. Raises what `read` raises."""
+        """Publish a record, after its CAS files, which `read` returns. Returns the record that is there now: another
+        machine's, if that came first and is trusted. Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property
     def decides(self) -> bool:
-        """Whether it tells first writers of the same moment apart; see `transport.Transport`."""
+        """Whether the remote decides between first writers at the same moment; see `transport.Transport`."""
         return self.transport.decides
 
     def now_there(self, found: Found) -> Found:
-        """What stands where `found` was published, `records.SETTLE_S` after that: it, or another first writer's."""
+        """The record that is there `records.SETTLE_S` after `found` was published: it, or another first writer's."""
         return self._records.now_there(found)
 
     def fetch(self, sha256: str, parts: Sequence[Output], into: LocalStore) -> int:
-        """Bring a blob into a local store: only the files that it lacks. Returns the bytes that were fetched.
+        """Fetch a blob into a local store: only the files that it lacks. Returns the number of bytes that were fetched.
 
-        Raises BlobMissing when a file is gone over there, StoreUnavailable. What came before stays, so the next call goes
-        on from there.
+        Raises BlobMissing when the remote lacks a file, StoreUnavailable. The files that were fetched before stay, so the
+        next call continues from there.
         """
         fetched = 0
         whole = hashlib.sha256()
@@ -109,7 +109,7 @@ class RemoteStore:
         return b"".join(self._verified(sha256, parts))
 
     def copy_parts(self, sha256: str, parts: Sequence[Output], path: str) -> FileStamp | None:
-        """Write a blob's verified bytes to `path`, atomically. Raises BlobMissing, or OSError when it cannot be written."""
+        """Write a blob's verified bytes to `path`, atomically. Raises BlobMissing, OSError."""
         return copy_atomically(self._verified(sha256, parts), path)
 
     def _verified(self, sha256: str, parts: Sequence[Output]) -> Iterator[memoryview]:
@@ -125,13 +125,13 @@ class RemoteStore:
         return self._files.lie(f"the chunks that it names are not blob {sha256}")
 
     def close(self) -> None:
-        """End its threads and let go of its connections."""
+        """End its threads and close its connections."""
         self._files.close()
 
     # -- the contract
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Keep `data`."""
+        """Write `data`."""
         view = memoryview(data).cast("B")
         if len(view) <= MAX_SIZE:
             whole = Output(hashlib.sha256(view).hexdigest(), len(view))
@@ -140,7 +140,7 @@ class RemoteStore:
         return self._put_large(windows_of_bytes(view))
 
     def put_file(self, path: str) -> Output:
-        """Keep a file's bytes, reading it once. Raises OSError when `path` cannot be read."""
+        """Write a file's bytes, reading it once. Raises OSError when `path` cannot be read."""
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
@@ -174,7 +174,7 @@ class RemoteStore:
             return copy_atomically(self._verified(sha256, self._listed(sha256)), path)
 
     def has(self, sha256: str) -> bool:
-        """Whether all files of the blob are there."""
+        """Whether the remote has all files of the blob."""
         try:
             parts = self._listed(sha256)
         except (BlobMissing, RemoteLied):
@@ -182,7 +182,7 @@ class RemoteStore:
         return len(parts) == 1 or self._files.all_there(parts)
 
     def _listed(self, sha256: str) -> tuple[Output, ...]:
-        """The CAS files of a blob that no record was found for. Raises BlobMissing."""
+        """The CAS files of a blob, from its chunk list. Raises BlobMissing."""
         data = self.transport.get("cas", sha256, MAX_FILE)
         if data is not None:
             return (Output(sha256, len(data)),)
@@ -201,13 +201,13 @@ class RemoteStore:
         return None if found is None else found.record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` under which there is an entry."""
+        """The `keys` with an entry."""
         asked = list(keys)
         there = self._files.over(lambda key: self.transport.has("ac", key), asked)
         return {key for key, is_there in zip(asked, there, strict=True) if is_there}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine's making, after its blobs; as core/recipes/ports.py says. Raises BlobMissing."""
+        """Publish a record of this machine, after its blobs; as core/recipes/ports.py says. Raises BlobMissing."""
         parts = {}
         for output in record.outputs.values():
             with _lies_are_corrupt():
@@ -225,12 +225,12 @@ class RemoteStore:
         return there.record
 
     def session(self) -> AbstractContextManager[None]:
-        """What is collected over there is found missing when it is asked for."""
+        """Does nothing: a file that the remote has collected is a miss."""
         return nullcontext()
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Held while a key is being built, by one thread of this process at a time: no lock reaches further."""
+        """Hold a key while it is built, among the threads of this process. Other machines do not see the lock."""
         with self._lock:
             lock = self._building.setdefault(key, threading.Lock())
         with lock:

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection that gives up in time: to resolve, to connect, to send and to read.
+"""One HTTP/1.1 connection with time limits for resolving, connecting, sending and reading.
 
-The standard library's HTTPResponse reads the answer; the rest is sockets. Measured (1,400 entries of 256 KiB from nginx on
-loopback, Python 3.11): 0.15 ms of CPU for each, half of what urllib3 takes.
+The standard library's HTTPResponse reads the answer; the rest uses sockets. Measured with 1,400 entries of 256 KiB from
+nginx on loopback, Python 3.11: 0.15 ms of CPU for each, half of urllib3's time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from trtbuild.store.transports.pace import Flow, Pace, Silence
 from trtbuild.store.transports.route import Proxy, Route
 from trtbuild.store.transports.transport import SLOWEST
 
-#: Most bytes of an answer before its body. The library limits lines and headers, but not how many ``100 Continue`` come.
+#: The most bytes of an answer before its body. The library limits lines and headers, but not ``100 Continue`` answers.
 _HEAD_LIMIT = 256 << 10
 
-#: Patiences that an upload may be in buffers of others without an answer. It is the price of a server that takes a body and
-#: never answers, so it is small; a line through such buffers must carry 1 MiB in three patiences.
+#: Patiences that an upload may wait for its answer after the last byte was sent, while it is in the buffers of proxies. It
+#: is small, because a server that never answers costs as much. Such a line must carry 1 MiB in three patiences.
 _HIDDEN = 2
 
 
 class NotHttp(Exception):
-    """What came is no answer of an HTTP server."""
+    """The answer is not HTTP."""
 
 
 class Connection:
-    """A connection that may be used again. Not for several threads at once; only `abort` may be called from others."""
+    """A reusable connection, for one thread at a time. Other threads may call `abort` only."""
 
     def __init__(self, route: Route, flow: Flow, patience_s: float) -> None:
         self._route = route
@@ -44,11 +44,11 @@ class Connection:
         self._aborted = False
         self._fresh = False
         self._cut_short = False
-        #: Bytes of the answer that came so far.
+        #: Bytes of the answer that were received so far.
         self.received = 0
 
     def finish_within(self, whole_s: float | None) -> None:
-        """What follows may take so many seconds altogether; None is any time."""
+        """Limit the time of what follows to `whole_s` seconds in all, or do not limit it (None)."""
         self._pace.finish_within(whole_s)
 
     def connect(self) -> None:
@@ -83,7 +83,7 @@ class Connection:
             raise Silence(self._pace.patience_s, some=False) from None
 
     def usable(self) -> bool:
-        """Whether nothing came since the last answer: neither an end nor bytes that nobody asked for."""
+        """Whether the connection can be used again: nothing was received since the last answer, not even its end."""
         return self._sock is not None and not self._cut_short and not self._readable(0)
 
     def exchange(self, method: str, head: bytes, body: memoryview | None) -> http.client.HTTPResponse:
@@ -98,7 +98,7 @@ class Connection:
                 self._send(body)
                 self._await_answer(len(body))
         except (OSError, Silence):
-            # a server may refuse a body without reading it; what it says then is the better answer
+            # A server may reject a body without reading it. Then its answer says more than this error.
             self._cut_short = True
             if not self._readable(0.05):
                 raise
@@ -110,11 +110,11 @@ class Connection:
         return response
 
     def makefile(self, *_: object) -> io.BufferedReader:
-        """What HTTPResponse reads from."""
+        """The file that HTTPResponse reads from."""
         return io.BufferedReader(_Incoming(self._receive), 32 << 10)
 
     def drain(self, response: http.client.HTTPResponse) -> bool:
-        """Read the rest of a short answer, if it is there already. Whether the connection can be used again."""
+        """Read the rest of a short answer, if it has arrived. Returns whether the connection can be used again."""
         if response.will_close or response.chunked or response.length is None or response.length > 16 << 10:
             return False
         self._pace.patience_s, patience_s = min(0.2, self._pace.patience_s), self._pace.patience_s
@@ -128,11 +128,11 @@ class Connection:
         return True
 
     def abort(self) -> None:
-        """End what another thread waits for on this connection."""
+        """End the request of another thread on this connection."""
         self._aborted = True
         if (sock := self._sock) is not None:
             try:
-                # of an SSLSocket too: not unwrap(), which would wait for the other side
+                # For an SSLSocket too: its unwrap() would wait for the server.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 return
@@ -144,7 +144,7 @@ class Connection:
     def _open(self, address: Any, timeout_s: float) -> None:
         family, kind, protocol, _, where = address
         sock = socket.socket(family, kind, protocol)
-        self._sock = sock  # from here on `abort` reaches it
+        self._sock = sock  # now `abort` can end it
         try:
             if self._aborted:
                 raise ConnectionAbortedError
@@ -162,12 +162,12 @@ class Connection:
         login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
         self._head_left = _HEAD_LIMIT
         self._send(memoryview(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n{login}\r\n".encode()))
-        # the answer's bytes are read one by one: what follows it belongs to TLS
+        # The answer is read byte by byte: the bytes after it belong to TLS.
         response = http.client.HTTPResponse(cast(socket.socket, _Unbuffered(self._receive)), method="CONNECT")
         try:
             response.begin()
         except http.client.HTTPException:
-            raise NotHttp("the proxy's answer is no HTTP") from None
+            raise NotHttp("the proxy's answer is not HTTP") from None
         if response.status != 200:
             raise NotHttp(f"the proxy answered {response.status}")
 
@@ -183,16 +183,16 @@ class Connection:
             data = data[sent:]
 
     def _await_answer(self, size: int) -> None:
-        """Wait until a body is with the other side, and grant it time for its answer.
+        """Wait until a body is sent, and allow time for the answer.
 
-        Bytes that this machine's kernel still holds must move, where it tells (Linux). How far the rest is, buffers on the
-        way hide: so patience grows with the size, but not above `_HIDDEN` times itself.
+        Bytes in this machine's kernel must move, where it reports them (Linux). Buffers on the way hide the rest: so the
+        time for the answer grows with the size, up to `_HIDDEN` times the patience.
         """
         self._pace.allow(0)
         queued, step_s = self._queued(), 0.001
         while queued:
             step_s = min(2 * step_s, self._pace.patience_s / 8, self._pace.left_s())
-            if isinstance(self._sock, ssl.SSLSocket):  # what can be read there need not be an answer
+            if isinstance(self._sock, ssl.SSLSocket):  # readable bytes need not be an answer
                 time.sleep(step_s)
             elif self._readable(step_s):
                 return
@@ -205,7 +205,7 @@ class Connection:
         self._pace.allow(hidden_s)
 
     def _queued(self) -> int:
-        """Bytes that were sent and not yet acknowledged, as far as the kernel tells (Linux)."""
+        """Bytes that were sent and not yet acknowledged, if the kernel reports them (Linux)."""
         if not sys.platform.startswith("linux") or self._sock is None:
             return 0
         import fcntl
@@ -244,9 +244,9 @@ class Connection:
 
 
 def chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
-    """A body in chunks (RFC 9112, 7.1), or its first bytes: more than `limit`, if there are.
+    """Return a body in chunks (RFC 9112, 7.1). If it is longer than `limit`, return more than `limit` of its first bytes.
 
-    The library would take a chunk of -1 bytes for one without an end. Raises what `exchange` raises.
+    The library accepts a chunk of -1 bytes, and reads without end. Raises the same errors as `exchange`.
     """
     pieces: list[bytes] = []
     got = 0

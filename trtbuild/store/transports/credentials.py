@@ -1,10 +1,10 @@
-"""Who this machine is to a remote: from the URL, the environment or netrc. Never shown, never sent to another host.
+"""The credentials for a remote, from the URL, the environment or netrc. Never shown, never sent to another host.
 
-Order, first found wins
+The first of these wins:
 1. user information in the URL (``https://user:password@host``)
 2. ``TRTBUILD_REMOTE_<NAME>_TOKEN``: a bearer token
 3. ``TRTBUILD_REMOTE_<NAME>_USER`` and ``…_PASSWORD``
-4. the entry of exactly that host in ``$NETRC``, else ``~/.netrc``. A `default` entry is not used: it names no host.
+4. the entry of exactly that host in ``$NETRC``, else ``~/.netrc``. A `default` entry is ignored: it names no host.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trtbuild.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Credentials:
-    """The value of an ``Authorization`` header, and where it came from. The value is in no repr."""
+    """The value of an ``Authorization`` header, and its source. No repr shows the value."""
 
     header: str = field(repr=False)
     source: str
 
 
 def public_place(url: str) -> str:
-    """`url` without user information, query and fragment: what people are shown.
+    """`url` without user information, query and fragment, to show to people.
 
-    Raises ConfigurationError when it is no URL with a host.
+    Raises ConfigurationError when it is not a URL with a host.
     """
     try:
         parts = urlsplit(url)
@@ -39,21 +39,21 @@ def public_place(url: str) -> str:
     except ValueError:
         host = port = None
     if not host:
-        # the text is not repeated: what is misread as no host may be a password
+        # The message does not repeat the text, which may contain a password.
         raise ConfigurationError("the URL of a remote has no host, or a wrong port", hint="https://host[:port]/path")
     shown = f"[{host}]" if ":" in host else host
     return urlunsplit((parts.scheme, f"{shown}:{port}" if port else shown, parts.path.rstrip("/"), "", ""))
 
 
 def environment_name(remote: str, what: str) -> str:
-    """``TRTBUILD_REMOTE_<NAME>_<WHAT>``: the name in capitals, with ``_`` for all that is no letter or digit."""
+    """``TRTBUILD_REMOTE_<NAME>_<WHAT>``: the name in capitals, with ``_`` for other characters than letters and digits."""
     return f"TRTBUILD_REMOTE_{re.sub('[^A-Za-z0-9]', '_', remote).upper()}_{what}"
 
 
 def find(remote: str, url: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
     """The credentials for the remote called `remote` at `url`, or None.
 
-    Raises ConfigurationError for a token that cannot be in a header, half of a login, and a netrc that cannot be read.
+    Raises ConfigurationError for a token with invalid characters, a user without password, and an unreadable netrc.
     """
     environment = os.environ if environment is None else environment
     parts = urlsplit(url)
@@ -97,10 +97,12 @@ def _from_netrc(host: str, environment: Mapping[str, str]) -> Credentials | None
     try:
         found = netrc(str(path)).hosts.get(host)
     except NetrcParseError as error:
-        wrong, line = "it is no netrc", error.lineno
-    except (OSError, UnicodeDecodeError) as error:
-        wrong = getattr(error, "strerror", None) or "it is not UTF-8"
-    if wrong:  # raised out here, without the cause: that one's text repeats words of the file
+        wrong, line = "it is not a netrc file", error.lineno
+    except OSError as error:
+        wrong = error.strerror or str(error)
+    except UnicodeDecodeError:
+        wrong = "it is not UTF-8"
+    if wrong:  # raised here, without the cause, whose text repeats words of the file
         raise ConfigurationError(f"netrc cannot be read: {wrong}", file=str(path), line=line)
     if found is None:
         return None

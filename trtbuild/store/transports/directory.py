@@ -1,18 +1,18 @@
 """A shared directory as a remote: ``file:///srv/cache``, on NFS as well. No locks, no server.
 
-    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     as behind the nginx recipe; gc/ is collection.py's
+    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     as behind the nginx recipe; gc/ belongs to collection
 
 Rules
-1. Entries appear whole, open to whoever may use the root, and nothing is reached through a symbolic link
-   (shared_folder.py). What is no regular file is RemoteLied, and is replaced by the next writer if it can be.
-2. An empty file is no entry: it is what a loss of power leaves of a file that was not synced (nginx does not sync).
-3. ESTALE and ENOENT are also what a race with another machine looks like: a call that meets one is tried again.
-4. The root is made by a writer if its parent is there. If that is missing too, the share is not mounted: RemoteDown.
-   A local store (it has a ``format``) is only read: its collection could not see a writer of this kind.
-5. A system call on a hung mount cannot be interrupted. So the first look at the root is in a thread of its own, and after
-   `patience_s` without an answer the remote is given up until there is one. A mount that hangs later holds the calling
-   thread for as long as it hangs. One that drips does not: what is timed is read in pieces of `_PIECE` bytes.
-6. An entry that is found is marked as used by its mtime, if that is off by more than `USED_WITHIN_S` and may be set.
+1. Entries appear whole, with the permissions of the root, and no symbolic link is followed (shared_folder.py). An entry
+   that is not a regular file is RemoteLied, and the next writer replaces it if possible.
+2. An empty file is not an entry: a loss of power leaves one if a file was not synced (nginx does not sync).
+3. A race with another machine may give ESTALE or ENOENT: such a call is repeated.
+4. A writer makes the root if its parent exists. If the parent is missing too, the share is not mounted: RemoteDown. A local
+   store (it has a ``format``) is only read: its collection does not protect the files of such writers.
+5. A system call on a hung mount cannot be interrupted. So the first access to the root is in a separate thread. After
+   `patience_s` without an answer the remote is given up until it answers. A mount that hangs later blocks the calling
+   thread. A slow one does not: timed calls read pieces of `_PIECE` bytes.
+6. An entry that is found is marked as used: it gets a new mtime, if the old one is off by more than `USED_WITHIN_S`.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -36,20 +36,20 @@ from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports import faults
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.transports.shared_folder import SharedFolder
-from trtbuild.store.transports.transport import WHOLE
+from trtbuild.store.transports.transport import WHOLE, Transport
 
 T = TypeVar("T")
 
-#: Seconds by which the mtime of an entry in use may be off (collection.py counts on it).
+#: Seconds by which the mtime of an entry in use may be off (shared_directory.py relies on it).
 USED_WITHIN_S = 900.0
 
 EMPTY_BLOB = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-# Bytes that one system call reads of what has a limit as a whole (rule 5).
+# Bytes of one read in a timed call (rule 5).
 _PIECE = 64 << 10
 
 _RACES = (errno.ENOENT, errno.ESTALE)
-# Of writers that make the same directory at once, the last one's replaces those of the others while they are empty.
+# How often a write is attempted: a writer that makes the same directory at the same moment replaces an empty one.
 _RACING_WRITERS = 16
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -58,7 +58,7 @@ _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR)
 
 
 def root_of(url: str) -> str:
-    """The directory of a ``file://`` URL. Raises ConfigurationError when it names another host, or no absolute path."""
+    """The directory of a ``file://`` URL. Raises ConfigurationError for a URL with a host or without an absolute path."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
@@ -67,7 +67,7 @@ def root_of(url: str) -> str:
             hint="write three slashes: file:///srv/cache (a ? or # in the path as %3F or %23)",
         )
     if not path.startswith("/") or "\0" in path or os.path.normpath(path) in ("/", "//"):
-        raise ConfigurationError(f"no directory for a cache: {path!r}", hint="write file:///srv/cache")
+        raise ConfigurationError(f"not a directory for a cache: {path!r}", hint="write file:///srv/cache")
     return os.path.normpath(path)
 
 
@@ -76,8 +76,8 @@ def is_entry(kind: Kind, name: str, found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and (found.st_size > 0 or (kind == "cas" and name == EMPTY_BLOB))
 
 
-class DirectoryTransport:
-    """See `transport.Transport`. Raises ConfigurationError when the URL is no ``file:///path``."""
+class DirectoryTransport(Transport):
+    """See `transport.Transport`. Raises ConfigurationError when the URL is not ``file:///path``."""
 
     decides = True
 
@@ -106,7 +106,7 @@ class DirectoryTransport:
         if self._is_local_store:
             raise RemoteRefused(
                 f"{self.place} is a local store of trtbuild, which others may only read",
-                hint='share a directory of its own, or give this remote mode = "r"',
+                hint='share another directory, or give this remote mode = "r"',
             )
         stays = (lambda found: is_entry(kind, name, found)) if once else None
         for attempt in range(_RACING_WRITERS):
@@ -118,9 +118,6 @@ class DirectoryTransport:
                 if error.errno not in _RACES or attempt + 1 == _RACING_WRITERS:
                     raise self._fault(error, "write") from error
         raise AssertionError  # the last attempt raises
-
-    def close(self) -> None:
-        return
 
     def _get(self, kind: Kind, shelf: str, name: str, limit: int, overdue_at: float) -> bytes | None:
         descriptor = self._shared.open(kind, shelf, name)
@@ -182,7 +179,7 @@ class DirectoryTransport:
             raise self._fault(error, "read") from error
 
     def _wait_for_an_answer(self) -> None:
-        """Return once the directory has answered. Raises RemoteDown when it does not within the patience (rule 5)."""
+        """Wait for the first answer of the directory. Raises RemoteDown after the patience (rule 5)."""
         if self._answered.is_set():
             return
         with self._lock:
@@ -216,14 +213,14 @@ class DirectoryTransport:
 
 
 def _shelf(name: str) -> str:
-    """Raises ValueError for a name that is no digest, so that no name can leave the directory."""
+    """The folder of an entry. Raises ValueError for a name that is not a digest, so that no path leaves the directory."""
     if not is_digest(name):
         raise ValueError(f"not a digest: {name!r}")
     return name[:2]
 
 
 def _mark_used(found: os.stat_result, touch: Callable[[], None]) -> None:
-    # Clocks may be off by any amount: the file system gives the time, this machine's only says whether to ask for it.
+    # The clocks may differ. This machine's clock only says whether to touch; the file system gives the new time.
     if abs(time.time() - found.st_mtime) > USED_WITHIN_S:
         with contextlib.suppress(OSError, NotImplementedError):
             touch()

@@ -1,4 +1,4 @@
-"""What went wrong with an HTTP remote, in words of our own: causes are not kept, for they may hold URLs and headers."""
+"""The errors of an HTTP remote. They have no causes, because these may contain URLs and headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtbuild.store.transports.route import Route
 
 Doing = Literal["read", "write"]
 
-#: What to do about an entry that comes, but too slowly for who waits for it.
+#: The hint for an entry that arrives too slowly.
 SLOW_LINE = "is its line slow? raise patience_s of this remote"
 
 _PASSING = frozenset({408, 425, 429})
@@ -25,7 +25,7 @@ _NO_UPLOADS = frozenset({404, 405, 410, 501})
 
 
 def of_login(place: str, remote: str, status: int, doing: Doing, login: Credentials | None) -> RemoteRefused:
-    """For 401, 403 and 407."""
+    """The error for status 401, 403 or 407."""
     token, user, password = (environment_name(remote, what) for what in ("TOKEN", "USER", "PASSWORD"))
     said = f"{_said(place, status)}: it wants {'other ' if login else ''}credentials to {doing}"
     said += f" than those from {login.source}" if login else ""
@@ -38,24 +38,24 @@ def of_login(place: str, remote: str, status: int, doing: Doing, login: Credenti
 
 
 def of_status(place: str, status: int, doing: Doing, retry_after_s: float | None) -> RemoteFault:
-    """For any other status that is no result."""
+    """The error for any other status that is not a result."""
     said = _said(place, status)
     if doing == "write" and status in _NO_UPLOADS:
         return RemoteRefused(f"{said}: it takes no uploads", hint='check its url, or set mode = "r"')
     if status in _PASSING or (status >= 500 and status != 501):
         return RemoteDown(said, may_pass=True, retry_after_s=retry_after_s)
     if status < 300:
-        return RemoteDown(f"{said}, which is no answer to a request to {doing}")
+        return RemoteDown(f"{said}, which is not an answer to a request to {doing}")
     return RemoteRefused(said, hint="check the url of the remote")
 
 
 def overdue(place: str, seconds: float) -> RemoteDown:
-    """For an entry that comes, but not within the time that it may take as a whole."""
+    """The error for an entry that took longer than its total limit."""
     return RemoteDown(f"{place}: an entry was not there after {seconds:.2g} s", hint=SLOW_LINE)
 
 
 def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
-    """For what the connection raises."""
+    """The error for an exception of the connection."""
     if isinstance(error, Overdue):
         return overdue(place, error.seconds)
     if isinstance(error, Silence):
@@ -87,7 +87,7 @@ _BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.EN
 
 
 def seconds(retry_after: str | None) -> float | None:
-    """The value of a Retry-After header, which is seconds or a date (RFC 9110, 10.2.3); None when it is neither."""
+    """The value of a Retry-After header in seconds; it may be a date (RFC 9110, 10.2.3). None if it is invalid."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():

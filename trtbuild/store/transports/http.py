@@ -3,12 +3,12 @@
 nginx with WebDAV, bazel-remote and others speak it (docs/team-cache.md).
 
 Rules
-1. What is said to whom: credentials go to the host of the URL alone. A redirect is followed within the origin (scheme, host
-   and port), at most `_HOPS` times; any other is RemoteRefused.
-2. Errors are made of what this file knows, without their causes: those may hold URLs, headers or lines of netrc.
-3. A kept connection may have been closed by the other side. If nothing came over it, the request is sent once more over a
-   new one: all requests can be repeated.
-4. Every thread that asks has a connection for itself; up to `connections` are kept.
+1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at
+   most `_HOPS` times; any other is RemoteRefused.
+2. Errors have no causes, because these may contain URLs, headers or lines of netrc.
+3. The server may have closed a kept connection. If nothing was received over it, the request is sent once more over a new
+   one: all requests can be repeated.
+4. Each thread has its own connection during a request; up to `connections` idle ones are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trtbuild.store.transports.pace import Flow, Silence
 from trtbuild.store.transports.proxies import is_loopback, proxy_for
 from trtbuild.store.transports.route import Proxy, Route
 from trtbuild.store.transports.settings import RemoteSettings
-from trtbuild.store.transports.transport import WHOLE
+from trtbuild.store.transports.transport import WHOLE, Transport
 
 _HOPS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -45,13 +45,13 @@ class _Answer:
     data: bytes
 
 
-class HttpTransport:
+class HttpTransport(Transport):
     """See `transport.Transport`.
 
-    Raises ConfigurationError for a URL without a host, for a proxy that is none, and for credentials that cannot be read.
+    Raises ConfigurationError for a URL without a host, an invalid proxy, and credentials that cannot be read.
     """
 
-    decides = False  # one that does is not told from one that does not
+    # `decides` stays False: the protocol does not tell which servers decide.
 
     def __init__(self, settings: RemoteSettings, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -65,15 +65,13 @@ class HttpTransport:
         self._route = Route(host, port, tls=tls, proxy=proxy)
         self._flow = Flow()
         self._login = credentials.find(settings.name, settings.url, environment)
-        #: What a person should know before anything is sent.
-        self.warnings: tuple[str, ...] = ()
         if self._login and not tls and not is_loopback(host):
             self.warnings = (
                 f"{self.place}: credentials (from {self._login.source}) go over the network in clear: use https",
             )
         path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._")
         self._origin = self.place.removesuffix(parts.path.rstrip("/"))
-        # a proxy is asked for plain http by the whole URL
+        # A request for plain http to a proxy has the whole URL.
         self._base = f"{self._origin if proxy and not tls else ''}{path}"
         self._query = f"?{quote(parts.query, safe='/%:@!$&*+,;=~-._?')}" if parts.query else ""
         self._common = self._headers(host, port, parts.scheme, proxy)
@@ -119,7 +117,7 @@ class HttpTransport:
         raise self._fault(answer, "write")
 
     def close(self) -> None:
-        """Let go of all connections. A request that another thread waits for ends now, with RemoteDown."""
+        """Close all connections. Requests of other threads end at once with RemoteDown."""
         with self._lock:
             self._closed = True
             idle, busy = self._idle, list(self._busy)
@@ -134,7 +132,7 @@ class HttpTransport:
             shown = f"[{host}]" if ":" in host else host.encode("idna").decode() if not host.isascii() else host
         except UnicodeError:
             raise ConfigurationError(
-                f"{self.place}: {host!r:.80} is no name of a host", hint="write one such as https://cache.example"
+                f"{self.place}: {host!r:.80} is not a name of a host", hint="write one such as https://cache.example"
             ) from None
         lines = [f"Host: {shown}" if port == _PORTS[scheme] else f"Host: {shown}:{port}"]
         lines += ["User-Agent: trtbuild", "Accept-Encoding: identity"]
@@ -159,7 +157,7 @@ class HttpTransport:
         if body is not None:
             form = "application/json" if kind == "ac" else "application/octet-stream"
             lines = f"Content-Type: {form}\r\nContent-Length: {len(body)}\r\n"
-            if once:  # our nginx needs no such hint; other servers may
+            if once:  # nginx with our configuration does not need it; other servers may
                 lines += "If-None-Match: *\r\n"
         path = f"{self._base}/{kind}/{name}{self._query}"
         for _ in range(_HOPS + 1):

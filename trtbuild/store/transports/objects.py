@@ -1,19 +1,19 @@
-"""An object store as a remote: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, by obstore.
+"""An object store as a remote, through obstore: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``.
 
     <prefix>/ac/<key>  <prefix>/cas/<sha256>
 
 Rules
-1. Credentials and endpoints are found by obstore: variables of the environment, web identity, the machine's own (container,
-   instance). It reads no ~/.aws. A URL has none. Plain http is spoken only to an ``AWS_ENDPOINT_URL`` that says so.
-   obstore follows redirects and cannot be told not to: without the Authorization header where the host is another, but
-   with a session token, which is worth nothing without its key.
-2. What obstore says in an error has URLs, some with signatures in them. An error here is put together from the status, the
-   service's code and nothing else, and does not chain to obstore's.
-3. Written once is ``If-None-Match: *``. A service that does not know it gets a look before the write.
-4. Time is limited where nothing happens, as far as obstore lets it: to connect (with the look-up of the name), to the first
-   byte of an answer, between bytes that come. It does not tell how far an upload is, and its clock runs while bytes go. So
-   an upload's limit grows with its size, by `SLOWEST`: a server that stops in the middle of one is noticed only then.
-5. Nothing is marked as used: object stores keep no such time. What a bucket's lifecycle rules remove is a miss.
+1. obstore finds credentials and endpoints: environment variables, web identity, the machine's role (container, instance).
+   It does not read ~/.aws. A URL has no credentials. Plain http is used only for an ``AWS_ENDPOINT_URL`` with that scheme.
+   obstore always follows redirects. To another host it sends no Authorization header, but a session token, which is useless
+   without its key.
+2. The texts of obstore's errors contain URLs, some with signatures. An error here consists of the status and the service's
+   code only, and is not chained to obstore's.
+3. An entry is written once by ``If-None-Match: *``. For a service that does not support it, the entry is looked up first.
+4. Silence is limited as far as obstore allows it: while connecting (and resolving), until the first byte of an answer, and
+   between received bytes. It does not report the progress of an upload, and its clock runs meanwhile. So an upload's limit
+   grows with its size, by `SLOWEST`: a server that stops in the middle of an upload is noticed only after that time.
+5. Entries are not marked as used: object stores have no such time. An entry that lifecycle rules have removed is a miss.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
+from obstore.store import from_url
+
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports import faults
 from trtbuild.store.transports.settings import RemoteSettings
-from trtbuild.store.transports.transport import SLOWEST, WHOLE
+from trtbuild.store.transports.transport import SLOWEST, WHOLE, Transport
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -38,7 +41,7 @@ _CREDENTIALS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_KEY",
 }
 
-# Sizes, in bytes, for which uploads have a limit of their own (rule 4): of small files, average chunks, the largest.
+# The sizes, in bytes, by which uploads have their limits (rule 4): small files, average chunks, the largest chunks.
 _UPLOADS = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
@@ -48,9 +51,8 @@ _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _FULL_CODE = re.compile(r"EntityTooLarge|RequestBodyTooLarge|QuotaExceeded|StorageFull|InsufficientStorage")
 
 
-class ObjectTransport:
-    """See `transport.Transport`. Raises ConfigurationError when obstore is not installed, or the URL or the environment
-    is not enough to know the place."""
+class ObjectTransport(Transport):
+    """See `transport.Transport`. Raises ConfigurationError when the URL or the environment does not say enough."""
 
     decides = True
 
@@ -91,7 +93,7 @@ class ObjectTransport:
             if isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error)):
                 return None
             fault = self._fault(error)
-        raise fault  # out here, so that obstore's error is not its context (rule 2)
+        raise fault  # outside the except block, so that obstore's error is not its context (rule 2)
 
     def _read(self, found: Any, name: str, size: int, overdue_at: float) -> bytes:
         pieces, count = [], 0
@@ -137,9 +139,7 @@ class ObjectTransport:
         raise fault
 
     def _put_once(self, kind: Kind, name: str, data: bytes | memoryview) -> bool | None:
-        """None: the service cannot."""
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
-
+        """Whether the entry was written; None if the service cannot write once."""
         try:
             self._put(kind, name, data, "create")
             return True
@@ -165,21 +165,11 @@ class ObjectTransport:
                 store = self._uploads[limit] = self._open(self._patience_s + limit / SLOWEST)
         return store
 
-    def close(self) -> None:
-        return
-
     def _open(self, answer_s: float) -> Any:
-        try:
-            from obstore.store import from_url
-        except ImportError as error:
-            raise ConfigurationError(
-                f"{self.place}: object stores need the package obstore, which is not installed",
-                hint="pip install 'trtbuild[objects]'",
-            ) from error
         options: Any = {
             "connect_timeout": timedelta(seconds=self._patience_s),
             "read_timeout": timedelta(seconds=answer_s),
-            "timeout": timedelta(days=30),  # as a whole: none; obstore's own is 30 s
+            "timeout": timedelta(days=30),  # no total limit; the default is 30 s
         }
         if self._speaks_plain_http():
             options["allow_http"] = True
@@ -197,7 +187,7 @@ class ObjectTransport:
         return self._scheme == "s3" and endpoint.startswith("http://")
 
     def _fault(self, error: Exception) -> RemoteFault:
-        """What obstore's error means, in words of our own (rule 2)."""
+        """The error to raise for one of obstore's (rule 2)."""
         text = str(error)
         status, code = _status(text), _code(text)
         said = f"{self.place}: the service answered {status or 404}" + (f" {code}" if code else "")
@@ -233,12 +223,12 @@ def _status(text: str) -> int | None:
 
 
 def _code(text: str) -> str:
-    """What an object store calls an error: ``<Code>SlowDown</Code>``."""
+    """The service's code of an error, as in ``<Code>SlowDown</Code>``."""
     found = _CODE.search(text)
     return found[1] if found else ""
 
 
 def _problem(text: str) -> str:
-    """What is missing, from obstore's name for it (``MissingAccessKeyId``); all else could hold what it was given."""
+    """The missing setting, from obstore's name for it (``MissingAccessKeyId``). Other text could contain credentials."""
     found = re.search(r"source: ((?:Missing|UnknownCredential|Unable)[A-Za-z]{0,60})\b", text)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", found[1]).lower() if found else "it could not be read"

@@ -1,14 +1,13 @@
-"""Whether bytes come and go fast enough. Only silence, and what is as good as silence, ends a transfer that has no limit as
-a whole.
+"""Whether bytes move fast enough. A transfer without a total limit is ended only by silence.
 
 Rules
-1. Time is judged in windows. The first one begins with the attempt, and connecting, asking and the head of the answer share
-   its `patience_s`. The next ends when the first would have, but not before a fifth of that has passed: so a remote that
-   answers at the last moment and then drips costs 1.2 times the patience. All others last `patience_s`.
-2. A window in which fewer than `SLOWEST` bytes a second moved is silence, with one exception:
-3. Connections that share a slow line share its speed. While all of them together move `SLOWEST`, a single one may wait,
-   but not longer than `QUEUED` times the patience without any byte.
-4. A transfer that has a limit as a whole (`finish_within`) ends with it, however fast bytes come.
+1. Time is measured in windows. The first one begins with the attempt: connecting, the request and the head of the answer
+   share its `patience_s`. The second ends when the first would have, but lasts at least a fifth of the patience. So a
+   remote that answers at the last moment and then sends too slowly costs 1.2 times the patience. Others last `patience_s`.
+2. A window with fewer than `SLOWEST` bytes a second is silence, with one exception:
+3. Connections that share a slow line share its speed. While all of them together move `SLOWEST`, a single one may wait, but
+   without any byte no longer than `QUEUED` times the patience.
+4. A transfer with a total limit (`finish_within`) ends at that limit, however fast it is.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ QUEUED = 8
 
 
 class Silence(Exception):
-    """Nothing came for `seconds`, or too little."""
+    """Nothing was received for `seconds`, or too little."""
 
     def __init__(self, seconds: float, some: bool) -> None:
         super().__init__(f"{'hardly anything' if some else 'nothing'} came for {seconds:.2g} s")
 
 
 class Overdue(Silence):
-    """What may take `seconds` as a whole was not there by then (rule 4)."""
+    """A transfer took longer than its total limit of `seconds` (rule 4)."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds, some=True)
@@ -40,13 +39,13 @@ class Overdue(Silence):
 
 @dataclass
 class Flow:
-    """Bytes that all connections to one remote moved. Counted without a lock: a lost update does not matter."""
+    """The bytes of all connections to one remote. Counted without a lock: a lost update does not matter."""
 
     moved: int = 0
 
 
 class Pace:
-    """The windows of one connection. `clock` is in seconds, and only differences matter."""
+    """The windows of one connection. `clock` returns seconds, of which only differences matter."""
 
     def __init__(self, flow: Flow, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._flow = flow
@@ -56,33 +55,33 @@ class Pace:
         self.begin()
 
     def finish_within(self, whole_s: float | None) -> None:
-        """What follows, until this is called again, may take `whole_s` altogether; None is any time."""
+        """Limit the time from now until the next call of this method to `whole_s`, or do not limit it (None)."""
         self._whole_s = whole_s or 0.0
         self._overdue = float("inf") if whole_s is None else self._clock() + whole_s
 
     def begin(self) -> None:
-        """An attempt begins."""
+        """Note that an attempt begins."""
         self._begun = self._last_byte = self._clock()
         self._open(self._begun, self._begun + self.patience_s)
 
     def head_came(self) -> None:
-        """The head of the answer is complete, and its body begins."""
+        """Note that the head of the answer is complete."""
         now = self._clock()
         self._open(now, max(self._begun + self.patience_s, now + self.patience_s / 5))
 
     def allow(self, extra_s: float) -> None:
-        """A new window begins, which is longer by `extra_s`."""
+        """Begin a new window, which is longer by `extra_s`."""
         now = self._clock()
         self._open(now, now + self.patience_s + extra_s)
 
     def came(self, size: int) -> None:
-        """`size` bytes came."""
+        """Count received bytes."""
         if size:
             self._some = True
         self.moved(size)
 
     def moved(self, size: int) -> None:
-        """`size` bytes came or went."""
+        """Count bytes that were received or sent."""
         self._flow.moved += size
         self._own += size
         if size:

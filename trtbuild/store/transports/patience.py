@@ -1,22 +1,22 @@
-"""How much of a build a remote may cost: retries of what may pass, and a circuit breaker for one remote and one run.
+"""Retries, and a circuit breaker for one remote and one run: they limit how much time a remote may cost a build.
 
 Rules
-1. Only a RemoteDown that `may_pass` is tried again: `ATTEMPTS` times in all, after a random time that grows, or after what
-   the remote asked for (Retry-After) up to `LONGEST_WAIT_S`. Asked for more, the call fails at once.
+1. Only a RemoteDown with `may_pass` is retried: `ATTEMPTS` attempts in all, after a random time that grows, or after the
+   time that the remote asks for (Retry-After), up to `LONGEST_WAIT_S`. If it asks for more, the call fails at once.
 2. The circuit opens, for the rest of the run, when
-   a. a call fails (after its retries) before the remote has ever answered anything;
-   b. a call fails by what does not pass: a time-out, an unknown host, bytes that are no HTTP;
-   c. `IN_A_ROW` calls fail without an answer between them, or such calls took a quarter of the patience together, or all
-      failed calls of the run took five times the patience;
-   d. `LIES` answers were not what was asked for;
-   e. `timed` calls that did succeed held up the run for five times the patience together. Of each counts what goes
-      beyond an eighth of the patience, and none of it while the remote moves `STEADY` bytes a second.
-   A refusal (RemoteRefused) opens it for its direction alone, reading or writing. RemoteFull opens nothing.
-3. Once it is open, every call raises RemoteDown at once (RemoteRefused, where that opened it), also those that wait to try
-   again; and the transport is closed, which ends what others wait for.
-4. Until the remote has answered once, one call is on its way at a time, and the others wait for what comes of it. So a dead
-   remote costs one time-out, however many threads ask.
-5. What goes wrong is kept as one text for each kind, and counted.
+   a. a call fails (after its retries) before the remote has ever answered;
+   b. a call fails with an error that will not pass: a time-out, an unknown host, an answer that is not HTTP;
+   c. `IN_A_ROW` calls fail without an answer between them, or together took a quarter of the patience, or all failed calls
+      of the run together took five times the patience;
+   d. `LIES` answers had wrong content;
+   e. successful `timed` calls together delayed the run by five times the patience. The delay of a call is its time beyond
+      an eighth of the patience, without the time in which the remote moves `STEADY` bytes a second.
+   A refusal (RemoteRefused) opens it for its direction only, reading or writing. RemoteFull does not open it.
+3. When it is open, every call raises RemoteDown at once (RemoteRefused, if that opened it), even calls that wait for a
+   retry. The transport is closed, which ends the calls of other threads.
+4. Until the remote has answered once, one call is made at a time, and the others wait for its result. So an unreachable
+   remote costs one time-out, however many threads call it.
+5. For each kind of fault, the first text and the number of faults are kept.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ ATTEMPTS = 3
 LONGEST_WAIT_S = 2.0
 IN_A_ROW = 3
 LIES = 3
-#: Bytes a second that whoever waits for an entry may take as progress (rule 2e).
+#: Bytes a second that count as progress while a plan waits (rule 2e).
 STEADY = 64 << 10
-#: The first pause is at most this, the next four times as long.
+#: The longest first pause, in seconds. The next may be four times as long.
 _PAUSE_S = 0.2
 
 Direction = Literal["read", "write"]
@@ -59,14 +59,13 @@ class _Counts:
 
     @property
     def moved(self) -> int:
-        """Bytes that went either way."""
+        """Bytes in both directions."""
         return self.bytes_down + self.bytes_up
 
 
 @dataclass
 class _Losses:
-    """Calls that failed, or that held up the run: since the last answer, and in the whole run. Times are of the wall: of
-    calls side by side, once."""
+    """The time that calls have cost, since the last answer and in the whole run. Calls at the same time count once."""
 
     in_a_row: int = 0
     lately_s: float = 0.0
@@ -81,8 +80,8 @@ class _Losses:
         self.altogether_s += lost_s
 
 
-class Patient:
-    """A `Transport` around another one. `clock` and `sleep` are in seconds; `jitter` gives numbers from 0 to 1."""
+class Patient(Transport):
+    """A `Transport` around another one. `clock` and `sleep` use seconds; `jitter` returns numbers from 0 to 1."""
 
     def __init__(
         self,
@@ -136,11 +135,11 @@ class Patient:
         self._transport.close()
 
     def usable(self, direction: Direction) -> bool:
-        """Whether calls in this direction are still made."""
+        """Whether the circuit is closed in this direction, so that calls are made."""
         return self._open is None and direction not in self._refused
 
     def blame(self, fault: RemoteFault) -> None:
-        """Count a fault that was found by whoever asked: bytes that are not what they are called (RemoteLied)."""
+        """Count a fault that the caller found: bytes that do not fit their name (RemoteLied)."""
         with self._lock:
             self._counts.failures += 1
             self._remember(fault)
@@ -149,11 +148,11 @@ class Patient:
         self._close_if_open()
 
     def report(self) -> RemoteReport:
-        """Of the moment."""
+        """The report of the run so far."""
         with self._lock:
             troubles = tuple(self._troubles.values())
             refused = next((fault.text for fault in self._refused.values()), None)
-            said: list[str] = [*getattr(self._transport, "warnings", ()), *map(str, troubles)]
+            said: list[str] = [*self._transport.warnings, *map(str, troubles)]
             if self._open is not None:
                 said.append(f"{self.place} was left alone for the rest of the run")
             return RemoteReport(
@@ -195,7 +194,7 @@ class Patient:
         raise AssertionError  # the last attempt has no pause
 
     def _pause_s(self, fault: RemoteDown, number: int) -> float | None:
-        """How long to wait before the next attempt, or None for no other."""
+        """Seconds to wait before the next attempt, or None if there is no other attempt."""
         if not fault.may_pass or number == ATTEMPTS:
             return None
         if fault.retry_after_s is None:
@@ -206,7 +205,7 @@ class Patient:
         with self._lock:
             self._counts.failures += 1
             if self._open is not None:
-                return  # cut off by rule 3, and no news
+                return  # rule 3 ended this call
             self._remember(fault)
             if isinstance(fault, RemoteDown):
                 self._losses.add(begun, self._clock())
@@ -229,7 +228,7 @@ class Patient:
         )
 
     def _waited(self, begun: float, moved: int) -> None:
-        """Rule 2e, of one call; `moved` bytes came or went meanwhile."""
+        """Apply rule 2e to one call. `moved` is the number of bytes that moved meanwhile."""
         ended = self._clock()
         if moved < STEADY * (ended - begun):
             self._delays.add(begun + self._patience_s / 8, ended)
@@ -253,7 +252,7 @@ class Patient:
         self._losses.lately_s = 0.0
 
     def _check(self, direction: Direction) -> None:
-        """Raises what an open circuit raises."""
+        """Raise the error of an open circuit (rule 3)."""
         if self.usable(direction):
             return
         with self._lock:
@@ -277,5 +276,5 @@ class Patient:
     def _close_if_open(self) -> None:
         if self._open is not None and not self._opened.is_set():
             self._opened.set()
-            with contextlib.suppress(Exception):  # whatever it is, the remote is not asked again
+            with contextlib.suppress(Exception):  # the remote is not used again, so the error does not matter
                 self._transport.close()

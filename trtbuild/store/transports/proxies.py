@@ -1,4 +1,4 @@
-"""Which proxy is on the way to a host, by the variables that all such programs know."""
+"""The proxy for a host, from the usual environment variables."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
+    """Whether `host` is this machine."""
     return host in _LOOPBACK or host.startswith("127.")
 
 
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy | None:
-    """The proxy by ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in small letters or capitals.
+    """The proxy from ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in small letters or capitals.
 
-    Loopback is never behind one. In a CGI program HTTP_PROXY is a header of the client, and not used. Raises
-    ConfigurationError when what they name is no proxy of plain HTTP.
+    There is no proxy for loopback. In a CGI program HTTP_PROXY is a header of the client, and is ignored. Raises
+    ConfigurationError for a proxy that does not use plain HTTP.
     """
 
     def value(name: str) -> str:
@@ -50,7 +50,7 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
 
 
 def _excepted(host: str, no_proxy: str) -> bool:
-    """Names with all names below them, addresses, networks (``10.0.0.0/8``), or ``*``; separated by commas."""
+    """Whether ``no_proxy`` has `host`: names (with subdomains), addresses, networks (``10.0.0.0/8``), ``*``."""
     for entry in (word.strip().lower() for word in no_proxy.split(",")):
         name = entry.removeprefix("*.").removeprefix(".")
         if entry == "*" or (name and (host == name or host.endswith(f".{name}"))):

@@ -1,14 +1,14 @@
-"""What became of a remote in a run: what was asked, what moved, and what went wrong."""
+"""The report of a remote in a run: requests, bytes and faults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One kind of trouble with a remote: what was said the first time, and how often there was such."""
+    """One kind of fault of a remote: the text of the first one, and how many there were."""
 
     kind: Literal["down", "refused", "full", "lied"]
     text: str
@@ -21,10 +21,10 @@ class Trouble:
 
 @dataclass(frozen=True)
 class RemoteReport:
-    """What became of one remote in a run. `bytes_down` and `bytes_up` are of entries, without headers.
+    """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` count entries, without headers.
 
-    `skipped` calls were not made, because the circuit was open. `given_up` says why it is, or is None. `warnings` is for
-    people: what the transport has to say, and one text for each kind of trouble.
+    `skipped` calls were not made, because the circuit was open. `given_up` is the reason for that, or None. `warnings` are
+    texts for people: the transport's own, and one for each kind of fault.
     """
 
     requests: int = 0
@@ -36,20 +36,3 @@ class RemoteReport:
     given_up: str | None = None
     troubles: tuple[Trouble, ...] = ()
     warnings: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The form of the ``--json`` documents."""
-        return {
-            "requests": self.requests,
-            "bytes_down": self.bytes_down,
-            "bytes_up": self.bytes_up,
-            "retries": self.retries,
-            "failures": self.failures,
-            "skipped": self.skipped,
-            "given_up": self.given_up,
-            "troubles": [
-                {"kind": trouble.kind, "text": trouble.text, "hint": trouble.hint, "count": trouble.count}
-                for trouble in self.troubles
-            ],
-            "warnings": list(self.warnings),
-        }

@@ -1,4 +1,4 @@
-"""The way to a host: its addresses, the proxy before it, and whose certificates count."""
+"""The route to a host: its addresses, its proxy, and the certificates to verify it with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.store.transports.pace import Silence
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy of the environment: where, and the value of ``Proxy-Authorization``, if any."""
+    """A proxy: its address, and the value of ``Proxy-Authorization``, if any."""
 
     host: str
     port: int
@@ -22,7 +22,7 @@ class Proxy:
 
 
 class Addresses:
-    """Where a host is, found once. getaddrinfo cannot be interrupted, so a thread asks that nobody must wait for."""
+    """The addresses of a host, looked up once. A thread does that, because getaddrinfo cannot be interrupted."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -32,7 +32,7 @@ class Addresses:
         self._error: OSError | None = None
 
     def get(self, wait_s: float) -> list[Any]:
-        """What getaddrinfo says. Raises its error, or Silence."""
+        """The addresses from getaddrinfo. Raises its error, or Silence."""
         with self._lock:
             if self._done is None:
                 self._done = threading.Event()
@@ -44,21 +44,21 @@ class Addresses:
         return self._found
 
     def prefer(self, address: Any) -> None:
-        """`address` works: it comes first from now on."""
+        """Put an address first, because it works."""
         self._found = [address, *(other for other in self._found if other != address)]
 
     def _ask(self, done: threading.Event) -> None:
         try:
             self._found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except UnicodeError:
-            self._error = socket.gaierror(socket.EAI_NONAME, "it is no name of a host")
+            self._error = socket.gaierror(socket.EAI_NONAME, "it is not a name of a host")
         except OSError as error:
             self._error = error
         done.set()
 
 
 class Route:
-    """How connections to one host are made. Holds no credentials but the proxy's."""
+    """The route to one host. It has no credentials except the proxy's."""
 
     def __init__(self, host: str, port: int, *, tls: bool, proxy: Proxy | None) -> None:
         self.host, self.port, self.tls, self.proxy = host, port, tls, proxy
@@ -66,7 +66,7 @@ class Route:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """Verifies against the system's certificates (or $SSL_CERT_FILE), and certifi's where there are none."""
+        """The TLS context: it uses the system's certificates (or $SSL_CERT_FILE); without any, those of certifi."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

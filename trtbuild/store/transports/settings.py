@@ -1,4 +1,4 @@
-"""What the user's configuration says of one remote."""
+"""The settings of one remote in the user's configuration."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """One ``[[remote]]``. `url` may hold credentials, and is never shown; `place` is what is."""
+    """One ``[[remote]]``. `url` may contain credentials and is never shown; `Transport.place` is."""
 
     name: str
     url: str = field(repr=False)
     read: bool = True
     write: bool = True
-    #: Seconds that nothing may happen (to connect, to a first byte, between bytes) before the remote is left alone.
+    #: Seconds of silence (while connecting, until the first byte, between bytes) after which the remote is given up.
     patience_s: float = 4.0
     #: Parallel connections.
     connections: int = 16

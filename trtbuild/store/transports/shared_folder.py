@@ -1,11 +1,11 @@
-"""Files and directories below one that several users share. Used by the shared directory and by its collection.
+"""Files and directories in a directory that several users share. Used by `DirectoryTransport` and by collection.
 
 Rules
-1. Nothing below the root is reached through a symbolic link: every step is an ``open`` relative to the directory before.
-2. Who may use a file is what the root's mode and group say, not the umask of whoever wrote it. A file or directory gets
-   them before it gets its name, so nobody meets one that is not open to them yet.
-3. A name appears at once, with all its bytes, which are synced before. ``link`` gives it where there is none yet. NFS may
-   repeat a ``link`` whose answer was lost, and then says that there is a file: it is ours if ours has two names.
+1. No symbolic link below the root is followed: each directory is opened relative to its parent.
+2. The root's mode and group say who may use a file, not the umask of its writer. A file or directory gets them before it
+   gets its name, so it is never visible with other permissions.
+3. A file gets its name after all its bytes are written and synced. ``link`` gives it a name that does not exist yet. NFS
+   may repeat a ``link`` whose answer was lost, and then report that the name exists: it is ours if our file has two names.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -28,7 +28,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class NotADirectory(OSError):
-    """The root itself is something else."""
+    """The root is not a directory."""
 
 
 class SharedFolder:
@@ -54,12 +54,12 @@ class SharedFolder:
             os.close(descriptor)
 
     def open(self, *path: str) -> int:
-        """A descriptor to read what is there, which may be anything but a symbolic link."""
+        """A descriptor to read a file. It may be anything but a symbolic link."""
         with self.folder(*path[:-1]) as folder:
             return os.open(path[-1], _FILE, dir_fd=folder)
 
     def make(self, *path: str) -> None:
-        """Make what is missing of the directories at `path`, and the root itself if its parent is there."""
+        """Make the missing directories of `path`, and the root if its parent exists."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.root, 0o777)
         with self.folder() as root:
@@ -92,10 +92,10 @@ class SharedFolder:
     def write(
         self, path: tuple[str, ...], data: bytes | memoryview, *, once: Callable[[os.stat_result], bool] | None = None
     ) -> bool:
-        """Give the file at `path` the bytes `data`. The directories are there.
+        """Replace the file at `path` by the bytes `data`. Its directories exist.
 
-        With `once`, not in place of a file that it says is to stay: False then. A file system without hard links gets a
-        look and a ``rename``: there, of two writers at the same moment the later one wins.
+        With `once`, an existing file stays if `once` accepts its stat; then False is returned. On a file system without
+        hard links, the later one of two writers at the same moment wins.
         """
         with self.folder("tmp") as tmp, self.folder(*path[:-1]) as folder:
             fresh = fresh_name()
@@ -115,12 +115,12 @@ class SharedFolder:
         return published
 
     def _allow(self, descriptor: int, bits: int, least: int) -> None:
-        """Give a new file or directory the root's group, and those of its mode's `bits`, and `least` in any case."""
+        """Give a new file or directory the root's group, the `bits` of the root's mode, and always `least`."""
         root, new = os.stat(self.root), os.fstat(descriptor)
         if new.st_gid != root.st_gid:
-            with contextlib.suppress(OSError):  # the writer is no member of that group
+            with contextlib.suppress(OSError):  # the writer is not a member of that group
                 os.fchown(descriptor, -1, root.st_gid)
-        with contextlib.suppress(PermissionError):  # some file systems have their own modes, and no others
+        with contextlib.suppress(PermissionError):  # some file systems have fixed modes
             os.fchmod(descriptor, root.st_mode & bits | least)
 
 
@@ -144,12 +144,12 @@ def _publish(
 
 
 def sync(folder: int) -> None:
-    """fsync a directory, as far as its file system can."""
+    """Sync a directory, if its file system supports that."""
     with contextlib.suppress(OSError):
         os.fsync(folder)
 
 
 def fresh_name() -> str:
-    """A name that nothing else uses, on any machine; host and process are for a person to see."""
+    """A name that is unique on all machines. It begins with the host and the process, for people."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(12)}"

@@ -1,54 +1,72 @@
-"""What carries the entries of a remote. One small interface: every file of a store is at most a few MiB (chunking.py).
+"""The interface of a transport, which carries the entries of a remote. Files have at most a few MiB (chunking.py).
 
 Rules
-1. A call is one attempt: no retries, no memory of earlier failures. `patience.Patient` wraps a transport and adds those.
-2. Nothing is believed: a transport says what it got, whoever asked compares it with its name. But it stops reading at
-   `limit`, and a body that is shorter than it was announced is RemoteDown, not data.
-3. Time is limited where nothing happens: to connect, to the first byte, and while bytes come or go. Bytes that come more
-   slowly than `SLOWEST` count as none. What a plan waits for (`timed`) is limited as a whole, too: by `WHOLE` times the
-   patience. Nothing else is.
+1. A call is one attempt: no retries, no memory of earlier failures. `patience.Patient` wraps a transport and adds them.
+2. A transport does not verify bytes: its caller compares them with their name. But it stops reading at `limit`, and a body
+   that is shorter than announced is RemoteDown, not data.
+3. Silence is limited: while connecting, until the first byte, and while bytes are sent or received. Fewer bytes a second
+   than `SLOWEST` count as silence. A call with `timed` is also limited as a whole, by `WHOLE` times the patience: a plan
+   waits for it. No other call is.
 4. An entry appears whole or not at all.
-5. No error, log or repr has a credential in it. None is sent to another host than the one that it was given for.
-6. All methods may be called from several threads at once.
+5. No error, log or repr contains credentials. Credentials are sent only to the host that they were given for.
+6. Several threads may call all methods at once.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+from trtbuild.errors import RemoteFault
 from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports.report import RemoteReport
 
-#: Bytes a second, over `Patience.idle_s`, below which a remote counts as silent.
+#: Bytes a second, over the patience, below which a remote counts as silent.
 SLOWEST = 8 << 10
 
-#: Patiences that an entry may take from its request to its last byte, where somebody waits for it (rule 3).
+#: A timed call may take so many patiences from the request to the last byte (rule 3).
 WHOLE = 2.5
 
 
-class Transport(Protocol):
-    """Named entries somewhere else: ``cas`` by SHA-256, ``ac`` by key."""
+class Transport(ABC):
+    """The entries of a remote: ``cas`` by SHA-256, ``ac`` by key.
+
+    A transport sets `place` and has `get`, `has` and `put`. The other members have defaults.
+    """
 
     #: The place, for people: a URL without credentials.
     place: str
-    #: Whether exactly one of several first writers at the same moment is told that it was first. A server that looks and
-    #: then writes (WebDAV) tells several, and what the last of them wrote stays.
-    decides: bool
+    #: Whether `put` with `once` returns True for exactly one of several writers at the same moment. A server that looks
+    #: and then writes (WebDAV) accepts several, and the last of them stays.
+    decides: bool = False
+    #: Texts for the user about this remote, such as a password that is sent without encryption.
+    warnings: Sequence[str] = ()
 
+    @abstractmethod
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        """The entry's bytes, or None when it is not there. `timed`: within `WHOLE` patiences, or RemoteDown.
+        """The entry's bytes, or None when there is no such entry. With `timed`, RemoteDown after `WHOLE` patiences.
 
         Raises RemoteLied when there are more than `limit` bytes, RemoteRefused, RemoteDown.
         """
 
+    @abstractmethod
     def has(self, kind: Kind, name: str) -> bool:
-        """Whether the entry is there. It counts as used. Raises RemoteLied (a page of HTML), RemoteRefused, RemoteDown."""
+        """Whether the entry exists. Marks it as used. Raises RemoteLied (a page of HTML), RemoteRefused, RemoteDown."""
 
+    @abstractmethod
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        """Leave an entry there. With `once` not in place of another. False: there was one, and it stays.
+        """Write an entry. With `once`, an existing entry stays, and False is returned.
 
-        A place that cannot be told to write once (a plain WebDAV server) may replace it; that is said in its docs.
+        A server that cannot write once (plain WebDAV) may replace it; docs/team-cache.md says which ones.
         Raises RemoteFull, RemoteRefused, RemoteDown.
         """
 
-    def close(self) -> None:
-        """Let go of connections."""
+    def close(self) -> None:  # noqa: B027 - most transports hold nothing open
+        """Close the connections."""
+
+    def blame(self, fault: RemoteFault) -> None:  # noqa: B027 - only `patience.Patient` counts faults
+        """Count a fault that the caller found in an entry."""
+
+    def report(self) -> RemoteReport:
+        """The requests and faults so far, as far as this transport counts them."""
+        return RemoteReport(warnings=tuple(self.warnings))

@@ -1,18 +1,18 @@
-"""The JSON form of Bazel's `ActionResult`, which is what an entry under ``ac/`` is.
+"""The JSON form of Bazel's `ActionResult`, which all entries under ``ac/`` have.
 
 Source: build/bazel/remote/execution/v2/remote_execution.proto and protobuf's JSON mapping: lowerCamelCase names, an
 int64 as a decimal string, a field with its default value may be left out. bazel-remote validates that every output
 file of an entry is in its CAS, and collects what no entry names. Hence:
 
-1. A record's entry names the record document (path ``record.json``) and every CAS file that its outputs consist of.
-2. The path of a CAS file says what it is a part of: ``blob/<sha256>`` is a whole blob, ``blob/<sha256>/<number>`` the
-   numbered chunk of one. So a record's entry alone is enough to put its blobs together.
-3. The list of a chunked blob is an entry of its own, under `list_key` of the blob, in the same form.
-4. Paths that are neither are kept and protected, and otherwise ignored: later versions may add some.
+1. A record's entry names the record document (path ``record.json``) and every CAS file of its outputs.
+2. The path of a CAS file names its blob: ``blob/<sha256>`` is a whole blob, ``blob/<sha256>/<number>`` a chunk of one. So a
+   record's entry is enough to assemble its blobs.
+3. The list of a chunked blob is a separate entry, under `list_key` of the blob, in the same form.
+4. Files with other paths are kept and protected, and otherwise ignored: later versions may add some.
 5. The signatures of a record (core/recipes/trust.py) are in `stdoutRaw`, which every server keeps: base64 of a JSON list.
-   Other text there is ignored: the entry of another tool has what that tool printed.
-6. An entry may hold the bytes of small files itself (`contents` of an output file), which saves a reader the way for them.
-   They are in the CAS too, and are believed as little as what comes from there.
+   Other text there is ignored: entries of other tools have their output there.
+6. An entry may contain the bytes of small files (`contents` of an output file), which saves requests. These files are in
+   the CAS too, and are verified in the same way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trtbuild.core.values.encoding import digest
 #: Path of the record document among a record entry's output files.
 DOCUMENT = "record.json"
 
-#: How many signatures of an entry are looked at, and how long what they say may be: verifying costs time.
+#: An entry with more signatures, or a signature with longer texts, is ignored: verifying costs time.
 MAX_SIGNATURES = 16
 _MAX_TEXT = 200
 
@@ -42,17 +42,17 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*=*")
 
 
 def list_key(sha256: str) -> str:
-    """The AC key under which the chunk list of blob `sha256` stands."""
+    """The AC key of the chunk list of blob `sha256`."""
     return digest("trtbuild.chunks/1", sha256)
 
 
 @dataclass(frozen=True)
 class ActionResult:
-    """The output files of an entry: path and CAS file, in order. And who vouches for the record that it is of."""
+    """An entry: its output files (path and CAS file) in order, and the signatures of its record."""
 
     files: tuple[tuple[str, Output], ...]
     signatures: tuple[Signature, ...] = ()
-    #: SHA-256 → what is said to be the bytes of that file.
+    #: SHA-256 → the bytes of that file, not verified.
     contents: Mapping[str, bytes] = field(default_factory=dict, compare=False)
 
     def to_bytes(self) -> bytes:
@@ -70,18 +70,18 @@ class ActionResult:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ActionResult:
-        """Raises ValueError when `data` is not the JSON form of an ActionResult of a finished action."""
+        """Parse the JSON form. Raises ValueError when it is not the ActionResult of a successful action."""
         document = _document(data)
         files = tuple(_file(entry) for entry in document["outputFiles"])
         return cls(files, _signatures(document.get("stdoutRaw")), _contents(document["outputFiles"], files))
 
     @property
     def document(self) -> Output | None:
-        """The record document, when this is a record's entry."""
+        """The record document, if this is a record's entry."""
         return next((file for path, file in self.files if path == DOCUMENT), None)
 
     def blobs(self) -> dict[str, tuple[Output, ...]]:
-        """The CAS files of every blob that is named, in order. Raises ValueError when chunks are out of order."""
+        """The CAS files of each blob, in order. Raises ValueError when chunks are out of order."""
         found: dict[str, list[Output]] = {}
         for path, file in self.files:
             if not path.startswith(_BLOB):
@@ -90,13 +90,13 @@ class ActionResult:
             parts = found.setdefault(sha256, [])
             expected = number == str(len(parts)) if slash else not parts and sha256 == file.sha256
             if not is_digest(sha256) or not expected:
-                raise ValueError(f"no part of a blob: {path}")
+                raise ValueError(f"not a part of a blob: {path}")
             parts.append(file)
         return {sha256: tuple(parts) for sha256, parts in found.items()}
 
 
 def record_document(data: bytes) -> Output:
-    """The document of the record that `data` is the entry of; its other files are not looked at. Raises ValueError."""
+    """The record document in the entry `data`. Its other files are not checked. Raises ValueError."""
     for entry in _document(data)["outputFiles"]:
         if isinstance(entry, dict) and entry.get("path") == DOCUMENT:
             return _file(entry)[1]
@@ -149,7 +149,7 @@ def _signature_json(signature: Signature) -> dict[str, str]:
 
 
 def _contents(listed: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]) -> dict[str, bytes]:
-    """What is well-formed of rule 6."""
+    """The valid contents of small files (rule 6)."""
     found = {}
     for said, (_, file) in zip(listed, files, strict=True):
         text = said.get("contents")
@@ -160,7 +160,7 @@ def _contents(listed: Sequence[Mapping[str, object]], files: Sequence[tuple[str,
 
 
 def _signatures(raw: object) -> tuple[Signature, ...]:
-    """The well-formed signatures in `stdoutRaw` (rule 5)."""
+    """The valid signatures in `stdoutRaw` (rule 5)."""
     if not isinstance(raw, str):
         return ()
     try:
@@ -197,7 +197,7 @@ def _text(value: object) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """What base64 `text` stands for, in either alphabet and with or without padding, as protobuf's JSON mapping has it."""
+    """Decode base64, in either alphabet and with or without padding, as protobuf's JSON mapping allows."""
     if not _BASE64.fullmatch(text):
         raise ValueError("not base64")
     try:
@@ -211,7 +211,7 @@ def _bytes(text: str) -> bytes:
 def record_entry(
     document: Output, blobs: Mapping[str, Sequence[Output]], signatures: Sequence[Signature] = ()
 ) -> ActionResult:
-    """The entry of a record: its document, the CAS files of each blob that its outputs name, and who vouches for it."""
+    """The entry of a record: its document, the CAS files of its blobs, and its signatures."""
     files = [(DOCUMENT, document)]
     for sha256, parts in blobs.items():
         files += _paths(sha256, parts)
@@ -224,7 +224,7 @@ def list_entry(sha256: str, chunks: Sequence[Output]) -> ActionResult:
 
 
 def listed_chunks(data: bytes, sha256: str) -> tuple[Output, ...]:
-    """The chunks in `data`, the list of blob `sha256`. Raises ValueError when it is no list of that blob."""
+    """The chunks in `data`, the list of blob `sha256`. Raises ValueError when it is not a list of that blob."""
     blobs = ActionResult.from_bytes(data).blobs()
     if list(blobs) != [sha256] or len(blobs[sha256]) < 2:
         raise ValueError(f"not the chunk list of {sha256}")

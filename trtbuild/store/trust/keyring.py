@@ -1,13 +1,13 @@
-"""Whom a machine believes, and what it signs: the `Trust` of core/recipes/trust.py.
+"""The trusted keys of a machine, and its signing key: the `Trust` of core/recipes/trust.py.
 
 Rules
-1. A signature counts if its key is trusted and neither revoked nor expired, if it fits the statement, and if its domain is
-   read here and is one that the key may sign for.
-2. A machine that signs believes its own key, for its own domain: what it built is a hit for itself.
-3. One that judges and does not sign has a key that counts on it alone (core/recipes/trust.py, rule 5), made when it is
-   needed. It is not looked at while there is a signing key: what was built under a laxer policy is then built anew.
-4. Expired is what this machine's clock (UTC) says. A signer's decides nothing: who stole a key sets it as they like.
-5. A signing key that no longer counts is as good as none, and said once: no build fails for it.
+1. A signature is accepted if its key is trusted and neither revoked nor expired, if it fits the statement, if this machine
+   reads its domain, and if the key may sign for that domain.
+2. A machine that signs trusts its own key, for its own domain: its own records are hits.
+3. A machine that verifies and does not sign has a key that only it trusts (core/recipes/trust.py, rule 5), made when it is
+   needed. While there is a signing key, this key is not trusted: records from a weaker policy are built again.
+4. Keys expire by this machine's clock (UTC). The signer's time is ignored: the thief of a key can choose it.
+5. A signing key that is revoked or expired is not used, with one warning. No build fails because of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL, Everyone, Signature, Trust, statement
+from trtbuild.core.recipes.trust import LOCAL, Signature, Trust, TrustAll, statement
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust.signing import (
     Signer,
@@ -38,24 +38,24 @@ def _now() -> datetime.datetime:
 
 
 class MachineKey:
-    """The key of rule 3, in the file `path`. Where that cannot be, a key that lasts as long as this process."""
+    """The key of rule 3, in the file `path`. If the file cannot be written, a key for this process only."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._key: Signer | None = None
         self._lock = threading.Lock()
-        #: Why it does not last, for people.
+        #: The reason, for people, why the key is not kept.
         self.problem = ""
 
     def find(self) -> Signer | None:
-        """The key, if there is one already."""
+        """The key, if it exists."""
         with self._lock:
             if self._key is None and self._is_there():
                 self._key = self._load()
             return self._key
 
     def make(self) -> Signer:
-        """The key, which is made if there is none."""
+        """The key. It is made if it does not exist."""
         found = self.find()
         if found is not None:
             return found
@@ -91,14 +91,14 @@ class MachineKey:
 
 
 class Keyring:
-    """A machine's policy. An object may be shared between threads.
+    """A machine's policy. Several threads may share an object.
 
-    `trusted` are the keys that are believed, `revoked` public keys that are not, whatever else says so. `read_domains` are
-    the domains that are believed; not given, they are the own one, and for each trusted key its domains, or the one that
-    has its name. `signer` signs for `domain`, which has the key's name if not given. `machine` is the key of rule 3, and
-    `builder` says who and where. `warnings` is what a person should know of these keys.
+    `trusted` are the trusted keys. `revoked` are public keys that are never trusted. `read_domains` are the domains to
+    read; by default the own one, and for each trusted key its domains, or the domain with its name. `signer` signs for
+    `domain`, by default the key's name. `machine` is the key of rule 3, and `builder` names the user and the machine.
+    `warnings` are texts for people about these keys.
 
-    Raises ConfigurationError for what can be no domain, and where `cryptography` is not installed.
+    Raises ConfigurationError for an invalid domain, and when `cryptography` is not installed.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Keyring:
         self.read_domains: Sequence[str] = tuple(dict.fromkeys(map(check_domain, wanted)))
 
     def _usable(self, signer: Signer | None) -> Signer | None:
-        """`signer`, unless those who are to believe it would not (rule 5)."""
+        """`signer`, unless it is revoked or expired (rule 5)."""
         if signer is None:
             return None
         known = self._believed.get(signer.public_key, [])
@@ -191,7 +191,7 @@ class Keyring:
         """See `core.recipes.trust.Trust`."""
         return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL))
 
-    # -- judging
+    # -- verifying
 
     def voucher(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
         """See `core.recipes.trust.Trust`."""
@@ -212,7 +212,7 @@ class Keyring:
         return "; ".join(dict.fromkeys(objections[:3])) if objections else "it is not signed"
 
     def _objection(self, key: str, document: Output, given: Signature) -> str | None:
-        """Why a signature does not count (rule 1), or None."""
+        """The reason why a signature is not accepted (rule 1), or None."""
         known = self._known(given)
         name = known[0].name if known else given.signer
         if given.public_key in self._revoked:
@@ -232,7 +232,7 @@ class Keyring:
         return None if past is None else f"key {name!r} expired on {past}"
 
     def _known(self, given: Signature) -> Sequence[TrustedKey]:
-        """The trusted keys that a signature may be by."""
+        """The trusted keys that may have made a signature."""
         if not given.domain.startswith(LOCAL):
             return self._believed.get(given.public_key, ())
         machine = self._machine_trusted()
@@ -240,16 +240,16 @@ class Keyring:
         return (machine,) if machine is not None and fits else ()
 
     def _machine_trusted(self) -> TrustedKey | None:
-        """The public half of the key of rule 3, where it counts and there is one."""
+        """The public half of the key of rule 3, if it exists and is trusted."""
         if self._machine_public is not None or self._machine is None or self._signer is not None or not self.enforced:
-            return self._machine_public  # for a worker, it was told
+            return self._machine_public  # a worker has it from `judge`
         found = self._machine.find()
         if found is not None:
             self._machine_public = _for_its_machine(found.trusted)
         return self._machine_public
 
     def _expired(self, keys: Sequence[TrustedKey]) -> str | None:
-        """When the last of `keys` expired, and by which clock; None if one of them has not."""
+        """The day on which the last of `keys` expired, with the clock that says so; None if one of them has not expired."""
         today = self._now().date()
         past = [key.expires for key in keys if key.expires is not None and key.expires < today]
         if len(past) < len(keys):
@@ -265,15 +265,15 @@ class Keyring:
 
 
 def judge(policy: Mapping[str, Any] | None) -> Trust:
-    """Whom a worker believes: the policy that `to_json` gave. It signs nothing."""
+    """The policy of a worker, from `to_json` of its parent. It signs nothing."""
     if policy is None:
-        return Everyone()
+        return TrustAll()
     keyring = Keyring(
         [parse_trusted(text) for text in policy["trusted"]],
         revoked=[base64.b64decode(text) for text in policy["revoked"]],
         read_domains=policy["read_domains"],
     )
-    keyring.enforced = True  # also where the only key was the signing key, and is revoked
+    keyring.enforced = True  # even if the only key was a signing key that is revoked
     if policy["machine"] is not None:
         keyring._machine_public = _for_its_machine(parse_trusted(policy["machine"]))
     return keyring

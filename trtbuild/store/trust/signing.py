@@ -1,9 +1,9 @@
-"""Ed25519 keys: how they are written and read, and how a record is signed. Whom to believe is in keyring.py.
+"""Ed25519 keys: their text form, and signing records. keyring.py says which keys are trusted.
 
 Rules
-1. A private key is in no error, log or repr, and no other process is told it.
-2. Its text begins otherwise than a public key's, so that one is never configured, or published, in place of the other.
-3. Its file is read and written by its owner alone, is never overwritten, and appears whole or not at all.
+1. No error, log or repr contains a private key, and it is passed to no other process.
+2. The texts of private and public keys begin differently, so that one is never configured or published as the other.
+3. Only its owner can read and write its file. The file is never overwritten, and appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trtbuild.errors import ConfigurationError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-#: How the text of a private key begins, so that it is never taken for a public one, and is found by who looks for secrets.
+#: The beginning of a private key's text (rule 2). Scanners for secrets can look for it.
 PRIVATE = "trtbuild-private-key"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
@@ -38,7 +38,7 @@ _HOW_PUBLIC = "it is name:base64, as `trtbuild cache keygen` prints it"
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """A public key (32 bytes) that is believed: through `expires` (UTC) if given, and only for `domains` if given."""
+    """A trusted public key (32 bytes): until the end of the day `expires` (UTC), and for `domains` only, if given."""
 
     name: str
     public_key: bytes
@@ -50,19 +50,19 @@ class TrustedKey:
         return fingerprint(self.public_key)
 
     def __str__(self) -> str:
-        """As `parse_trusted` reads it."""
+        """The text that `parse_trusted` reads."""
         text = f"{self.name}:{base64.b64encode(self.public_key).decode()}"
         text += f";expires={self.expires.isoformat()}" if self.expires else ""
         return text + (f";domains={','.join(self.domains)}" if self.domains else "")
 
 
 def fingerprint(public_key: bytes) -> str:
-    """A short name of a key, for people: the first 16 hex digits of its SHA-256."""
+    """The first 16 hex digits of a key's SHA-256, for people."""
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 
 def parse_trusted(text: str) -> TrustedKey:
-    """``ci:<base64>``, with ``;expires=2027-01-01`` and ``;domains=ci,release`` behind it if wanted.
+    """Parse ``ci:<base64>``, with optional ``;expires=2027-01-01`` and ``;domains=ci,release`` after it.
 
     Raises ConfigurationError, without a place.
     """
@@ -74,7 +74,7 @@ def parse_trusted(text: str) -> TrustedKey:
     head, *options = text.strip().split(";")
     name, colon, encoded = head.partition(":")
     if not colon or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{text!r:.80} is no trusted key", hint=_HOW_PUBLIC)
+        raise ConfigurationError(f"{text!r:.80} is not a trusted key", hint=_HOW_PUBLIC)
     key = TrustedKey(name, _public_key(encoded, name))
     for option in options:
         what, _, value = option.partition("=")
@@ -99,10 +99,10 @@ def parse_revoked(text: str) -> bytes:
 
 
 def check_domain(name: str) -> str:
-    """`name`, if it can be a domain's. Raises ConfigurationError, without a place."""
+    """`name`, if it is a valid domain. Raises ConfigurationError, without a place."""
     if not is_domain(name):
         raise ConfigurationError(
-            f"{name!r:.80} is no domain", hint="it is letters, digits and ._/@+-, such as ci or pr-17"
+            f"{name!r:.80} is not a domain", hint="it is letters, digits and ._/@+-, such as ci or pr-17"
         )
     if name.startswith(LOCAL):
         raise ConfigurationError(
@@ -118,7 +118,7 @@ def _date(text: str, name: str) -> datetime.date:
         return datetime.date.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"trusted key {name!r}: {text!r:.40} is no date", hint="it is the last day that counts (UTC): 2027-01-31"
+            f"trusted key {name!r}: {text!r:.40} is not a date", hint="it is the last day that counts (UTC): 2027-01-31"
         ) from None
 
 
@@ -133,7 +133,7 @@ def _public_key(encoded: str, name: str) -> bytes:
 
 
 def require_cryptography() -> None:
-    """Raises ConfigurationError where the package that signs and verifies is not installed."""
+    """Raise ConfigurationError if the package that signs and verifies is not installed."""
     if importlib.util.find_spec("cryptography") is None:
         raise ConfigurationError(
             "keys are configured, and the package that verifies signatures is not installed",
@@ -142,7 +142,7 @@ def require_cryptography() -> None:
 
 
 class Signer:
-    """A private key and the name that its holder gives it. `from_text` reads what `text` gives."""
+    """A private key and its name."""
 
     def __init__(self, name: str, seed: bytes) -> None:
         require_cryptography()
@@ -157,10 +157,10 @@ class Signer:
 
     @classmethod
     def new(cls, name: str) -> Signer:
-        """A new key. Raises ConfigurationError for what is no name."""
+        """A new key. Raises ConfigurationError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"{name!r:.80} is no name of a key", hint="it is letters, digits and ._@+-, at most 64"
+                f"{name!r:.80} is not a name of a key", hint="it is letters, digits and ._@+-, at most 64"
             )
         return cls(name, secrets.token_bytes(32))
 
@@ -176,13 +176,13 @@ class Signer:
             seed = b""
         if prefix != PRIVATE or not _NAME.fullmatch(name) or len(seed) != 32:
             raise ConfigurationError(
-                "this is no signing key", hint=f"`trtbuild cache keygen` makes one: it begins with {PRIVATE}:"
+                "this is not a signing key", hint=f"`trtbuild cache keygen` makes one: it begins with {PRIVATE}:"
             )
         return cls(name, seed)
 
     @classmethod
     def load(cls, path: Path) -> Signer:
-        """The key in a file. Raises ConfigurationError: it is not there, is no key, or others may read it."""
+        """The key in a file. Raises ConfigurationError if it is missing or not a key, or if others may read it."""
         try:
             with open(path, "rb") as file:
                 state, text = os.fstat(file.fileno()), file.read(4096).decode("ascii", "replace")
@@ -192,7 +192,7 @@ class Signer:
                 file=str(path),
                 hint="correct its place, or make one: trtbuild cache keygen",
             ) from error
-        if state.st_uid == os.getuid() and state.st_mode & 0o077:  # as ssh has it: a mounted secret is another user's
+        if state.st_uid == os.getuid() and state.st_mode & 0o077:  # as ssh does; root may own a mounted secret
             raise ConfigurationError(
                 "others may read or write this signing key", file=str(path), hint=f"chmod 600 {shlex.quote(str(path))}"
             )
@@ -203,7 +203,7 @@ class Signer:
             raise
 
     def save(self, path: Path) -> None:
-        """Write the key to a new file. Raises FileExistsError when it is there, or another OSError."""
+        """Write the key to a new file. Raises FileExistsError if the file exists, or another OSError."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
@@ -220,12 +220,12 @@ class Signer:
             Path(aside).unlink()
 
     def text(self) -> str:
-        """What `from_text` reads: a secret."""
+        """The secret text that `from_text` reads."""
         return f"{PRIVATE}:{self.name}:{base64.b64encode(self._key.private_bytes_raw()).decode()}"
 
     @property
     def trusted(self) -> TrustedKey:
-        """The public half, as those who trust it configure it."""
+        """The public half, as other machines configure it."""
         return TrustedKey(self.name, self.public_key)
 
     def sign(self, key: str, document: Output, domain: str, builder: str, signed_at: str) -> Signature:

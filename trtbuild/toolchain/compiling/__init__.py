@@ -1,4 +1,5 @@
-"""From an engine job to a plan, and asking the parser what it takes.
+"""Compile an engine job to a plan, and ask the parser which nodes it accepts.
 
-In: an `EngineJob` and its blobs. Out: a plan, its layers, timings. Uses every other room of the toolchain but `running`.
+In: an `EngineJob` and its blobs. Out: a plan, its layers, timings. Uses every other room of the toolchain except
+`running`.
 """

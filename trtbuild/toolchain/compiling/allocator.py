@@ -1,8 +1,8 @@
-"""How this process's memory allocator deals with the large buffers of an engine: weights, the plan, and TensorRT's own.
+"""Make this process return the large buffers of an engine (weights, the plan, TensorRT's own) to the system.
 
-glibc keeps what is freed, and grows the size up to which it does (mallopt(3), M_MMAP_THRESHOLD): after a ViT-B, 600 MB
-stayed with an idle worker. With a fixed threshold large buffers go back at once (a peak of 1,338 MiB where it was
-1,422), and `give_back` returns the rest. Elsewhere both do nothing.
+glibc keeps freed memory, and raises the size limit for this (mallopt(3), M_MMAP_THRESHOLD): after a ViT-B, an idle
+worker kept 600 MB. With a fixed threshold large buffers return at once (a peak of 1,338 MiB instead of 1,422), and
+`give_back` returns the rest. With other C libraries both functions do nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 # <malloc.h>
 _M_MMAP_THRESHOLD = -3
 
-#: Buffers of this size (bytes) and larger are the system's, and go back to it when they are freed.
+#: Buffers of at least this size (bytes) return to the system when they are freed.
 _LARGE_SIZE = 1 << 20
 
 
 @functools.cache
 def keep_no_large_buffers() -> None:
-    """Fix the size from which buffers are the system's own."""
+    """Fix the size from which freed buffers return to the system."""
     _call("mallopt", _M_MMAP_THRESHOLD, _LARGE_SIZE)
 
 
@@ -39,5 +39,5 @@ def _call(name: str, *arguments: int) -> None:
 def _libc() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(None)
-    except (OSError, TypeError):  # a platform whose C library is not found so
+    except (OSError, TypeError):  # a platform where the C library cannot be opened in this way
         return None

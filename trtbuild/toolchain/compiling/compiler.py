@@ -1,12 +1,12 @@
-"""From an engine job to a plan.
+"""Compile an engine job to a plan.
 
 Rules
-1. The job's toolchain version must be the loaded library's: what the key says is what compiles.
-2. Equal jobs give equal bytes with TensorRT-RTX, in one process after another and one after another in one process; no
-   key rests on it, because the library was seen to differ once on a loaded machine (`Flavour.reproducible`).
-3. The network has the inputs and outputs that the partition says (`declared`); else nothing is compiled.
-4. What the library says is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are
-   in the statistics.
+1. The job's toolchain version, which is in the key, must be the loaded library's.
+2. Equal jobs give equal bytes with TensorRT-RTX, in one process and in several. No key depends on this, because the
+   bytes differed once on a loaded machine (`Flavour.reproducible`).
+3. The network must have the inputs and outputs of the partition (`declared`); otherwise nothing is compiled.
+4. The library's log is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are in the
+   statistics.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Compiled:
 
 
 def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> Compiled:
-    """Compile `job`. `read` gives a blob's bytes by its SHA-256; weights that the model does not read are not asked for.
-    `timings` is a directory for timing caches, where the toolchain has them.
+    """Compile `job`. `read` returns a blob's bytes by its SHA-256; it is not called for weights that the model does not
+    read. `timings` is a directory for timing caches, if the toolchain has them.
 
-    Raises EnvironmentFault when the library is missing or of another version, or no GPU is there that it needs;
-    ToolchainError when it refuses.
+    Raises EnvironmentFault if the library is missing or has another version, or if it needs a GPU and there is no such
+    GPU. Raises ToolchainError if it refuses the model.
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
@@ -121,18 +121,18 @@ def _refuse_undeclared(network: Any, job: EngineJob) -> None:
         return
     found = disagreements(network, job.inputs, job.outputs)
     if found:
-        said = "; ".join(f"{name} {text}" for name, text in found)
-        raise InconsistentShapes(f"what {job.target.toolchain} made of the partition is another model: {said}")
+        differences = "; ".join(f"{name} {text}" for name, text in found)
+        raise InconsistentShapes(f"the network of {job.target.toolchain} differs from the partition: {differences}")
 
 
 def _device(job: EngineJob) -> Device | None:
-    """The GPU that is built on; None where none is needed."""
+    """The GPU to build on; None if the toolchain does not need a GPU."""
     if not FLAVOURS[job.target.toolchain].needs_gpu:
         return None
     device = use_device(job.target.sm)
     if device is None:
         raise TargetUnsupported(
-            f"{job.target.toolchain} builds on a GPU of the target's SM {job.target.sm}, and here is none"
+            f"{job.target.toolchain} builds on a GPU of the target's SM {job.target.sm}, and this machine has no such GPU"
         )
     return device
 
@@ -155,14 +155,14 @@ def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: Engi
     except ValueError as error:
         raise ToolchainError(str(error)) from error
     if errors:
-        said = ", ".join(f"{error.node or 'the model'} ({error.text})" for error in errors)
-        refused = ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {said}", log=log.texts())
+        refusals = ", ".join(f"{error.node or 'the model'} ({error.text})" for error in errors)
+        refused = ToolchainError(f"the ONNX parser of {job.target.toolchain} refuses {refusals}", log=log.texts())
         refused.nodes = tuple(dict.fromkeys(error.node for error in errors if error.node))
         raise refused
 
 
 def largest_sizes(job: EngineJob) -> dict[str, int]:
-    """The largest size of any axis of an input, in any profile, by its name."""
+    """Input name → the largest size of any of its axes, in any profile."""
     return {
         f"i{number}": max((max(shape.max, default=0) for shape in shapes), default=0)
         for number, shapes in enumerate(zip(*job.profiles, strict=False))
@@ -206,7 +206,7 @@ def _layers(network: Any) -> dict[str, object]:
 def _tensor(tensor: Any) -> dict[str, object]:
     try:
         shape: list[int] | None = list(tensor.shape)
-    except ValueError:  # a rank that is not known before the build
+    except ValueError:  # the rank is not known before the build
         shape = None
     return {"name": tensor.name, "dtype": _name(tensor.dtype), "shape": shape}
 

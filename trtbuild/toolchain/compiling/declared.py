@@ -1,9 +1,9 @@
-"""A network has the inputs and outputs that its partition says: names, element types, ranks and sizes.
+"""Compare a network's inputs and outputs with those of its partition: names, element types, ranks and sizes.
 
 Rules
-1. A size that the partition knows is the network's, where that knows it too. A size that the partition leaves open is
-   open in the network: one that is fixed there was lost on the way.
-2. A network is looked at before it is compiled, on any machine: engines can be opened only where they run.
+1. A size that both know must be equal. A size that is dynamic in the partition must be dynamic in the network:
+   otherwise it was lost on the way.
+2. A network is compared before it is compiled, on any machine: engines can be opened only on their GPU.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtbuild.core.engines.engine_job import Declared
-from trtbuild.toolchain.onnx_files.element_types import NAMES, TENSORRT_TYPES
+from trtbuild.core.values.element_types import ELEMENT_TYPES, ENGINE_TYPES
 
 #: torch's name of a dtype → tensorrt.DataType's.
-_TYPES = {NAMES[element]: name for element, name in TENSORRT_TYPES.items()}
+_TYPES = {name: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 
 
 def disagreements(network: Any, inputs: Sequence[Declared], outputs: Sequence[Declared]) -> list[tuple[str, str]]:
-    """(name of an input or output, what is wrong with it): empty is good."""
+    """List the differences: (name of an input or output, its fault)."""
     found = []
     for kind, declared, count, tensor in (
         ("i", inputs, network.num_inputs, network.get_input),
@@ -41,7 +41,7 @@ def _wrong(tensor: Any, declared: Declared) -> Iterator[str]:
         yield f"is {dtype} in the partition and {taken} in the network"
     try:
         shape: list[int] = list(tensor.shape)
-    except ValueError:  # a rank that is not known before the build
+    except ValueError:  # the rank is not known before the build
         return
     if len(shape) != len(sizes) or any(b >= 0 and a != b for a, b in zip(sizes, shape, strict=True)):
         yield f"is {_shown(sizes)} in the partition and {_shown(shape)} in the network"

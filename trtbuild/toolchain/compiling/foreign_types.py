@@ -1,35 +1,37 @@
-"""Element types that an engine does not keep: the parser takes some by changing them in silence.
+"""Find nodes with element types that an engine does not keep. The parser changes some of them without an error.
 
 Measured with TensorRT-RTX 1.7.1: float64 inputs, weights, constants and casts become float32, out of range values are
-clamped, and the parse succeeds; int8 means quantized. An engine that computes in another type is not the model, so:
+clamped, and the parse succeeds; int8 means quantized. An engine that computes in another type differs from the model,
+so:
 
 Rules
-1. A value has a foreign type when the model says so (inputs, outputs, initializers, attributes that name a type), or
-   when it is made from such a value by an operator whose result may have the type of its operands.
-2. A node that reads or makes a value of a foreign type is refused, with everything in a nested graph counted as its own.
-3. Quantized types are at home between QuantizeLinear and DequantizeLinear, and nowhere else.
-4. TensorRT before 9 has no int64 and computes it in 32 bits, in silence. A toolchain that `narrows` is right with int64
-   values that 32 bits are known to hold (`trtbuild.toolchain.tensorrt8.counting`). All others are foreign: inputs,
-   outputs, weights, casts of data, what outgrows 32 bits. Where a Slice starts and ends may be any constant: what 32 bits
-   do not hold is beyond the end in them too.
-   A node that takes the size of a foreign value is refused only where nothing else is: when the others are gone, the size
-   may be had from another tensor.
-5. Operands that only say where or how much (indices, shapes, axes) do not make a result foreign, though their node is.
+1. A value has a foreign type if the model declares it (inputs, outputs, initializers, attributes with a type). The
+   result of an operator with such an operand has it, too, if results may have the type of operands.
+2. A node that reads or makes a value of a foreign type is refused. Nested graphs count as part of their node.
+3. Quantized types are allowed only between QuantizeLinear and DequantizeLinear.
+4. TensorRT before 9 computes int64 in 32 bits, without an error. With a toolchain that `narrows`, int64 values that are
+   known to fit 32 bits are right (`trtbuild.toolchain.tensorrt8.counting`). All others are foreign: inputs, outputs,
+   weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant: a value
+   that does not fit is beyond the end in 32 bits, too. A node that reads the size of a foreign value is refused only if
+   no other node is: without the others, the size may come from another tensor.
+5. Operands for indices, shapes and axes do not make a result foreign, although their node is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from trtbuild.toolchain.onnx_files.element_types import NAMES
+from trtbuild.core.values.element_types import BY_ONNX
 from trtbuild.toolchain.onnx_files.onnx_outline import Node, Outline
 from trtbuild.toolchain.tensorrt8.counting import INT64, Counts
 
-#: Operators whose results have a type of their own, whatever they read (https://onnx.ai/onnx/operators).
+#: onnx.TensorProto.DataType → torch's name.
+NAMES = {number: element.name for number, element in BY_ONNX.items()}
+#: Operators whose result types do not depend on their operands (https://onnx.ai/onnx/operators).
 _OWN_TYPE = frozenset(
     ("Cast", "Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
 ) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
-#: Operator → how many of its first operands its results have the type of (rule 5). All others: of any.
+#: Operator → the number of first operands whose types its results may have (rule 5). Other operators: all operands.
 _DATA = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Slice", "Reshape", "Expand", "Tile", "Unsqueeze"), 1),
     **dict.fromkeys(("Squeeze", "Transpose", "Split", "Pad", "Resize", "TopK", "CumSum", "Trilu", "ReduceSum"), 1),
@@ -39,15 +41,15 @@ _QUANTIZED = frozenset((2, 3, 17, 19))
 
 
 def _is_end(node: Node, name: str, counts: Counts | None) -> bool:
-    """Whether an operand is where a Slice starts or ends, as a constant (rule 4)."""
+    """Whether an operand is the constant start or end of a Slice (rule 4)."""
     return counts is not None and node.operator == "Slice" and name in node.inputs[1:3] and counts.is_constant(name)
 
 
 def foreign_nodes(
     model: Outline, dtypes: Collection[str], *, narrows: bool = False, largest: Mapping[str, int] | None = None
 ) -> dict[str, str]:
-    """Nodes of `model` that read or make values of a type that is not in `dtypes` → why. `narrows` is rule 4; `largest` is
-    the largest size of any axis of an input, by its name, as far as it is known."""
+    """Map the nodes of `model` that read or make values of a type outside `dtypes` to the reason. `narrows` switches
+    rule 4 on. `largest` maps inputs to the largest size of any of their axes, as far as it is known."""
     counts = Counts(model, largest) if narrows else None
     foreign = {
         name: element

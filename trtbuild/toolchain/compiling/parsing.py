@@ -1,18 +1,19 @@
-"""Asking NVIDIA's parser what it takes. The partitioner rests on this; `supports_operator` says yes too often.
+"""Ask NVIDIA's parser which nodes it accepts, for the partitioner. (`supports_operator` says yes too often.)
 
 Rules
-1. The question is a whole candidate, parsed as the compiler would parse it; what parses is taken.
-2. The values of weights are not known when a model is partitioned, and must not matter. The parser sees zeros: windows
-   of one block of memory, each at its own place, because TensorRT tells weights apart by their address. A weight whose
-   *value* TensorRT reads while it parses (an integer buffer used as a shape, as axes or as a repeat count) is judged by
-   zero: a Reshape to (0, 0) means "as the input". Should the true values then be refused, the compiler says so, with the
-   node; nothing wrong can be built from a wrong answer here.
+1. A whole candidate is parsed, as the compiler would parse it. If it parses, it is accepted.
+2. The values of weights are not known during partitioning, and must not matter. The parser sees zeros: windows of one
+   block of memory, each at another address, because TensorRT identifies weights by their address. If TensorRT reads a
+   weight's *value* while it parses (an integer buffer used as a shape, as axes or as a repeat count), it reads zero: a
+   Reshape to (0, 0) means "as the input". If the true values are refused later, the compiler raises an error with the
+   node, so a wrong answer here cannot lead to a wrong engine.
 3. A refusal names every node that is known to be refused: those that the parser names, and those that
    `supports_model_v2` leaves out of its subgraphs.
-4. What the parser takes by changing an element type in silence counts as refused (`element_types`).
-5. The parser of `tensorrt` needs a GPU. Without one, TensorRT-RTX's is asked in its place, after what is known of the
-   release: its element types, and operators that it refuses (`trtbuild.core.model.stand_in`). Should the toolchain's own
-   parser refuse more than that, the engine step says so, with the node; nothing wrong is built.
+4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
+5. The parser of `tensorrt` needs a GPU. Without a GPU, TensorRT-RTX's parser is asked instead. Before that, the known
+   properties of the release are applied: its element types, and operators that it refuses
+   (`trtbuild.core.model.stand_in`). If the toolchain's own parser refuses more than that, the engine step raises an
+   error with the node.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.networks.network import NodeError, Parsed
 from trtbuild.toolchain.onnx_files.onnx_outline import ExternalWeight, Outline, outline
 
-#: Bytes between the windows: what any type of element may be aligned to.
+#: Bytes between the windows: enough for the alignment of every element type.
 _STEP = 64
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the parser does not take a model. `nodes` are ONNX node names in graph order; none means the model as a whole."""
+    """The parser's refusal of a model. `nodes` are ONNX node names in graph order; empty for the model as a whole."""
 
     nodes: tuple[str, ...]
     messages: tuple[str, ...]
-    #: Node → the message about it, where it has one of its own.
+    #: Node → the message about it, if there is one.
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class Parser:
     """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
 
-    Raises ToolchainMissing and EnvironmentFault as `load` does, and ToolchainMissing where it cannot run here.
+    Raises ToolchainMissing and EnvironmentFault like `load`, and ToolchainMissing if the parser cannot run here.
     """
 
     def __init__(
@@ -76,9 +77,9 @@ class Parser:
         largest: Mapping[str, int] | None = None,
         declared: tuple[Sequence[Declared], Sequence[Declared]] | None = None,
     ) -> Refusal | None:
-        """None when the parser takes `model` (as `convert` leaves it), else what it refuses and why. `largest` is
-        the largest size of any axis of an input, by its name, as far as it is known; the compiler checks what is not.
-        `declared` is what the model's inputs and outputs are to be: a parser that makes others of them refuses."""
+        """Parse `model` (a result of `convert`); None if the parser accepts it. `largest` maps inputs to the largest
+        size of any of their axes, as far as it is known; the compiler checks the others. `declared` are the types of
+        the model's inputs and outputs: a network with other types counts as a refusal."""
         shape = outline(model)
         foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows, largest=largest)
         known = [NodeError(text, name) for name, text in foreign.items()]
@@ -94,7 +95,7 @@ class Parser:
                 if not errors:
                     errors = known or parsed.changed_types(shape) or _undeclared(parsed, shape, declared)
                     return self._refusal(shape, errors, []) if errors else None
-            # A parse stops at the first node that fails to convert; supports_model_v2 goes on behind it.
+            # A parse stops at the first node that fails to convert; supports_model_v2 continues after it.
             with Parsed(self._trt, builder, logger, log, self._release) as parsed:
                 pieces, more = parsed.supported(model)
         taken = {index for piece in pieces for index in piece}
@@ -105,19 +106,19 @@ class Parser:
         named = {error.node for error in errors} | set(left)
         texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
         nodes = tuple(node.name for node in shape.nodes if node.name in named)
-        # In partitions for TensorRT-RTX all nodes have had all messages, and such documents are named by their bytes.
+        # In documents for TensorRT-RTX every node has all messages. Their bytes are in keys, so this must not change.
         own = {error.node: error.text for error in reversed(errors)} if self._own_reasons else {}
         return Refusal(nodes, tuple(dict.fromkeys(texts)), own)
 
     def _builder(self, logger: Any) -> Any:
         try:
             return self._trt.Builder(logger)
-        except TypeError as error:  # how pybind11 says that there is none: "factory function returned nullptr"
+        except TypeError as error:  # pybind11's error without a GPU: "factory function returned nullptr"
             if not self._needs_gpu:
                 raise
             raise ToolchainMissing(
-                f"the parser of {self._name} needs a GPU, and here is none",
-                hint="pip install tensorrt-rtx, whose parser answers for it, or cut the model on a machine with a GPU",
+                f"the parser of {self._name} needs a GPU, and this machine has no GPU",
+                hint="pip install tensorrt-rtx, whose parser can replace it, or partition it on a machine with a GPU",
             ) from error
 
 

@@ -1,8 +1,8 @@
-"""What a library is given in place of the model that the convert step left, where it computes that better.
+"""Rewrite a converted model into a form that the library computes better.
 
-The numbers are the model's, up to the rounding of what it computes in half. Engines and the files that trtexec is given are
-both made of it. The rules are in the key of an engine: before strong typing by `trtbuild.core.recipes.keys.TYPED`, from
-then on by the version of the engine step.
+The results are equal up to the rounding of half precision. Engines and the files for trtexec are both made from it. The
+rules are in the key of an engine: before strong typing by `trtbuild.core.recipes.keys.TYPED`, from then on by the
+version of the engine step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from trtbuild.toolchain.tensorrt8.half_weights import cast_weights
 
 
 def prepared(model: bytes, weights: Mapping[str, Bytes], release: Release) -> tuple[bytes, dict[str, Bytes]]:
-    """`model`, and the data of its external weights by name, for `release`. Raises ValueError where `model` is no ONNX."""
+    """Return `model`, and the data of its external weights by name, for `release`. Raises ValueError if `model` is not
+    ONNX."""
     if not release.strongly_typed:
         return cast_weights(model, weights)
     return typed_norms(model, weights, scales_halves=release.scales_halves)

@@ -1,11 +1,10 @@
-"""Timings of kernels, kept from one build to the next: a speed-up that identifies nothing.
+"""Keep timings of kernels from one build to the next. They only save time, and are not in any key.
 
 Rules
-1. A cache is for one toolchain version and one GPU model and driver: they are in its file's name. TensorRT checks the
-   device as well, and takes no cache of another one.
-2. It is in no key. What is read here is what was written here, by its digest; anything else is taken as none, so that a
-   damaged file costs time and nothing more.
-3. Builds beside one another may write at once: what is there is read again and combined, under a lock of the file.
+1. A cache is for one toolchain version, GPU model and driver: its file name contains them. TensorRT also checks the
+   device, and refuses the cache of another one.
+2. A file starts with its digest. A damaged file counts as missing, so it costs only time.
+3. Several builds may write at the same time: under a lock, the file is read again and combined.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trtbuild.atomic import replace_file
 from trtbuild.regular import read_regular
 
-#: Where they lie, below a project's own state.
+#: Their folder in the project's state folder.
 FOLDER = "timing"
 
 _HEAD = b"trtbuild.timing/1\n"
@@ -36,7 +34,7 @@ def path_of(folder: Path, toolchain: str, version: str, device: str, driver: str
 
 
 def read(path: Path) -> bytes:
-    """The cache at `path`; empty where there is none that can be used."""
+    """Read the cache at `path`; empty if it is missing or damaged."""
     try:
         data = read_regular(path)
     except OSError:
@@ -46,17 +44,17 @@ def read(path: Path) -> bytes:
 
 
 def attach(config: Any, path: Path) -> Any:
-    """Let a build with `config` use the cache at `path`, and return TensorRT's object, which has to outlive the build."""
+    """Let a build with `config` use the cache at `path`. Returns TensorRT's object, which must outlive the build."""
     cache = config.create_timing_cache(read(path)) or config.create_timing_cache(b"")
     if cache is None or not config.set_timing_cache(cache, False):
-        cache = config.create_timing_cache(b"")  # of another device, whatever its name says
+        cache = config.create_timing_cache(b"")  # the cache of another device, in spite of its name
         config.set_timing_cache(cache, False)
     return cache
 
 
 def keep(config: Any, path: Path) -> None:
-    """Write the timings of a build that is done, with those that another build has written meanwhile. What cannot be
-    written is not kept."""
+    """Write the timings of a finished build, combined with those that another build has written meanwhile. If the file
+    cannot be written, nothing is kept."""
     cache = config.get_timing_cache()
     if cache is None:
         return
@@ -67,7 +65,8 @@ def keep(config: Any, path: Path) -> None:
             theirs = config.create_timing_cache(other) if other else None
             if theirs is not None:
                 cache.combine(theirs, False)
-            _write(path, bytes(memoryview(cache.serialize())))
+            body = bytes(memoryview(cache.serialize()))
+            replace_file(path, _HEAD + hashlib.sha256(body).digest() + body, mode=0o600)
 
 
 @contextlib.contextmanager
@@ -75,15 +74,3 @@ def _locked(path: Path) -> Iterator[None]:
     with open(path.with_suffix(".lock"), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _write(path: Path, body: bytes) -> None:
-    descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".fresh-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_HEAD + hashlib.sha256(body).digest() + body)
-        Path(fresh).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(fresh).unlink()
-        raise

@@ -1,4 +1,4 @@
-"""TensorRT as it is installed: flavours, releases and how they differ, loading, GPUs.
+"""Installed TensorRT libraries: flavours, differences of releases, loading, GPUs.
 
 Uses no other room.
 """

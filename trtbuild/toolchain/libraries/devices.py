@@ -1,4 +1,4 @@
-"""The GPUs of this machine, asked of the CUDA driver itself: no torch, no TensorRT, no subprocess."""
+"""Find the GPUs of this machine through the CUDA driver: without torch, TensorRT or a subprocess."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPUTE_CAPABILITY_MINOR = 76
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of this machine. `driver` is the version of NVIDIA's driver, or of the CUDA that it has (``CUDA 13.0``)."""
+    """A GPU of this machine. `driver` is the version of NVIDIA's driver, or of its CUDA (``CUDA 13.0``)."""
 
     ordinal: int
     sm: int
@@ -28,7 +28,7 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def device_sms() -> tuple[int, ...]:
-    """The SM (ten times the compute capability) of each GPU, by ordinal; empty where there is no driver or no GPU."""
+    """The SM (ten times the compute capability) of each GPU, by ordinal; empty without a driver or a GPU."""
     driver = _driver()
     if driver is None:
         return ()
@@ -48,8 +48,8 @@ def device_sms() -> tuple[int, ...]:
 
 
 def use_device(sm: int) -> Device | None:
-    """Make the first GPU with this SM the current one of this thread, which TensorRT builds on and times on. None where
-    there is none."""
+    """Make the first GPU with this SM the current device of this thread, on which TensorRT builds and times. Returns
+    None if there is no such GPU."""
     driver = _driver()
     if driver is None or sm not in device_sms():
         return None
@@ -58,7 +58,7 @@ def use_device(sm: int) -> Device | None:
     name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
     if (
         driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
-        # the primary context: the one that CUDA's runtime, and so TensorRT, uses
+        # CUDA's runtime, and so TensorRT, uses the primary context
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
         or driver.cuCtxSetCurrent(context) != 0
         or driver.cuDeviceGetName(name, len(name), device) != 0
@@ -70,7 +70,7 @@ def use_device(sm: int) -> Device | None:
 
 @functools.lru_cache(maxsize=1)
 def _driver() -> Any:
-    """The driver's library, ready for use; None where there is none."""
+    """The driver's library, ready for use; None if there is no driver."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:

@@ -1,13 +1,11 @@
-"""Versions of installed distributions, read from their metadata alone, and once
-as long as the directories they are installed in stay as they are.
+"""Read the versions of installed distributions from their metadata, again only if their directories have changed.
 
-`importlib.metadata` gives the same answers; importing it costs as much as planning a dozen models, and so does asking it
-for the same few names again and again. Whatever is not quite ordinary (no wheel, two of one name) is left to it.
+`importlib.metadata` gives the same answers. But its import takes as long as planning a dozen models, and so do repeated
+lookups. It is used only for unusual cases (not a wheel, two of the same name).
 """
 
-# Paths are strings here: this is on the way of every command.
+# Paths are strings here, because every command runs this.
 # ruff: noqa: PTH116, PTH208
-from __future__ import annotations
 
 import os
 import re
@@ -18,7 +16,7 @@ _HEADERS_SIZE = 8 << 10
 
 
 def installed_version(name: str) -> str | None:
-    """The version of the distribution `name`, or None where it is not installed. Nothing of it is imported."""
+    """The version of the distribution `name`, or None if it is not installed. It is not imported."""
     return _version(name, tuple([(folder, _changed(folder or ".")) for folder in sys.path]))
 
 

@@ -1,9 +1,9 @@
-"""How the versions of TensorRT differ when an engine runs, in one table.
+"""The differences between TensorRT versions in running an engine, in one table.
 
 Rules
-1. A version is looked up by the newest row that it reaches (`calls_of`); a newer one is as the newest row.
-2. Each row says where it is from. 8.6.0 was run on an H200, TensorRT-RTX 1.7.1's names were read from the library (no GPU
-   here runs it), the others are from NVIDIA's API references and the open bindings (pyEngine.cpp).
+1. The row of a version is the newest one that is not newer than the version (`calls_of`).
+2. Each row has its source. 8.6.0 was run on an H200. TensorRT-RTX 1.7.1's names were read from the library, without a
+   GPU for it. The others are from NVIDIA's API references and the open bindings (pyEngine.cpp).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from trtbuild.core.model.spec import ToolchainName
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of one version, and what it can do."""
+    """The calls and features of one version."""
 
-    #: How a context without device memory is made: a method of its own, an allocation strategy, or a runtime
-    #: configuration that holds the strategy.
+    #: The way to make a context without device memory: a special method, an allocation strategy, or a runtime
+    #: configuration with the strategy.
     context: Literal["method", "strategy", "configuration"]
-    #: How a context is given its memory: the property `device_memory`, or ``set_device_memory(address, size)``.
+    #: The way to set a context's memory: the property `device_memory`, or ``set_device_memory(address, size)``.
     memory: Literal["property", "sized"]
-    #: The engine's property and method (of a profile) that say how many bytes of it are needed.
+    #: The engine's property and method (for a profile) with the size of that memory in bytes.
     memory_size: str
     memory_size_of_profile: str | None
-    #: Whether contexts may share an optimization profile. Before 9, one profile is for one context at a time, unless the
-    #: engine was built with PreviewFeature.PROFILE_SHARING_0806.
+    #: Whether contexts may share an optimization profile. Before 9, only one context at a time can use a profile,
+    #: unless the engine was built with PreviewFeature.PROFILE_SHARING_0806.
     shared_profiles: bool
-    #: Whether it compiles kernels at run time and can keep them (``IRuntimeCache``), and captures graphs itself.
+    #: Whether it compiles kernels at run time, can store them (``IRuntimeCache``), and captures graphs itself.
     runtime_compiler: bool = False
 
 
 _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
     "tensorrt-rtx": (
-        # 1.7.1's own names; create_runtime_config is in 1.0's reference (IRuntimeConfig) already.
+        # Names of 1.7.1; create_runtime_config is in the reference of 1.0 already (IRuntimeConfig).
         (
             (1,),
             Calls(
@@ -74,13 +74,13 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
         ),
         # 9.0: contexts share profiles (PreviewFeature.PROFILE_SHARING_0806 of 8.6.1: "will become the default in 9.0").
         ((9,), Calls("method", "property", "device_memory_size", None, shared_profiles=True)),
-        # 8.5 is the first with tensor names. Read from the bindings of 8.6.1.
+        # 8.5 is the first with tensor names. Source: the bindings of 8.6.1.
         ((8, 5), Calls("method", "property", "device_memory_size", None, shared_profiles=False)),
     ),
 }
 
 
 def calls_of(toolchain: ToolchainName, version: str) -> Calls | None:
-    """The row of a library version (as the library says it), or None where it is older than all rows."""
+    """The row of a library version (the one that the library reports), or None if it is older than all rows."""
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     return next((calls for first, calls in _TABLE[toolchain] if numbers >= first), None)

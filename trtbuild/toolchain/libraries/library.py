@@ -1,4 +1,4 @@
-"""Loading a TensorRT library, and listening to what it says."""
+"""Load a TensorRT library, and capture its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtbuild.errors import EnvironmentFault, ToolchainMissing
 from trtbuild.toolchain.libraries.mapped import check_mapped
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: Said by every call on a machine without a GPU; never the reason of a failure.
+#: Log lines of every call on a machine without a GPU; never the reason of a failure.
 _NOISE = (
     "CUDA driver version is insufficient",
     "Thread context has not been set",
@@ -25,13 +25,13 @@ _NOISE = (
     "--- Begin node ---",
     "--- End node ---",
 )
-#: A warning that every model with int64 inputs or outputs gets.
+#: A warning for every model with int64 inputs or outputs.
 _ALWAYS_WARNED = "has Int64 binding"
 
 
 @dataclass(eq=False)
 class Log:
-    """What a library said, in order, as (severity, text): ``internal_error``, ``error``, ``warning``."""
+    """Log lines of a library, in order, as (severity, text): ``internal_error``, ``error``, ``warning``."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
 
@@ -39,7 +39,7 @@ class Log:
         return len(self.lines)
 
     def errors(self, since: int = 0) -> list[str]:
-        """What went wrong, without what is always said on a machine without a GPU."""
+        """The errors, without the lines that every machine without a GPU gets."""
         return [
             text
             for severity, text in self.lines[since:]
@@ -55,10 +55,10 @@ class Log:
 
 
 def load(toolchain: ToolchainName, version: str | None = None) -> Any:
-    """The library's Python module.
+    """Import the library's Python module.
 
-    Raises ToolchainMissing where it is not installed or cannot be loaded, EnvironmentFault where the module, or a library
-    that is loaded with it, is not `version`.
+    Raises ToolchainMissing if it is not installed or cannot be loaded, and EnvironmentFault if the module, or a library
+    that it loads, is not `version`.
     """
     flavour = FLAVOURS[toolchain]
     try:
@@ -70,7 +70,7 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
     loaded = str(module.__version__)
     if version is not None and loaded not in (version, flavour.library_versions.get(version)):
         raise EnvironmentFault(
-            f"the engine is to be built by {toolchain} {version}, but the library that was loaded is {loaded}",
+            f"the engine must be built by {toolchain} {version}, but the loaded library is {loaded}",
             hint=f"pip install '{flavour.distribution}=={version}'",
         )
     if version is not None:
@@ -79,26 +79,26 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
 
 
 def stay_loaded(trt: Any, logger: Any, ordinal: int) -> None:
-    """Keep what builds on GPU `ordinal` need until this process ends.
+    """Keep the kernels for builds on GPU `ordinal` loaded until this process ends.
 
-    TensorRT loads its kernels with the first Builder of a process and drops them with the last, which takes 6 to 8 seconds
-    each time (8.6.0, H200): a Builder that nothing uses keeps them.
+    TensorRT loads its kernels with the first Builder of a process and drops them with the last, which takes 6 to 8
+    seconds each time (8.6.0, H200). An unused Builder keeps them loaded.
     """
     if (trt.__name__, ordinal) not in _RESIDENT:
         _RESIDENT[trt.__name__, ordinal] = trt.Builder(logger)
         atexit.register(_RESIDENT.clear)  # while the library is still there
 
 
-#: Library and GPU → a Builder that nothing uses.
+#: Library and GPU → an unused Builder.
 _RESIDENT: dict[tuple[str, int], Any] = {}
 
 
 @contextlib.contextmanager
 def listening(trt: Any) -> Iterator[tuple[Any, Log]]:
-    """The ILogger of library `trt`, and what it says in this block, of this thread's doing.
+    """Yield the ILogger of library `trt`, and the log of this thread's calls in the block.
 
-    TensorRT keeps the first logger that a process gives it and ignores every later one, so there is one for all. What
-    it says on a thread of its own is written into every open log.
+    TensorRT uses the first logger of a process and ignores all later ones, so there is one for all. Lines from
+    TensorRT's own threads go into every open log.
     """
     log, thread = Log(), threading.get_ident()
     entry = (thread, log)
@@ -109,19 +109,19 @@ def listening(trt: Any) -> Iterator[tuple[Any, Log]]:
         _OPEN.remove(entry)
 
 
-#: The logs that are open now: thread and log. `list` operations are atomic.
+#: The open logs: (thread, log). `list` operations are atomic.
 _OPEN: list[tuple[int, Log]] = []
 
-#: The errors that were said last on threads without an open log: for calls that are made too often to open one for each.
+#: The last errors on threads without an open log, for calls that are too frequent to open a log each time.
 _LAST_ERRORS: deque[tuple[int, str]] = deque(maxlen=64)
 
 
 def last_errors() -> list[str]:
-    """What went wrong on this thread since this was asked last, oldest first, at most 64 lines."""
+    """The errors of this thread since the last call of this function, oldest first, at most 64 lines."""
     thread = threading.get_ident()
     mine = [entry for entry in list(_LAST_ERRORS) if entry[0] == thread]
     for entry in mine:
-        with contextlib.suppress(ValueError):  # pushed out meanwhile
+        with contextlib.suppress(ValueError):  # dropped meanwhile
             _LAST_ERRORS.remove(entry)
     return [text for _, text in mine if not any(noise in text for noise in _NOISE)]
 

@@ -1,14 +1,14 @@
-"""Which files of a TensorRT library this process has loaded, and of which version they are.
+"""Find the TensorRT library files that this process has loaded, and check their versions.
 
-The bindings are linked to a library by its name alone, so ``LD_LIBRARY_PATH``, the loader's cache and what is loaded
-already decide which file that is.
+The bindings are linked to a library by its name only. So ``LD_LIBRARY_PATH``, the loader's cache and the libraries that
+are loaded already decide which file is used.
 
 Rules
-1. The library is asked for its version (``getInferLibVersion``, NvInferRuntime.h); its file name need not say it.
-2. An ONNX parser has no such function (``getNvOnnxParserVersion`` counts by itself: 0.2.0 in TensorRT-RTX 1.7.1). It is
-   right if its file name has the version, or if it lies beside the library, as NVIDIA's archives and packages put it.
-3. Numbers are compared as far as both sides have them. Where nothing can be known (no ``/proc``, a library that is linked
-   into the bindings), the bindings' version has to do.
+1. The library returns its version (``getInferLibVersion``, NvInferRuntime.h); its file name need not contain it.
+2. An ONNX parser has no such function (``getNvOnnxParserVersion`` is another number: 0.2.0 in TensorRT-RTX 1.7.1). It
+   is right if its file name has the version, or if it is in the library's folder, as in NVIDIA's archives and packages.
+3. Only version parts that both sides have are compared. If the file cannot be found (no ``/proc``, a library that is
+   linked into the bindings), only the bindings' version is checked.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from trtbuild.errors import EnvironmentFault
 from trtbuild.toolchain.libraries.releases import numbers_of
 from trtbuild.toolchain.libraries.table import Flavour
 
-#: The files that a process has mapped (proc(5)).
+#: The list of mapped files of a process (proc(5)).
 _MAPS = Path("/proc/self/maps")
 _REPLACED = " (deleted)"
 
 
 def check_mapped(flavour: Flavour, version: str) -> None:
-    """Raise EnvironmentFault where a library of `flavour` that this process has loaded is not of `version`, as the
-    distribution says it."""
+    """Raise EnvironmentFault if a loaded library of `flavour` does not have the distribution's `version`."""
     files = mapped_files()
     libraries = _named(files, flavour.library)
     planned = {numbers_of(name) for name in (version, flavour.library_versions.get(version, version))}
     for library in libraries:
         found = library_version(library)
         if found is not None and not any(_agree(found, wanted) for wanted in planned):
-            said = ".".join(map(str, found))
+            version_text = ".".join(map(str, found))
             raise EnvironmentFault(
-                f"{flavour.name} {version} was planned, but {library} is loaded, which is {said}",
-                hint=f"{_way_out(library)}, or install the toolchain that goes with it: "
+                f"{flavour.name} {version} was planned, but {library} is loaded, which is {version_text}",
+                hint=f"{_way_out(library)}, or install the toolchain of that version: "
                 f"pip install '{flavour.distribution}=={'.'.join(map(str, found[:3]))}.*'",
             )
     for parser in _named(files, flavour.parser_library):
@@ -48,7 +47,7 @@ def check_mapped(flavour: Flavour, version: str) -> None:
         if len(numbers) > 1 and any(_agree(numbers, wanted) for wanted in planned):
             continue
         if len(numbers) > 1 or (libraries and parser.parent not in {library.parent for library in libraries}):
-            what = ".".join(map(str, numbers)) if len(numbers) > 1 else f"not the one beside {libraries[0]}"
+            what = ".".join(map(str, numbers)) if len(numbers) > 1 else f"not the one in the folder of {libraries[0]}"
             raise EnvironmentFault(
                 f"the ONNX parser of {flavour.name} {version} was planned, but {parser} is loaded, which is {what}",
                 hint=f"{_way_out(parser)}, or reinstall the toolchain: pip install --force-reinstall "
@@ -57,7 +56,7 @@ def check_mapped(flavour: Flavour, version: str) -> None:
 
 
 def mapped_files() -> list[Path]:
-    """The files that this process has mapped, each once; none where the system does not tell."""
+    """The files that this process has mapped, each once; empty if the system has no such list."""
     try:
         lines = os.fsdecode(_MAPS.read_bytes()).splitlines()
     except OSError:
@@ -67,10 +66,10 @@ def mapped_files() -> list[Path]:
 
 
 def library_version(library: Path) -> tuple[int, ...] | None:
-    """What a loaded library says that it is: major, minor, patch, and the build where it tells that; None where it has no
-    function to ask."""
+    """The version that a loaded library returns: major, minor, patch, and the build if it returns that; None if it has
+    no such function."""
     try:
-        opened = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # the one that is loaded, and no other
+        opened = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only if it is loaded already
         whole = int(opened.getInferLibVersion())
     except (OSError, AttributeError):
         return None

@@ -1,11 +1,12 @@
-"""What the releases of a toolchain differ in: types, networks, settings, policies, and what the parser refuses.
+"""The differences between releases of a toolchain: types, networks, policies, and operators that the parser refuses.
+`trtbuild.core.model.builder_settings` has the releases of builder settings.
 
 Rules
-1. A value stands here with the first release that it holds for, newest first; an older release than the oldest gets that.
-2. What is said here was run (8.6.0 on an H200, TensorRT-RTX 1.7.1) or read in NVIDIA's documentation, which is named
-   beside it. Where the documentation does not tell the minor version, the earliest is taken: the library itself is asked
-   before it is used (`trtbuild.toolchain.compiling.configuration`), and says no as an error, never as an AttributeError.
-3. What is in doubt is refused: a piece that an engine does not take stays in PyTorch, and is right there.
+1. Each value has the first release that it is valid for, newest first. The oldest one is also used for older releases.
+2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from NVIDIA's documentation, which is cited. If
+   the documentation does not name the minor version, the earliest is assumed.
+   `trtbuild.toolchain.compiling.configuration` checks the library itself before it uses a setting.
+3. Doubtful operators and types are refused: such a piece stays in PyTorch, which computes it correctly.
 """
 
 from __future__ import annotations
@@ -14,60 +15,57 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from trtbuild.core.model.spec import BuilderSettings, ToolchainName
+from trtbuild.core.model.builder_settings import BuilderSettings, Setting
+from trtbuild.core.model.spec import ToolchainName
+from trtbuild.core.values.element_types import ENGINE_TYPES
 
 
 @dataclass(frozen=True)
 class Release:
     """One version of a toolchain. Settings are named as in `trtbuild.core.model.spec.BuilderSettings`."""
 
-    #: The ONNX opset that its parser is given.
+    #: The ONNX opset for its parser.
     opset: int
-    #: Element types (torch's names) that engines compute and take as they are. A partition holds no other.
+    #: Element types (torch's names) that engines compute and keep. A partition has no other types.
     dtypes: tuple[str, ...]
-    #: `NetworkDefinitionCreationFlag`s that a network is created with.
+    #: `NetworkDefinitionCreationFlag`s for new networks.
     network_flags: tuple[str, ...] = ("STRONGLY_TYPED",)
-    #: `OnnxParserFlag`s that are set. Without NATIVE_INSTANCENORM TensorRT before 10 takes a plugin, and cuDNN with it.
+    #: `OnnxParserFlag`s to set. Without NATIVE_INSTANCENORM, TensorRT before 10 uses a plugin, which needs cuDNN.
     parser_flags: tuple[str, ...] = ()
-    #: Whether the types of a network are those of its graph. Else precision is asked for, layer by layer
+    #: Whether the types of a network are those of its graph. Otherwise the precision is set for each layer
     #: (`trtbuild.toolchain.tensorrt8.precision`).
     strongly_typed: bool = True
-    #: Whether batch normalization of halves with parameters in half is one Scale layer of halves.
+    #: Whether batch normalization with input and parameters in half becomes one Scale layer in half.
     scales_halves: bool = True
-    #: Whether timings of kernels are kept for later builds (`trtbuild.toolchain.compiling.timing_cache`).
+    #: Whether kernel timings are kept for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
-    #: Whether int64 values are computed in 32 bits inside; they are no inputs and outputs then (`element_types`).
+    #: Whether int64 values are computed in 32 bits; inputs and outputs are then never int64 (`foreign_types`).
     narrows_int64: bool = False
-    #: Compatibility policy → `HardwareCompatibilityLevel`; None where the library has none, and needs none.
+    #: Compatibility policy → `HardwareCompatibilityLevel`; None if the library needs no level for it.
     compatibilities: Mapping[str, str | None] = field(default_factory=dict)
-    #: Builder setting that it lacks → the first release that has it.
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    #: `TacticSource`s that can be chosen among.
+    #: `TacticSource`s to choose from.
     tactic_sources: tuple[str, ...] = ()
-    #: ONNX operators that its parser refuses, and TensorRT-RTX's takes.
+    #: ONNX operators that its parser refuses, but TensorRT-RTX's accepts.
     refuses: tuple[str, ...] = ()
 
 
-_ALL_TYPES = ("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8")
-
-#: TensorRT-RTX. It ignores the hardware compatibility level: one plan is for all devices of its compute capability, and one
-#: plan may hold several, so ampere_plus is a plan for every SM from 80 on (measured: no larger than for one).
-#: The parser makes float32 of float64 in silence (measured, 1.7.1), and int8 means quantized: neither is the model.
-#: uint8 is taken only to be cast, which the parser sees to. Opset: what torch 2.13 exports by default; 20 has Gelu as one
-#: operator: parses.
+#: TensorRT-RTX. It ignores the hardware compatibility level: a plan is for all devices of its compute capabilities, and
+#: may have several. So ampere_plus is a plan for every SM from 80 on (measured: not larger than for one). The parser
+#: changes float64 to float32 without an error (measured, 1.7.1), and int8 means quantized: both would change the model.
+#: uint8 is accepted only as the input of a cast, which the parser checks. The opset is torch 2.13's default; 20 has
+#: Gelu as one operator, which parses.
 _RTX = Release(
     opset=20,
-    dtypes=_ALL_TYPES,
+    dtypes=ENGINE_TYPES,
     compatibilities={"exact": None, "same_compute_capability": None, "ampere_plus": None},
-    lacks={"tactic_sources": "no release"},
 )
 
-#: https://docs.nvidia.com/deeplearning/tensorrt: Python API reference 11.0 (NetworkDefinitionCreationFlag.STRONGLY_TYPED
-#: is ignored, networks always are; precision flags are gone), 10.0 (EXPLICIT_BATCH is ignored; opset 20), migration guide
-#: 8.x to 10.x (STRIP_PLAN, WEIGHT_STREAMING, STRICT_NANS, the number of tactics), release notes 10.8 (tiling).
+#: https://docs.nvidia.com/deeplearning/tensorrt: Python API reference 11.0
+#: (NetworkDefinitionCreationFlag.STRONGLY_TYPED is ignored, because networks always are; precision flags are removed),
+#: 10.0 (EXPLICIT_BATCH is ignored; opset 20).
 _TENSORRT_11 = Release(
     opset=20,
-    dtypes=_ALL_TYPES,
+    dtypes=ENGINE_TYPES,
     network_flags=(),
     compatibilities={
         "exact": "NONE",
@@ -81,14 +79,8 @@ _TENSORRT_10 = replace(
     network_flags=("STRONGLY_TYPED",),
     tactic_sources=("cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions"),
 )
-_SINCE_10_8 = ("tiling_optimization_level", "l2_limit_for_tiling", "monitor_memory")
-_SINCE_10 = (
-    "strip_plan", "weight_streaming", "strict_nans", "max_num_tactics", "distributive_independence",
-    "require_user_allocation",
-)  # fmt: skip
-_TENSORRT_10_0 = replace(_TENSORRT_10, lacks=dict.fromkeys(_SINCE_10_8, "10.8"))
-#: 8.6, as its Python bindings 8.6.1 list it (measured): DataType has no BF16 and no INT64, BuilderFlag nothing that is
-#: newer, HardwareCompatibilityLevel NONE and AMPERE_PLUS.
+#: 8.6, from its Python bindings 8.6.1 (measured): DataType has no BF16 and no INT64, BuilderFlag has no newer flags,
+#: and HardwareCompatibilityLevel has NONE and AMPERE_PLUS.
 _TENSORRT_8 = Release(
     opset=17,
     dtypes=("float32", "float16", "int32", "bool"),
@@ -97,10 +89,9 @@ _TENSORRT_8 = Release(
     narrows_int64=True,
     keeps_timings=False,
     compatibilities={"exact": "NONE", "ampere_plus": "AMPERE_PLUS"},
-    lacks={**dict.fromkeys(_SINCE_10_8, "10.8"), **dict.fromkeys(_SINCE_10, "10.0")},
     tactic_sources=_TENSORRT_10.tactic_sources,
     parser_flags=("NATIVE_INSTANCENORM",),
-    # OnnxParser.supports_operator of 8.6.0, on an H200, beside that of TensorRT-RTX 1.7.1.
+    # From OnnxParser.supports_operator of 8.6.0, on an H200, compared with that of TensorRT-RTX 1.7.1.
     refuses=(
         "Attention",
         "BlackmanWindow",
@@ -120,8 +111,8 @@ _TENSORRT_8 = Release(
         "TensorScatter",
     ),
 )
-#: The parser of 8.6.0 (EA) has no such flag: it came with 8.6.1 (GA), whose bindings crash when they set one there
-#: (measured).
+#: The parser of 8.6.0 (EA) has no such flag. It was added in 8.6.1 (GA), whose bindings crash when they set it with
+#: 8.6.0 (measured).
 _TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refuses=("InstanceNormalization", *_TENSORRT_8.refuses))
 #: https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md: 9.0 has int64 and bfloat16. Strong typing: Python API
 #: reference of 9.
@@ -131,15 +122,14 @@ _TENSORRT_9 = replace(
     network_flags=("EXPLICIT_BATCH", "STRONGLY_TYPED"),
     strongly_typed=True,
     narrows_int64=False,
-    scales_halves=False,  # it was not seen to; the parsers of 10 and TensorRT-RTX do
+    scales_halves=False,  # not known for 9; the parsers of 10 and TensorRT-RTX do
 )
 
 _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] = {
     "tensorrt-rtx": (((1,), _RTX),),
     "tensorrt": (
         ((11,), _TENSORRT_11),
-        ((10, 8), _TENSORRT_10),
-        ((10,), _TENSORRT_10_0),
+        ((10,), _TENSORRT_10),
         ((9,), _TENSORRT_9),
         ((8, 6, 1), _TENSORRT_8),
         ((8,), _TENSORRT_8_6_0),
@@ -149,7 +139,7 @@ _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] =
 
 @lru_cache(maxsize=64)
 def release(toolchain: ToolchainName, version: str) -> Release:
-    """What `version` of a toolchain is and takes."""
+    """The properties of `version` of a toolchain."""
     numbers = numbers_of(version)
     for first, found in _RELEASES[toolchain]:
         if numbers >= first:
@@ -163,12 +153,18 @@ def numbers_of(version: str) -> tuple[int, ...]:
 
 
 def oldest(toolchain: ToolchainName) -> tuple[int, ...]:
-    """The oldest release of a toolchain that trtbuild builds with."""
+    """The oldest release of a toolchain that trtbuild supports."""
     return {"tensorrt-rtx": (1, 4), "tensorrt": (8, 6)}[toolchain]
 
 
+def lacks(toolchain: ToolchainName, version: str, setting: Setting) -> bool:
+    """Whether `version` of a toolchain has no such builder setting."""
+    since = setting.since.get(toolchain, "0")
+    return since is None or numbers_of(f"{version}.0") < numbers_of(since)  # "10" is 10.0
+
+
 def unset(settings: BuilderSettings, name: str) -> bool:
-    """Whether a setting is what it is without being said: a library that lacks it does that."""
+    """Whether a setting has its default value: a library without the setting behaves so."""
     return bool(getattr(settings, name) == getattr(_DEFAULT, name))
 
 

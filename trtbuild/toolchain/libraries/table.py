@@ -1,14 +1,14 @@
-"""What each TensorRT flavour is, in one table; and the questions that are asked before any work. What its releases
-differ in stands in `trtbuild.toolchain.libraries.releases`.
+"""The table of TensorRT flavours, and checks before any work. `trtbuild.toolchain.libraries.releases` has the
+differences between releases.
 
-Nothing here imports TensorRT: versions come from the installed distributions' metadata, so that `plan` is quick and
-works where no toolchain is installed.
+This module does not import TensorRT: versions come from the metadata of installed distributions. So `plan` is quick and
+works without a toolchain.
 
 Rules
-1. A difference between the flavours is a field of `Flavour`, one between releases a field of `Release`, with its source.
-   Code outside this folder asks here.
-2. `check_target` raises before any work, with what is allowed and the next command to type.
-3. A default that depends on the machine is written out here (`default_workspace`).
+1. A difference between the flavours is a field of `Flavour`, one between releases a field of `Release`, with its
+   source. Code outside this folder uses these tables.
+2. `check_target` raises before any work. Its error has the allowed values and the next command to type.
+3. A default that depends on the machine has an explicit value here (`default_workspace`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trtbuild.core.model.spec import BuilderSettings, Precision, Target, ToolchainName
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
+from trtbuild.core.model.spec import Precision, Target, ToolchainName
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.errors import TargetUnsupported, ToolchainMissing
 from trtbuild.toolchain.libraries import distributions
-from trtbuild.toolchain.libraries.releases import numbers_of, oldest, release, unset
+from trtbuild.toolchain.libraries.releases import lacks, numbers_of, oldest, release, unset
 
-#: Ampere, the first architecture that ``ampere_plus`` means.
+#: Ampere, the first architecture of ``ampere_plus``.
 AMPERE = 80
 
 
@@ -35,24 +36,22 @@ class Flavour:
     #: The Python module, and the distribution whose version names the toolchain.
     module: str
     distribution: str
-    #: What its libraries' file names begin with, on Linux: the one that builds, and the ONNX parser.
+    #: Prefixes of the libraries' file names on Linux: the library itself, and the ONNX parser.
     library: str = field(kw_only=True)
     parser_library: str = field(kw_only=True)
-    #: Distributions that are the same library by another name.
+    #: Distributions with other names of the same library.
     also: tuple[str, ...] = field(kw_only=True, default=())
-    #: The SMs that it builds for, or None: those of the GPUs in this machine.
+    #: The SMs that it builds for; None for those of this machine's GPUs.
     sms: tuple[int, ...] | None
-    #: Settings that it cannot build with → why.
-    refused: Mapping[str, str] = field(default_factory=dict)
     #: Settings that need a CUDA driver in the machine that builds.
     need_driver: tuple[str, ...] = ()
-    #: The workspace, in bytes, that ``workspace: None`` means; None is the library's own default.
+    #: The workspace in bytes for ``workspace: None``; None is the library's own default.
     default_workspace: int | None = None
-    #: Whether it keeps timings of kernels that make a later build faster.
+    #: Whether it can keep kernel timings, which make a later build faster.
     timing_cache: bool = False
-    #: Whether equal jobs give equal bytes, so that building once more shows whether an engine is what it is said to be.
+    #: Whether equal jobs give equal bytes, so that a second build can verify an engine.
     reproducible: bool = False
-    #: Metadata version → the version that the loaded library says, where they differ.
+    #: Version in the metadata → version that the loaded library returns, if they differ.
     library_versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -67,18 +66,17 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         distribution="tensorrt-rtx",
         library="libtensorrt_rtx.so",
         parser_library="libtensorrt_onnxparser_rtx.so",
-        # `tensorrt_rtx.ComputeCapability`, 1.7.1. None of them needs a GPU to build for.
+        # `tensorrt_rtx.ComputeCapability`, 1.7.1. It builds for all of them without a GPU.
         sms=(75, 80, 86, 89, 120, 121),
-        # 1.7.1: "Unable to load library: libnvinfer_lean.so.1" unless the lean runtime is excluded.
-        refused={},
         # 1.7.1 without a driver: MyelinCheckException, graph_jit.cpp:278.
         need_driver=("refit", "strip_plan"),
-        # Without a GPU the library takes 64 GiB, with one its memory; it is part of the plan's bytes (measured).
+        # The library's default is 64 GiB without a GPU, otherwise the GPU's memory. It changes the plan's bytes
+        # (measured).
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).
         timing_cache=False,
-        # It times no kernels when it builds. Nearly always: of many builds on a loaded machine, a plan was seen to differ,
-        # so who compares bytes builds more than once (`trtbuild.driver.cache.rebuilding`), and no key rests on it.
+        # It does not time kernels during a build. In many builds on a loaded machine, one plan differed. So a
+        # comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`), and no key depends on it.
         reproducible=True,
     ),
     "tensorrt": Flavour(
@@ -91,19 +89,19 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         also=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,
         timing_cache=True,
-        # The distribution 8.6.0 has bindings that call themselves 8.6.1.
+        # The bindings in the distribution 8.6.0 return 8.6.1 as their version.
         library_versions={"8.6.0": "8.6.1"},
     ),
 }
 
 
 def opset(toolchain: ToolchainName, version: str) -> int:
-    """The ONNX opset that models are converted to for a toolchain version."""
+    """The ONNX opset of converted models for a toolchain version."""
     return release(toolchain, version).opset
 
 
 def installed_version(toolchain: ToolchainName) -> str | None:
-    """The version of the installed distribution, or None. Reads metadata alone; nothing is imported."""
+    """The version of the installed distribution, or None. It reads only metadata, and imports nothing."""
     flavour = FLAVOURS[toolchain]
     found = (distributions.installed_version(name) for name in (flavour.distribution, *flavour.also))
     return next((version for version in found if version is not None), None)
@@ -115,8 +113,8 @@ def narrows_int64(toolchain: ToolchainName, version: str) -> bool:
 
 
 def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
-    """What is asked in place of the parser of a toolchain that needs a GPU: TensorRT-RTX's, as it is installed here, after
-    what is known of `version`. None where there is none."""
+    """The stand-in for the parser of a toolchain that needs a GPU: the installed TensorRT-RTX's parser, with the known
+    limits of `version`. None if there is no stand-in."""
     installed = installed_version("tensorrt-rtx")
     if installed is None or not FLAVOURS[toolchain].needs_gpu:
         return None
@@ -131,7 +129,7 @@ def host_platform() -> str:
 
 
 def built_sms(target: Target) -> tuple[int, ...]:
-    """The SMs that a TensorRT-RTX plan for `target` holds, ascending."""
+    """The SMs in a TensorRT-RTX plan for `target`, ascending."""
     sms = FLAVOURS[target.toolchain].sms
     if sms is not None and target.compatibility == "ampere_plus":
         return tuple(sm for sm in sms if sm >= AMPERE)
@@ -146,28 +144,28 @@ def check_target(
     devices: tuple[int, ...] = (),
     host: str | None = None,
 ) -> None:
-    """Whether this machine can build for `target` with `settings`. Cheap; call it before any work.
+    """Check that this machine can build for `target` with `settings`. It is quick; call it before any work.
 
-    `version` is that of the installed toolchain, None where there is none. `devices` are the SMs of this machine's GPUs
-    (`trtbuild.toolchain.libraries.devices.device_sms`), and `host` is its platform. Raises ToolchainMissing where
-    something must be installed, TargetUnsupported where it is installed and cannot.
+    `version` is that of the installed toolchain, None if it is not installed. `devices` are the SMs of this machine's
+    GPUs (`trtbuild.toolchain.libraries.devices.device_sms`), and `host` is its platform. Raises ToolchainMissing if a
+    package must be installed, and TargetUnsupported if the installed toolchain cannot build the target.
     """
     flavour = FLAVOURS[target.toolchain]
-    said = f"target {target.name!r}"
+    label = f"target {target.name!r}"
     if version is None:
         pin = f"=={target.version}" if target.version else ""
         raise ToolchainMissing(
-            f"{said} needs {flavour.name}, which is not installed", hint=f"pip install '{flavour.distribution}{pin}'"
+            f"{label} needs {flavour.name}, which is not installed", hint=f"pip install '{flavour.distribution}{pin}'"
         )
     if target.version is not None and target.version != version:
         raise ToolchainMissing(
-            f"{said} is pinned to {flavour.name} {target.version}; {version} is installed",
+            f"{label} is pinned to {flavour.name} {target.version}; {version} is installed",
             hint=f"pip install '{flavour.distribution}=={target.version}', or change the pin",
         )
     host = host or host_platform()
     if target.platform != host:
         raise TargetUnsupported(
-            f"{said} is for {target.platform}; {flavour.name} builds for the platform that it runs on, here {host}",
+            f"{label} is for {target.platform}; {flavour.name} builds only for its own platform, here {host}",
             hint=f"build it on {target.platform}, or set platform: {host}",
         )
     check_release(target, settings, version)
@@ -176,82 +174,80 @@ def check_target(
 
 
 def check_release(target: Target, settings: BuilderSettings, version: str, precision: Precision = "float32") -> None:
-    """Whether `version` of a target's toolchain has what is asked of it; it need not be installed. Raises
-    TargetUnsupported."""
-    said, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
+    """Check that `version` of a target's toolchain, which need not be installed, supports the target, the settings and
+    the precision. Raises TargetUnsupported."""
+    label, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
     if numbers_of(version)[:2] < oldest(target.toolchain):
         first = ".".join(map(str, oldest(target.toolchain)))
         raise TargetUnsupported(
-            f"{said}: trtbuild builds with {flavour.name} {first} and later, not {version}",
+            f"{label}: trtbuild builds with {flavour.name} {first} and later, not {version}",
             hint=f"pip install '{flavour.distribution}>={first}', or change the pin",
         )
     found, name = release(target.toolchain, version), f"{flavour.name} {version}"
     if target.compatibility not in found.compatibilities:
         raise TargetUnsupported(
-            f"{said}: {name} has no compatibility {target.compatibility}",
+            f"{label}: {name} has no compatibility {target.compatibility}",
             hint=f"it has {', '.join(found.compatibilities)}",
         )
-    for setting, since in found.lacks.items():
-        if not unset(settings, setting):
+    for setting, facts in SETTINGS.items():
+        if lacks(target.toolchain, version, facts) and not unset(settings, setting):
+            since = facts.since[target.toolchain]
             raise TargetUnsupported(
-                f"{said}: {name} has no builder.{setting}: {flavour.name} {since} and later have"
-                if since != "no release"
-                else f"{said}: {flavour.name} has no builder.{setting}",
+                f"{label}: {name} has no builder.{setting}: {flavour.name} {since} and later have"
+                if since is not None
+                else f"{label}: {flavour.name} has no builder.{setting}",
                 hint=f"remove {setting}",
             )
     for source in settings.tactic_sources or ():
         if source not in found.tactic_sources:
             raise TargetUnsupported(
-                f"{said}: {name} has no tactic source {source}", hint=f"it has {', '.join(found.tactic_sources)}"
+                f"{label}: {name} has no tactic source {source}", hint=f"it has {', '.join(found.tactic_sources)}"
             )
     if precision not in found.dtypes:
         has = " or ".join(kind for kind in ("float32", "float16", "bfloat16") if kind in found.dtypes)
-        raise TargetUnsupported(f"{said}: {name} does not compute in {precision}", hint=f"set precision: {has}")
+        raise TargetUnsupported(f"{label}: {name} does not compute in {precision}", hint=f"set precision: {has}")
 
 
 def _check_sm(target: Target, flavour: Flavour, devices: tuple[int, ...]) -> None:
-    said = f"target {target.name!r}"
+    label = f"target {target.name!r}"
     if flavour.sms is None:
         if target.sm not in devices:
-            here = ", ".join(f"SM {sm}" for sm in sorted(set(devices))) or "none"
+            here = ", ".join(f"SM {sm}" for sm in sorted(set(devices))) or "no GPU"
             raise TargetUnsupported(
-                f"{said} is for SM {target.sm}; {flavour.name} builds on a GPU of that SM, and here is {here}",
+                f"{label} is for SM {target.sm}; {flavour.name} builds on a GPU of that SM, and this machine has {here}",
                 hint=f"build on a machine with an SM {target.sm} GPU, or pull the engine from a shared cache; "
-                "`trtbuild build --until convert` does here what needs no GPU",
+                "`trtbuild build --until convert` runs the steps that need no GPU",
             )
     elif target.sm not in flavour.sms:
         allowed = ", ".join(map(str, flavour.sms))
         raise TargetUnsupported(
-            f"{said} is for SM {target.sm}, and {flavour.name} builds for SM {allowed} only",
+            f"{label} is for SM {target.sm}, and {flavour.name} builds for SM {allowed} only",
             hint=f"write `toolchain: tensorrt` for this target, and build on a machine with an SM {target.sm} GPU",
         )
     if target.compatibility == "ampere_plus" and target.sm < AMPERE:
         raise TargetUnsupported(
-            f"{said}: compatibility ampere_plus is for SM {AMPERE} and later, not SM {target.sm}",
+            f"{label}: compatibility ampere_plus is for SM {AMPERE} and later, not SM {target.sm}",
             hint="set compatibility: exact",
         )
 
 
 def _check_settings(target: Target, settings: BuilderSettings, flavour: Flavour, driver: bool) -> None:
-    said = f"target {target.name!r}"
-    default = BuilderSettings()
-    for name, reason in flavour.refused.items():
-        if getattr(settings, name) != getattr(default, name):
-            raise TargetUnsupported(f"{said}: {flavour.name} has no builder.{name}: {reason}", hint=f"remove {name}")
+    label = f"target {target.name!r}"
     for name in flavour.need_driver:
-        if getattr(settings, name) != getattr(default, name) and not driver:
+        if not unset(settings, name) and not driver:
             raise TargetUnsupported(
-                f"{said}: builder.{name} needs a CUDA driver where {flavour.name} builds, and here is none",
+                f"{label}: builder.{name} needs a CUDA driver on the build machine, and this machine has no driver",
                 hint=f"build on a machine with a GPU, or remove {name}",
             )
     if settings.exclude_lean_runtime and not settings.version_compatible:
         # IBuilderConfig::setFlag refuses it ("can only be set if kVERSION_COMPATIBLE is set").
         raise TargetUnsupported(
-            f"{said}: builder.exclude_lean_runtime means nothing without version_compatible",
+            f"{label}: builder.exclude_lean_runtime has no effect without version_compatible",
             hint="set version_compatible: true too",
         )
     if settings.version_compatible and not settings.exclude_lean_runtime and flavour.name == "tensorrt-rtx":
+        # 1.7.1: "Unable to load library: libnvinfer_lean.so.1".
         raise TargetUnsupported(
-            f"{said}: {flavour.name} comes without the lean runtime that version_compatible puts into the engine",
+            f"{label}: {flavour.name} comes without the lean runtime that version_compatible puts into the engine",
             hint="set exclude_lean_runtime: true too",
         )

@@ -1,12 +1,13 @@
-"""An ONNX model and its weights become a TensorRT network.
+"""Parse an ONNX model and its weights into a TensorRT network.
 
 Rules
-1. Weights never pass through protobuf (340 MB cost 3 to 7 s): the parser is given pointers. Parsers older than that
-   (TensorRT before 10.13) read them from files beside the model, which is what the model says of them.
-2. TensorRT's objects hold pointers to one another and to the weights, not references. A `Parsed` keeps all of them, and
-   lets them go in the order that TensorRT wants: parser, network, weights, and then (by who has them) builder and logger.
-3. A network has a fixed name: the library's own ("Unnamed Network 7") counts up in a process, and is part of the plan.
-4. What a network and its parser are created with stands in `trtbuild.toolchain.libraries.releases`.
+1. Weights do not pass through protobuf (340 MB take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT before
+   10.13) read them from the files that the model names.
+2. TensorRT's objects have pointers to one another and to the weights, not references. A `Parsed` keeps all of them, and
+   frees them in TensorRT's order: parser, network, weights. The caller frees builder and logger later.
+3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, and is part of
+   the plan.
+4. `trtbuild.toolchain.libraries.releases` has the flags of networks and parsers.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from typing import Any
 
 import numpy as np
 
+from trtbuild.core.values.element_types import ELEMENT_TYPES, ENGINE_TYPES
 from trtbuild.toolchain.libraries.library import Log
 from trtbuild.toolchain.libraries.releases import Release
-from trtbuild.toolchain.onnx_files.element_types import TENSORRT_TYPES
 from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, ExternalWeight, Node, Outline, outline
 
 NETWORK_NAME = "partition"
+#: onnx.TensorProto.DataType → tensorrt.DataType, of what may be an input or output.
+_TENSORRT_TYPES = {ELEMENT_TYPES[name].onnx: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 
 
 @dataclass(frozen=True)
 class NodeError:
-    """Why the parser refused; `node` is the ONNX node's name, empty where it did not say."""
+    """The parser's reason for a refusal. `node` is the ONNX node's name, empty if the parser does not name one."""
 
     text: str
     node: str
 
 
 def create_network(trt: Any, builder: Any, release: Release) -> Any:
-    """An empty INetworkDefinition of the kind and name that all are built from (rules 3 and 4)."""
+    """Create an empty INetworkDefinition with the fixed name and the release's flags (rules 3 and 4)."""
     flags = (getattr(trt.NetworkDefinitionCreationFlag, name) for name in release.network_flags)
     network = builder.create_network(sum(1 << int(flag) for flag in flags))
     network.name = NETWORK_NAME
@@ -56,7 +59,8 @@ class Parsed:
         self._addresses: set[int] = set()
 
     def parse(self, model: bytes, weights: Mapping[str, Bytes]) -> list[NodeError]:
-        """Parse `model` with the data of its external weights by name. Returns what the parser refused: empty is good.
+        """Parse `model` with the data of its external weights by name. Returns the refusals; empty if the parser
+        accepts it.
 
         Raises KeyError for a missing weight, ValueError for one of the wrong size.
         """
@@ -86,12 +90,12 @@ class Parsed:
             return [] if self._parser.parse(model, os.path.join(folder, "model.onnx")) else self._refused(mark, shape)
 
     def changed_types(self, shape: Outline) -> list[NodeError]:
-        """Inputs and outputs whose element type the parser changed, by their nodes."""
+        """List the inputs and outputs whose element type the parser changed, with their nodes."""
         tensors = {t.name: t for t in map(self.network.get_input, range(self.network.num_inputs))}
         tensors |= {t.name: t for t in map(self.network.get_output, range(self.network.num_outputs))}
         found = []
         for name, element in (*shape.inputs, *shape.outputs):
-            wanted = TENSORRT_TYPES.get(element, f"ONNX element type {element}")
+            wanted = _TENSORRT_TYPES.get(element, f"ONNX element type {element}")
             taken = str(tensors[name].dtype).rpartition(".")[2] if name in tensors else "nothing"
             if wanted != taken:
                 text = f"{name} is {wanted} in the model and {taken} in the network"
@@ -100,8 +104,9 @@ class Parsed:
         return found
 
     def _own(self, data: Bytes) -> Any:
-        """`data` at an address that no other weight of the network has: TensorRT takes equal addresses for one weight,
-        and refuses it where sizes differ (INetworkDefinition::setWeightsName). Kept until the network is closed."""
+        """Return `data` at an address that no other weight of the network has. TensorRT treats equal addresses as one
+        weight, and refuses different sizes (INetworkDefinition::setWeightsName). The data are kept until the network is
+        closed."""
         array = np.frombuffer(data, dtype=np.uint8)
         if array.ctypes.data in self._addresses or not array.nbytes:
             array = np.concatenate([array, np.zeros(1, np.uint8)])[: array.nbytes]
@@ -110,9 +115,9 @@ class Parsed:
         return array
 
     def supported(self, model: bytes) -> tuple[list[list[int]], list[NodeError]]:
-        """`supports_model_v2`: the pieces that the parser would take, as node indexes, and what it said of the rest.
+        """Call `supports_model_v2`. Returns the pieces that the parser would accept, as node indexes, and its errors.
 
-        Weights are taken to be zero. Afterwards the network is of no use.
+        Weights count as zero. Afterwards the network cannot be used.
         """
         mark = self._log.mark()
         shape = outline(model)
@@ -134,7 +139,7 @@ class Parsed:
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)
             at = nodes[error.node()] if 0 <= error.node() < len(nodes) else None
-            # TensorRT 8.6 tells a node by its number alone
+            # TensorRT 8.6 returns only the number of a node
             node = error.node_name() if hasattr(error, "node_name") else ""
             node = node or (at.name if at is not None else "")
             operator = (
@@ -146,7 +151,7 @@ class Parsed:
         return found or [NodeError(text, "") for text in self._log.errors(mark)]
 
     def close(self) -> None:
-        """Let go of the parser, then the network, then the weights."""
+        """Free the parser, then the network, then the weights."""
         del self._parser
         del self.network
         self._kept.clear()
@@ -159,7 +164,7 @@ class Parsed:
 
 
 def _empty_files(folder: str, weights: Sequence[ExternalWeight]) -> None:
-    """A sparse file of zeros for each weight."""
+    """Write a sparse file of zeros for each weight."""
     for weight in weights:
         with open(os.path.join(folder, weight.name), "wb") as file:
             file.truncate(weight.size_bytes)

@@ -1,7 +1,7 @@
-"""Proxies of TensorRT's objects, which a function is given while its network is recorded: every call goes through one.
+"""Proxies of TensorRT's objects for a function whose network is recorded: every call goes through a proxy.
 
-Reading is TensorRT's own answer. What changes the network goes to the recorder (`trtbuild.toolchain.networks.recording`),
-and all else is refused in the caller's line.
+Reads return TensorRT's own answers. Changes of the network go to the recorder
+(`trtbuild.toolchain.networks.recording`). All other calls raise an error at the caller's line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABELS = ("name", "metadata")
 
 
 class Recorder(Protocol):
-    """Who writes down what is done."""
+    """Records the changes of a network."""
 
     def call(self, on: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
 
@@ -42,7 +42,7 @@ class Recorder(Protocol):
 
 
 class Proxy:
-    """Of one of TensorRT's objects. `real` is that, `number` its number in the document (None: the network)."""
+    """The proxy of a TensorRT object. `real` is the object, `number` its number in the document (None: the network)."""
 
     def __init__(self, recorder: Recorder, real: Any, number: int | None) -> None:
         object.__setattr__(self, "_recorder", recorder)
@@ -75,7 +75,7 @@ class Proxy:
 
 
 class Network(Proxy):
-    """Of an ``INetworkDefinition``."""
+    """The proxy of an ``INetworkDefinition``."""
 
     def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor:
         return self._recorder.add_input(name, dtype, shape)
@@ -103,7 +103,7 @@ class Network(Proxy):
 
 
 class Made(Proxy):
-    """Of what a call made: an ``ILayer``, an ``ILoop``, an ``IIfConditional``."""
+    """The proxy of the result of a call: an ``ILayer``, an ``ILoop``, an ``IIfConditional``."""
 
     def get_output(self, index: int) -> Any:
         return self._recorder.tensor(self.real.get_output(index), {"output": [self.number, index]})
@@ -113,7 +113,7 @@ class Made(Proxy):
 
 
 class Tensor(Proxy):
-    """Of an ``ITensor``; `written` is what the document calls it, `label` the name that it was given."""
+    """The proxy of an ``ITensor``. `written` is its value in the document, `label` the name that the function set."""
 
     written: dict[str, Any]
     label: str | None
@@ -126,7 +126,7 @@ class Tensor(Proxy):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "name":
             if "input" in self.written and value != self.real.name:
-                raise NotRecorded(f"input {self.real.name!r} has the name that the manifest gives it")
+                raise NotRecorded(f"input {self.real.name!r} cannot be renamed: its name comes from the manifest")
             self.real.name = value
             object.__setattr__(self, "label", str(value))
         elif name in _TENSOR_SETS and hasattr(self.real, name):

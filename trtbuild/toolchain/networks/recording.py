@@ -1,16 +1,14 @@
-"""Running a function that defines a TensorRT network, and writing down what it does
-(`trtbuild.core.partition.network_document`).
+"""Run a function that defines a TensorRT network, and record its calls (`trtbuild.core.partition.network_document`).
 
 Rules
-1. The function works on proxies of a real network (`trtbuild.toolchain.networks.proxies`), so whatever it reads (shapes,
-   types, numbers of layers) is TensorRT's own answer; TensorRT's module, and the values that it is given, are the real
-   ones.
-2. What changes the network is written down before it is handed on: ``add_…``, ``mark_output``, ``set_input``, attributes
-   that are set. What only reads is not. Anything else cannot be recorded, and raises `NotRecorded` in the caller's line:
-   plugins, debug tensors, refit marks.
-3. TensorRT logs what it does not take and goes on; here every call that it complains about raises.
-4. Names that the function gives are labels: the network has them, the document has not.
-5. TensorRT-RTX alone defines networks without a GPU, so it is what records, whatever compiles. The document is for both.
+1. The function works on proxies of a real network (`trtbuild.toolchain.networks.proxies`). So its reads (shapes, types,
+   numbers of layers) return TensorRT's own answers. TensorRT's module and its values are the real ones.
+2. Changes of the network are recorded before they are made: ``add_…``, ``mark_output``, ``set_input``, assignments to
+   attributes. Reads are not recorded. All other calls (plugins, debug tensors, refit marks) cannot be recorded, and
+   raise `NotRecorded` at the caller's line.
+3. TensorRT logs a refusal and continues; here every call with a logged error raises.
+4. Names that the function sets are labels: they are in the network, but not in the document.
+5. Only TensorRT-RTX defines networks without a GPU, so it records for all toolchains.
 """
 
 from __future__ import annotations
@@ -25,22 +23,17 @@ import numpy as np
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.partition import network_document
 from trtbuild.core.partition.network_document import NotRecorded
+from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.toolchain.libraries.library import Log, listening, load
 from trtbuild.toolchain.networks.proxies import Made, Network, Proxy, Tensor
 
-#: What records (rule 5). A trace depends on it: its module belongs to an installed distribution.
+#: The toolchain that records (rule 5). A trace depends on it, because its module belongs to an installed distribution.
 RECORDER: ToolchainName = "tensorrt-rtx"
 
-#: torch's names → tensorrt.DataType, of what may be an input, an output or a weight.
+#: torch's names → tensorrt.DataType, for inputs, outputs and weights.
 DTYPES = {
-    "float32": "FLOAT",
-    "float16": "HALF",
-    "bfloat16": "BF16",
-    "int8": "INT8",
-    "uint8": "UINT8",
-    "int32": "INT32",
-    "int64": "INT64",
-    "bool": "BOOL",
+    name: ELEMENT_TYPES[name].tensorrt
+    for name in ("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool")
 }
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -56,8 +49,8 @@ class NetworkInput:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A network: its document, its weights by slot, (name, type) of its layers, and (name, dtype, sizes) of its outputs,
-    where -1 is a size that is not fixed."""
+    """A recorded network: its document, its weights by slot, (name, type) of its layers, and (name, dtype, sizes) of
+    its outputs (-1 is a dynamic size)."""
 
     document: bytes
     weights: list[np.ndarray]
@@ -65,12 +58,13 @@ class Recorded:
     outputs: list[tuple[str, str, tuple[int, ...]]]
 
 
-#: Looks at an input that the function adds: name, dtype, sizes (-1 is dynamic). Raises where it is not as declared.
+#: Checks an input that the function adds: name, dtype, sizes (-1 is dynamic). Raises if it differs from the manifest.
 CheckInput = Callable[[str, str, Sequence[int]], None]
 
 
 def record(define: Callable[[Any, Any], object], inputs: Sequence[NetworkInput], check: CheckInput) -> Recorded:
-    """Call ``define(network, trt)`` and record the network. Raises ToolchainMissing, NotRecorded, and what it raises."""
+    """Call ``define(network, trt)`` and record the network. Raises ToolchainMissing, NotRecorded, and the function's
+    errors."""
     trt = load(RECORDER)
     with listening(trt) as (logger, log):
         builder = trt.Builder(logger)
@@ -92,17 +86,17 @@ class _Recorder:
         self._calls: list[dict[str, Any]] = []
         self._weights: list[np.ndarray] = []
         self._objects: list[Any] = []
-        #: id of a real tensor → its proxy; the real ones are kept, so ids are theirs.
+        #: id of a real tensor → its proxy, which keeps the tensor, so that no other object gets its id.
         self._tensors: dict[int, Tensor] = {}
         self._inputs: dict[int, Tensor] = {}
         self.outputs: list[Tensor] = []
         self.layer_numbers: dict[int, int] = {}
         self.network = Network(self, real, None)
 
-    # -- what is recorded
+    # -- recorded calls
 
     def call(self, on: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call that changes the network: written down, and done."""
+        """Make a call that changes the network, and record it."""
         given, named = [self._value(value) for value in args], {k: self._value(v) for k, v in sorted(kwargs.items())}
         entry: dict[str, Any] = {"on": on.number, "call": name, "args": [written for written, _ in given]}
         if named:
@@ -113,8 +107,10 @@ class _Recorder:
                 *(value for _, value in given), **{k: value for k, (_, value) in named.items()}
             )
         if made is None and name.startswith("add_"):
-            raise NotRecorded(f"TensorRT did not make what {name} asks for")
-        self._calls.append(entry)  # not what was refused: the function may catch that, and do something else
+            raise NotRecorded(f"TensorRT returned nothing for {name}")
+        self._calls.append(
+            entry
+        )  # refused calls are not recorded: the function may catch the error and do something else
         if made is None:
             return None
         if isinstance(made, self.trt.ILayer):
@@ -130,7 +126,7 @@ class _Recorder:
         return proxy
 
     def set(self, on: Proxy, name: str, value: Any) -> None:
-        """An attribute that is set: written down, and done."""
+        """Set an attribute, and record it."""
         if name == "allowed_formats" and value != 1 << int(self.trt.TensorFormat.LINEAR):
             raise NotRecorded(
                 "inputs and outputs are row-major (LINEAR), as arrays are: other formats cannot be recorded"
@@ -142,7 +138,7 @@ class _Recorder:
         self._calls.append({**where, "set": name, "value": written})
 
     def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor:
-        """Inputs are the manifest's, in its order, whatever the order in which the function adds them."""
+        """Add an input. Inputs have the manifest's order, not the order of the calls."""
         sizes = [int(size) for size in shape]
         self._check(name, _TORCH.get(dtype.name, dtype.name.lower()), sizes)
         number, declared = self._declared[name]
@@ -151,7 +147,7 @@ class _Recorder:
         with self.heard("add_input"):
             real = self.real.add_input(name, dtype, [size if isinstance(size, int) else -1 for size in declared.sizes])
         if real is None:
-            raise NotRecorded(f"TensorRT does not take input {name!r}")
+            raise NotRecorded(f"TensorRT refuses input {name!r}")
         for axis, size in enumerate(declared.sizes):
             if isinstance(size, str):
                 real.set_dimension_name(axis, size)
@@ -160,7 +156,7 @@ class _Recorder:
         return proxy
 
     def tensor(self, real: Any, written: dict[str, Any] | None = None) -> Any:
-        """The proxy of a tensor; None for none."""
+        """The proxy of a tensor; None for None."""
         if real is None:
             return None
         known = self._tensors.get(id(real))
@@ -196,7 +192,7 @@ class _Recorder:
     # -- the result
 
     def finish(self) -> Recorded:
-        """The network as it is now. Raises NotRecorded where something is missing."""
+        """Return the recorded network. Raises NotRecorded if an input or all outputs are missing."""
         for name, (number, _) in self._declared.items():
             if number not in self._inputs:
                 raise NotRecorded(f"input {name!r} of the manifest is not added: network.add_input({name!r}, …)")
@@ -222,7 +218,7 @@ class _Recorder:
         )
 
     def close(self) -> None:
-        """Let go of TensorRT's objects before their network goes."""
+        """Release TensorRT's objects before their network is freed."""
         self._tensors.clear()
         self._inputs.clear()
         self._objects.clear()
@@ -232,7 +228,7 @@ class _Recorder:
     # -- values
 
     def _value(self, value: Any) -> tuple[Any, Any]:
-        """A value as the document has it (its rule 3), and as TensorRT takes it. Raises NotRecorded."""
+        """Convert a value for the document (its rule 3), and for TensorRT. Raises NotRecorded."""
         trt = self.trt
         if value is None or isinstance(value, bool | int | str):
             return value, value
@@ -258,29 +254,30 @@ class _Recorder:
         raise NotRecorded(f"a value of type {type(value).__name__} cannot be recorded")
 
     def _weights_of(self, value: np.ndarray) -> tuple[Any, Any]:
-        """A slot, and a copy that nobody changes: TensorRT keeps a pointer to it."""
+        """Store weights. Returns their slot, and a copy that is not changed later: TensorRT keeps a pointer to it."""
         if str(value.dtype) not in DTYPES:
             raise NotRecorded(f"weights of type {value.dtype} cannot be recorded; they may be {', '.join(DTYPES)}")
         self._weights.append(np.array(value, order="C", copy=True))
         return {"weights": len(self._weights) - 1}, self._weights[-1]
 
     def plain(self, value: Any, name: str) -> Any:
-        """A value that was read. Raises NotRecorded for an object that could change the network behind our back."""
+        """Return a value that the function reads. Raises NotRecorded for an object with which the network could be
+        changed unrecorded."""
         plain = (self.trt.Dims, self.trt.Permutation, self.trt.Weights)
         is_trts = type(value).__module__ == type(self.real).__module__ and not hasattr(type(value), "__members__")
         if is_trts and not isinstance(value, plain):
-            raise NotRecorded(f"{name} gives a {type(value).__name__}, on which nothing could be recorded")
+            raise NotRecorded(f"{name} returns a {type(value).__name__}, whose calls cannot be recorded")
         return value
 
     @contextlib.contextmanager
     def heard(self, what: str) -> Iterator[None]:
-        """Raises NotRecorded when TensorRT complains inside (rule 3)."""
+        """Raise NotRecorded if TensorRT logs an error inside the block (rule 3)."""
         mark = self.log.mark()
         try:
             yield
-        except RuntimeError as error:  # its shapes and types are asked for when they are read
-            said = self.log.errors(mark) or [str(error)]
-            raise NotRecorded(f"{what}: TensorRT says: {said[0]}") from error
+        except RuntimeError as error:  # TensorRT computes shapes and types when they are read
+            reasons = self.log.errors(mark) or [str(error)]
+            raise NotRecorded(f"{what}: TensorRT says: {reasons[0]}") from error
         errors = self.log.errors(mark)
         if errors:
             raise NotRecorded(f"{what}: TensorRT says: {errors[0]}")

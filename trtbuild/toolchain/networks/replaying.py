@@ -1,12 +1,12 @@
-"""A recorded network (`trtbuild.core.partition.network_document`) becomes a TensorRT network again, by any toolchain.
+"""Define a recorded network (`trtbuild.core.partition.network_document`) again, with any toolchain.
 
 Rules
-1. The document decides; nothing of the user's runs here. Every name in it is looked up in TensorRT's module, and only what
-   a recording may hold is called.
-2. Inputs are called ``i0…``, outputs ``o0…``, layers ``n0…``, as those of converted models.
-3. Where types are not kept as they are declared (TensorRT before 9), only networks of float32, int32 and bool are built:
-   without a precision flag these are computed as such.
-4. What the toolchain does not have, or does not make, is an error that names the layer.
+1. Only the document is used; no user code runs here. Every name in it is looked up in TensorRT's module, and only
+   methods that a recording may contain are called.
+2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
+3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built:
+   without a precision flag these types are kept.
+4. If the toolchain does not have a layer or refuses it, the error names the layer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from trtbuild.toolchain.libraries.library import Log
 
 Bytes = bytes | bytearray | memoryview
 
-#: Types that networks have which are not strongly typed, as NumPy and as TensorRT call them (rule 3).
+#: The types of networks that are not strongly typed, with the names of NumPy and of TensorRT (rule 3).
 _PLAIN = frozenset(("float32", "int32", "bool", "FLOAT", "INT32", "BOOL"))
-#: Beginnings of the methods that a document may call.
+#: Prefixes of the methods that a document may call.
 _ALLOWED = ("add_", "set_")
 
 
 class Replayed:
-    """A network that was defined again. Close it, and do not use `network` after."""
+    """A network that is defined from a document. After `close`, do not use `network`."""
 
     def __init__(self, network: Any, log: Log) -> None:
-        """`network` is an empty one."""
+        """`network` is an empty network."""
         self.network = network
         self._log = log
         self._kept: list[np.ndarray] = []
@@ -46,7 +46,7 @@ class Replayed:
         strange = None if strongly_typed else _strange_type(document)
         if strange is not None:
             raise ToolchainError(
-                f"the network has values of type {strange}, and this toolchain does not keep types as they are declared",
+                f"the network has values of type {strange}, but this toolchain does not keep declared types",
                 hint="build it with TensorRT-RTX, or with TensorRT 10 or later",
             )
         self._kept = [
@@ -68,8 +68,8 @@ class Replayed:
             result = self._do(entry, values, made)
             errors = self._log.errors(mark)
             if errors or (entry.get("makes") and result is None):
-                said = errors[0] if errors else "it is not made"
-                raise ToolchainError(f"{_named(entry, layers)}: {said}", log=self._log.texts())
+                reason = errors[0] if errors else "TensorRT returned nothing"
+                raise ToolchainError(f"{_named(entry, layers)}: {reason}", log=self._log.texts())
             if entry.get("makes"):
                 made.append(result)
             if entry.get("makes") == "layer":
@@ -95,10 +95,10 @@ class Replayed:
             return getattr(on, name)(*map(values.read, entry["args"]), **kwargs)
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ToolchainError(f"this toolchain does not take {name} as it was recorded: {first}") from error
+            raise ToolchainError(f"this toolchain refuses the recorded call of {name}: {first}") from error
 
     def close(self) -> None:
-        """Let go of the network, then the weights."""
+        """Free the network, then the weights."""
         del self.network
         self._kept.clear()
 
@@ -110,7 +110,7 @@ class Replayed:
 
 
 class _Values:
-    """Values of a document as TensorRT takes them."""
+    """Converts values of a document to TensorRT's."""
 
     def __init__(self, trt: Any, inputs: Sequence[Any], made: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
         self._trt, self._inputs, self._made, self._weights = trt, inputs, made, weights
@@ -137,22 +137,22 @@ class _Values:
             return self._weights[inner]
         if kind == "no_weights":
             return self._trt.Weights(_member(self._trt, "DataType", inner))
-        raise ValueError(f"{kind!r} is no value of a network document")
+        raise ValueError(f"{kind!r} is not a kind of value in a network document")
 
 
 def weight_names(data: Bytes) -> list[str]:
-    """Names of the weights of the document `data`: ``w0…`` by slot."""
+    """The names of the weights of the document `data`: ``w0…`` by slot."""
     return [f"w{slot}" for slot in range(len(network_document.parse(data)["weights"]))]
 
 
 def _strange_type(document: Mapping[str, Any]) -> str | None:
-    """A type in the document that is none of `_PLAIN`."""
+    """The first type in the document that is not in `_PLAIN`."""
     types = [dtype for dtype, _ in (*document["weights"], *document["inputs"])] + list(_data_types(document["calls"]))
     return next((name for name in types if name not in _PLAIN), None)
 
 
 def _data_types(value: Any) -> Iterator[str]:
-    """The members of ``DataType`` that occur in a value of the document."""
+    """Yield the members of ``DataType`` in a value of the document."""
     if isinstance(value, dict):
         if "enum" in value and isinstance(value["enum"], list) and value["enum"][0] == "DataType":
             yield value["enum"][1]
@@ -170,10 +170,10 @@ def _member(trt: Any, kind: str, name: str) -> Any:
 
 
 def _array(data: Bytes, dtype: str, count: int) -> np.ndarray:
-    """The weights of a slot, flat, at an address of their own: TensorRT tells weights apart by their addresses."""
+    """The weights of a slot, flat, at a new address: TensorRT identifies weights by their addresses."""
     found: np.ndarray = np.frombuffer(data, dtype=np.dtype(dtype)).copy()
     if found.size != count:
-        raise ToolchainError(f"weights of {count} elements of {dtype} were recorded, and {found.size} are there")
+        raise ToolchainError(f"{count} weights of {dtype} were recorded, but {found.size} were found")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Serialized ONNX models, read and edited in the protobuf wire format: engine workers need not have onnx.
+"""Read and edit serialized ONNX models in the protobuf wire format: engine workers need not have onnx.
 
 Uses no other room.
 """

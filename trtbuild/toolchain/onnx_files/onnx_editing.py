@@ -1,5 +1,5 @@
-"""A serialized ONNX model with other nodes and initializers, edited in the protobuf wire format: everything else stays byte
-for byte. Engine workers have TensorRT and numpy, and need not have onnx."""
+"""Replace nodes and initializers of a serialized ONNX model in the protobuf wire format. All other bytes stay. Engine
+workers have TensorRT and numpy, and need not have onnx."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def edited(
     without: Set[int] = frozenset(),
     initializers: Sequence[bytes] = (),
 ) -> bytes:
-    """`model` with the nodes of the outer graph at some positions replaced (by none, one or several), without the
-    initializers at the positions `without`, and with more initializers."""
+    """Return `model` with changes in its outer graph: `nodes` replaces the node at a position by a list of nodes,
+    `without` are positions of initializers to remove, and `initializers` are added."""
     added = b"".join(delimited(GRAPH_INITIALIZER, entry) for entry in initializers)
     parts = [
         delimited(number, b"".join(_graph(value, nodes, without)) + added)
@@ -64,7 +64,7 @@ def _graph(graph: memoryview, nodes: Mapping[int, Sequence[bytes]], without: Set
 
 
 def external(name: str, shape: Sequence[int], element: int) -> bytes:
-    """A TensorProto whose data is elsewhere, under its own name."""
+    """Write a TensorProto with external data, whose location is its name."""
     place = delimited(_ENTRY_KEY, b"location") + delimited(_ENTRY_VALUE, name.encode())
     return (
         b"".join(integer(TENSOR_DIMS, size) for size in shape)
@@ -78,7 +78,7 @@ def external(name: str, shape: Sequence[int], element: int) -> bytes:
 def node(
     operator: str, name: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Mapping[str, int | float]
 ) -> bytes:
-    """A NodeProto."""
+    """Write a NodeProto."""
     return b"".join(
         (
             *(delimited(NODE_INPUT, text.encode()) for text in inputs),

@@ -1,7 +1,7 @@
-"""The few things that the toolchain wants to know of a serialized ONNX model, read from the protobuf wire format.
+"""Read an outline of a serialized ONNX model (nodes, weights, types) from the protobuf wire format.
 
-Engine workers have TensorRT and numpy, and need not have onnx; and a model whose weights are elsewhere is small, so
-reading it twice costs nothing. Field numbers are those of onnx.proto (they never change).
+Engine workers have TensorRT and numpy, and need not have onnx. A model with external weights is small, so a second read
+is quick. Field numbers are those of onnx.proto (they never change).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtbuild.core.values.element_types import BY_ONNX
 from trtbuild.toolchain.onnx_files.protobuf import fields, messages, packed, signed, spans
 
 #: The data of a weight.
@@ -25,20 +26,15 @@ _ATTRIBUTE_FLOAT = 2
 TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION, EXTERNAL = 1, 2, 7, 8, 9, 14, 1
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
 FLOAT32, _INT64, FLOAT16, BFLOAT16 = 1, 7, 10, 16  # TensorProto.DataType
-#: Attributes of ONNX operators that are element types (Cast, CastLike's kin, EyeLike, RandomNormal, …).
+#: Attributes of ONNX operators that are element types (Cast, EyeLike, RandomNormal, …).
 _TYPE_ATTRIBUTES = ("to", "dtype")
 #: Attributes of Constant that are int64 numbers.
 _INT64_ATTRIBUTES = ("value_int", "value_ints")
 
-#: TensorProto.DataType → bytes of one element, for the types that torch weights have; from 17 on they are float8.
-_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2} | {
-    17: 1, 18: 1, 19: 1, 20: 1, 24: 1
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class ExternalWeight:
-    """An initializer whose data the model does not hold."""
+    """An initializer with external data."""
 
     name: str
     shape: tuple[int, ...]
@@ -47,38 +43,39 @@ class ExternalWeight:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the outer graph. What the graphs nested in it read and declare is among its `inputs` and `types`."""
+    """A node of the outer graph. `inputs` and `types` include those of its nested graphs."""
 
     name: str
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    #: Element types (TensorProto.DataType) that its attributes name.
+    #: Element types (TensorProto.DataType) in its attributes.
     types: tuple[int, ...]
-    #: The smallest and largest int64 number of constants that are attributes of it; None without such a one.
+    #: The smallest and largest int64 number of constants in its attributes; None without such constants.
     int64_range: tuple[int, int] | None = None
-    #: Element types of the outputs of the first graph that is nested in it, 0 where that is not said. The node's own
-    #: outputs are the last of them, in order: a Loop has its condition before.
+    #: Element types of the outputs of its first nested graph, 0 if not declared. The node's own outputs are the last of
+    #: them, in order: a Loop has its condition before them.
     results: tuple[int, ...] = ()
-    #: (name, number) of its attributes that are one float.
+    #: (name, number) of its float attributes.
     floats: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Outline:
-    """The outer graph: its nodes and external weights in order; and (name, element type) of its values that have one."""
+    """The outer graph: its nodes and external weights in order, and (name, element type) of its declared values."""
 
     nodes: tuple[Node, ...]
     weights: tuple[ExternalWeight, ...]
     initializers: tuple[tuple[str, int], ...]
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[tuple[str, int], ...]
-    #: int64 initializers that the model holds → the smallest and largest number in them.
+    #: int64 initializers with inline data → their smallest and largest number.
     int64_ranges: Mapping[str, tuple[int, int]]
 
 
 def outline(model: bytes) -> Outline:
-    """Raises ValueError when `model` is not a protobuf message, or a weight has a type of unknown size."""
+    """Read the outline. Raises ValueError if `model` is not a protobuf message, or a weight has a type of unknown
+    size."""
     graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
     weights, initializers = [], []
     parts: dict[int, list[memoryview]] = {}
@@ -195,13 +192,13 @@ def _tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
             location = value
     if location != EXTERNAL:
         return name, element, None
-    if element not in _ELEMENT_BYTES:
+    if element not in BY_ONNX:
         raise ValueError(f"weight {name} has ONNX element type {element}, whose size is not known")
-    return name, element, ExternalWeight(name, tuple(dims), math.prod(dims) * _ELEMENT_BYTES[element])
+    return name, element, ExternalWeight(name, tuple(dims), math.prod(dims) * BY_ONNX[element].itemsize)
 
 
 def _int64_range(tensor: memoryview) -> tuple[int, int]:
-    """The smallest and largest number of an int64 tensor whose data is in it; (0, 0) of an empty one."""
+    """The smallest and largest number of an int64 tensor with inline data; (0, 0) for an empty one."""
     numbers: list[int] = []
     for field, value in fields(tensor):
         if field == _TENSOR_RAW and isinstance(value, memoryview):

@@ -1,7 +1,7 @@
-"""Protobuf's wire format, read and written field by field: https://protobuf.dev/programming-guides/encoding.
+"""Read and write protobuf's wire format field by field: https://protobuf.dev/programming-guides/encoding.
 
 Engine workers have TensorRT and numpy, and need not have onnx or protobuf. Only integers and length-delimited fields
-(texts, messages, packed numbers) are told; fixed32 and fixed64 are passed over.
+(texts, messages, packed numbers) are read; fixed32 and fixed64 are skipped.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Iterator
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The number and value of each field. Raises ValueError for what is no message."""
+    """Yield the number and value of each field. Raises ValueError if the bytes are not a message."""
     for number, value, _ in spans(message):
         if value is not None:
             yield number, value
 
 
 def messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields that are length-delimited."""
+    """Yield the length-delimited fields."""
     for number, value in fields(message):
         if isinstance(value, memoryview):
             yield number, value
 
 
 def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, memoryview]]:
-    """The number and value (None where it is passed over) of each field, and all of its bytes, so that joining the
-    bytes gives the message. Raises ValueError for what is no message."""
+    """Yield the number, the value (None if skipped) and all bytes of each field; the joined bytes are the message.
+    Raises ValueError if the bytes are not a message."""
     position = 0
     while position < len(message):
         start = position
@@ -48,7 +48,7 @@ def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, m
 
 
 def packed(data: memoryview) -> Iterator[int]:
-    """The integers of a packed field."""
+    """Yield the integers of a packed field."""
     position = 0
     while position < len(data):
         value, position = _varint(data, position)
@@ -56,22 +56,22 @@ def packed(data: memoryview) -> Iterator[int]:
 
 
 def signed(number: int) -> int:
-    """An int64 as its value, which the wire has as an unsigned number."""
+    """Convert the unsigned number on the wire to an int64."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def integer(number: int, value: int) -> bytes:
-    """A field that is an integer, not below zero."""
+    """Write a field with an integer that is not negative."""
     return _encoded(number << 3) + _encoded(value)
 
 
 def fixed32(number: int, value: bytes) -> bytes:
-    """A field of four bytes: a float, say."""
+    """Write a field of four bytes, such as a float."""
     return _encoded(number << 3 | 5) + value
 
 
 def delimited(number: int, value: bytes) -> bytes:
-    """A field that is a text or a message."""
+    """Write a field with a text or a message."""
     return _encoded(number << 3 | 2) + _encoded(len(value)) + value
 
 

@@ -1,16 +1,17 @@
-"""Running engines: TensorRT's runtime behind the protocols of `trtbuild.core.engines.execution`.
+"""Run engines: TensorRT's runtime behind the protocols of `trtbuild.core.engines.execution`.
 
 Rules
-1. Name-based I/O only (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``): it is the same from 8.5 to 11
-   and in TensorRT-RTX. What differs is in `execution_table`.
-2. A plan is deserialized from the caller's bytes: the buffer that was verified, through the buffer protocol, no copy.
-3. TensorRT's objects point to one another without owning: an `Engine` keeps its runtime, a context its engine.
-4. A refusal is an EngineError with what TensorRT said. The calls of every run return what the library returns, so that they
-   cost nothing more; whoever makes them asks for the `words` when they refuse.
-5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL: where
-   one of these calls fails the process ends by SIGSEGV (seen with 8.6; the open bindings are so until some release of 10).
-   So the first is never called (shapes come from ``get_tensor_shape``), and the second only where it cannot be refused
-   (`profile_sharing`).
+1. Only name-based I/O is used (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``): it is the same from
+   8.5 to 11 and in TensorRT-RTX. `execution_table` has the differences.
+2. A plan is deserialized from the caller's verified buffer, through the buffer protocol, without a copy.
+3. TensorRT's objects point to one another without references. So an `Engine` keeps its runtime, and a context its
+   engine.
+4. A refusal is an EngineError with TensorRT's errors. The calls of every run return the library's result without a
+   check, to save time; on a refusal the caller reads the errors with `words`.
+5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL: if one
+   of these calls fails, the process ends by SIGSEGV (seen with 8.6; the open bindings had this until some release of
+   10). So the first is never called (shapes come from ``get_tensor_shape``), and the second only if it cannot be
+   refused (`profile_sharing`).
 """
 
 from __future__ import annotations
@@ -22,38 +23,26 @@ from typing import Any
 
 from trtbuild.core.engines.execution import Binding, ContextOptions, KernelCache, OutputMemory
 from trtbuild.core.model.spec import ToolchainName
+from trtbuild.core.values.element_types import BY_TENSORRT
 from trtbuild.errors import EngineError, ToolchainMissing
 from trtbuild.toolchain.libraries.execution_table import Calls, calls_of
 from trtbuild.toolchain.libraries.library import last_errors, listening, load
 from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.running.profile_sharing import Profiles
 
-#: tensorrt.DataType → torch's name.
-_DTYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "BF16": "bfloat16",
-    "INT8": "int8",
-    "UINT8": "uint8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-    "FP8": "float8_e4m3fn",
-}
-
 
 def load_library(toolchain: ToolchainName, version: str | None = None) -> TensorRT:
-    """The installed library of `toolchain`, ready to load engines; asked for again, the same.
+    """Load the installed library of `toolchain`, once per process.
 
-    `version` is the distribution's that built what is to run; None is any, and what runs is version-compatible: such a plan
-    brings the runtime that built it, as host code, which TensorRT runs where it is told to (developer guide, "Version
-    Compatibility"). Raises ToolchainMissing where it is not installed, is another version, or is too old to run engines by
-    tensor names.
+    `version` is that of the distribution that built the plans; None allows any version, for version-compatible plans.
+    Such a plan contains the runtime that built it, as host code, which must be allowed (developer guide, "Version
+    Compatibility"). Raises ToolchainMissing if the library is not installed, has another version, or is too old to run
+    engines by tensor names.
     """
     flavour, trt = FLAVOURS[toolchain], load(toolchain)
     if version is not None and str(trt.__version__) not in (version, flavour.library_versions.get(version)):
         raise ToolchainMissing(
-            f"the engines were built by {toolchain} {version} and run with it alone; here is {trt.__version__}",
+            f"the engines were built by {toolchain} {version} and run only with it; {trt.__version__} is installed",
             hint=f"pip install '{flavour.distribution}=={version}', or build for {trt.__version__}",
         )
     found = _library(toolchain, trt)
@@ -85,10 +74,10 @@ class TensorRT:
         with listening(trt) as (logger, log):
             self._runtime = trt.Runtime(logger)
             if self._runtime is None:
-                raise EngineError(f"{name} has no runtime here: {_said(log.errors())}")
+                raise EngineError(f"{name} cannot create a runtime here: {_joined_errors(log.errors())}")
 
     def allow_host_code(self) -> None:
-        """Take plans that bring code for the host, from now on. Versions before 8.6 have none."""
+        """Accept plans with host code from now on. Versions before 8.6 have no such plans."""
         if hasattr(self._runtime, "engine_host_code_allowed"):
             self._runtime.engine_host_code_allowed = True
 
@@ -97,7 +86,7 @@ class TensorRT:
             engine = self._runtime.deserialize_cuda_engine(plan)
             if engine is None:
                 raise EngineError(
-                    f"{self.name} {self.version} does not take the engine: {_said(log.errors())}",
+                    f"{self.name} {self.version} refuses the engine: {_joined_errors(log.errors())}",
                     hint="an engine runs with the TensorRT version that built it, on the GPUs that it was built for",
                 )
         return TensorRTEngine(self, self._trt, self._calls, engine)
@@ -125,14 +114,14 @@ class TensorRTEngine:
     def _binding(self, name: str) -> Binding:
         engine, trt = self._engine, self._trt
         member = engine.get_tensor_dtype(name).name
-        if member not in _DTYPES:
+        if member not in BY_TENSORRT:
             raise EngineError(f"{name} of the engine is {member}, which arrays do not have")
         is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
         on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
         return Binding(
             name=name,
             is_input=is_input,
-            dtype=_DTYPES[member],
+            dtype=BY_TENSORRT[member].name,
             shape=tuple(engine.get_tensor_shape(name)),
             on_host=on_host or (is_input and engine.is_shape_inference_io(name)),
         )
@@ -151,7 +140,7 @@ class TensorRTEngine:
             def make() -> Any:
                 context = self._new_context(options)
                 if context is None:
-                    raise EngineError(f"no context for the engine: {_said(log.errors())}")
+                    raise EngineError(f"no context for the engine: {_joined_errors(log.errors())}")
                 return context
 
             context = make()
@@ -162,10 +151,10 @@ class TensorRTEngine:
                     "or on several streams at once",
                 )
             if context.active_optimization_profile != profile:
-                with suppress(RuntimeError):  # of bindings that raise as they should
+                with suppress(RuntimeError):  # some bindings raise it
                     context.set_optimization_profile_async(profile, stream)
                 if context.active_optimization_profile != profile:
-                    raise EngineError(f"optimization profile {profile} cannot be used: {_said(log.errors())}")
+                    raise EngineError(f"optimization profile {profile} cannot be used: {_joined_errors(log.errors())}")
             self._profiles.contexts.add(context)
         return TensorRTContext(self._library, self._trt, self._calls, self._engine, context)
 
@@ -184,7 +173,7 @@ class TensorRTEngine:
         graphs = "WHOLE_GRAPH_CAPTURE" if options.library_graphs else "DISABLED"
         config.cuda_graph_strategy = getattr(trt.CudaGraphStrategy, graphs)
         if isinstance(self.kernels, RuntimeCache) and not config.set_runtime_cache(self.kernels.cache):
-            self.kernels = None  # slower starts, and nothing else
+            self.kernels = None  # only makes starts slower
         return engine.create_execution_context(config)
 
     def create_kernel_cache(self) -> RuntimeCache | None:
@@ -201,7 +190,7 @@ class RuntimeCache:
     def __init__(self, trt: Any, owners: tuple[Any, ...], cache: Any) -> None:
         self.cache = cache
         self._trt = trt
-        self._owners = owners  # kept: the cache was made by them
+        self._owners = owners  # they must outlive the cache
 
     def load(self, data: bytes) -> bool:
         with listening(self._trt):
@@ -230,29 +219,30 @@ class TensorRTContext:
     def shape(self, name: str) -> tuple[int, ...]:
         try:
             return tuple(self._context.get_tensor_shape(name))
-        except ValueError as error:  # a rank of -1, which Python has no sequence for
-            raise EngineError(f"{name} has no shape: {_said(last_errors())}") from error
+        except ValueError as error:  # a rank of -1, for which there is no Python sequence
+            raise EngineError(f"{name} has no shape: {_joined_errors(last_errors())}") from error
 
     def use_memory(self, address: int, size_bytes: int) -> None:
-        with listening(self._trt) as (_, log):  # it returns nothing, and keeps what it has
+        with listening(self._trt) as (_, log):  # on an error it returns nothing and keeps the old memory
             if self._calls.memory == "sized":
                 self._context.set_device_memory(address, size_bytes)
             else:
                 self._context.device_memory = address
             if log.errors():
-                raise EngineError(f"{self._library} does not take its memory: {_said(log.errors())}")
+                raise EngineError(f"{self._library} refuses its memory: {_joined_errors(log.errors())}")
 
     def send_output(self, name: str, memory: OutputMemory) -> None:
         allocator = _output_allocator(self._trt)(memory)
         if not self._context.set_output_allocator(name, allocator):
-            raise EngineError(f"output {name} takes no allocator: {_said(last_errors())}")
+            raise EngineError(f"output {name} cannot have an allocator: {_joined_errors(last_errors())}")
         self._allocators.append(allocator)
 
     def time_layers(self, report: Callable[[str, float], None] | None) -> None:
         if report is None and self._profiler is None:
             return
         if self._profiler is None:
-            # A context keeps its profiler for good (IExecutionContext.profiler cannot be None in 8.6): one that is told.
+            # A context cannot drop its profiler (IExecutionContext.profiler cannot be None in 8.6), so its report can
+            # change.
             self._profiler = _profiler(self._trt)()
             self._context.profiler = self._profiler
         self._profiler.report = report
@@ -291,5 +281,5 @@ def _profiler(trt: Any) -> Any:
     return Profiler
 
 
-def _said(errors: Sequence[str]) -> str:
+def _joined_errors(errors: Sequence[str]) -> str:
     return "; ".join(errors) if errors else "no reason was given"

@@ -1,6 +1,6 @@
-"""Whether a context of an engine can have an optimization profile.
+"""Find out whether a context of an engine can use an optimization profile.
 
-It is known before TensorRT is asked, because its no may end the process (`execution`, rule 5).
+This must be known before TensorRT is called, because a refusal may end the process (`execution`, rule 5).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from trtbuild.toolchain.libraries.execution_table import Calls
 
 
 class Profiles:
-    """Which optimization profiles of an engine its contexts have, and whether a new one can have some profile.
+    """The optimization profiles that the contexts of an engine use.
 
-    Without profile sharing a profile is for one context at a time, and the engine says so in one way: a new context has
-    profile 0, or -1 where another context has that (``IExecutionContext::getOptimizationProfile``).
+    Without profile sharing only one context at a time can use a profile. A new context shows this: it has profile 0, or
+    -1 if another context has profile 0 (``IExecutionContext::getOptimizationProfile``).
     """
 
     def __init__(self, calls: Calls, count: int) -> None:
-        #: Held while a context is made and gets its profile, where that can be refused.
+        #: Held while a context is made and gets its profile, if that can be refused.
         self.lock: AbstractContextManager[Any] = nullcontext() if calls.shared_profiles else threading.Lock()
-        #: The library's contexts that there are.
+        #: The library's live contexts.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count = count
         self._shared: bool | None = True if calls.shared_profiles else None
 
     def can_take(self, context: Any, profile: int, make: Callable[[], Any]) -> bool:
-        """Whether `context`, a new one, has `profile` or can have it. `make` makes one more. Raises EngineError."""
+        """Whether the new `context` has `profile` or can get it. `make` makes another context. Raises EngineError."""
         if not 0 <= profile < self._count:
             count = f"{self._count} optimization profile{'s' * (self._count != 1)}"
-            raise EngineError(f"the engine has {count}, and none is number {profile}")
+            raise EngineError(f"the engine has {count}, but not number {profile}")
         active = context.active_optimization_profile
         if active == -1 and self._shared is None:
             self._shared = False
@@ -42,6 +42,6 @@ class Profiles:
             return True
         if all(other.active_optimization_profile != profile for other in self.contexts):
             return True
-        if self._shared is None:  # this one has profile 0: what the next one has tells
+        if self._shared is None:  # this one has profile 0, so the profile of the next one decides
             self._shared = make().active_optimization_profile == active
         return self._shared

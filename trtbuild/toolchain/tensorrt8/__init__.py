@@ -1,4 +1,4 @@
-"""What TensorRT before 9 and other releases without strong types need: 32 bit integers, casts of halves, precision.
+"""Adaptations for TensorRT before 9 and others without strong types: 32 bit integers, half precision weights and norms.
 
 Uses `onnx_files`.
 """

@@ -1,18 +1,18 @@
-"""Which int64 values of a model 32 bits hold. TensorRT before 9 has no int64 and computes it in 32 bits, in silence.
+"""Find the int64 values of a model that fit 32 bits. TensorRT before 9 computes int64 in 32 bits, without an error.
 
 Rules
-1. A value has bounds when it is made of sizes, positions and constants alone, by operators whose bounds are known here.
-   They are computed in whole numbers of any size, and hold for every element.
-2. A size of an input is at most what `largest` says. Where that says nothing it is at most `LIKELY`, and whoever asks
-   must ask again when the profiles are known: the compiler does. Any other size or position is below 2**31, as in every
-   tensor that TensorRT takes.
+1. A value has bounds if operators with known bounds make it only from sizes, positions and constants. The bounds are
+   whole numbers of any size, and hold for every element.
+2. A size of an input is at most the number in `largest`. If there is no number, it is assumed to be at most `LIKELY`,
+   and must be checked again when the profiles are known: the compiler does. Any other size or position is below 2**31,
+   as in every tensor of TensorRT.
 3. A value whose bounds are within 32 bits is right.
-4. Another one is right where it only says how large something is, or where in it: a number that 32 bits do not hold would
-   make a tensor that cannot be, or read behind its end, in the model itself. On the way there it may be moved, and summed
-   and multiplied with what is not negative: then nothing on the way is larger than its end. It may not be compared,
-   divided, subtracted from, or seen as data; a Slice's end is clamped, and counts as seen.
-5. Everything else is not right: it is of a type that the engine does not keep
-   (`trtbuild.toolchain.onnx_files.element_types`).
+4. Another value is right if it is used only as a size or a position: a number that does not fit 32 bits would be an
+   error in the model itself. Before that use it may be moved, and summed and multiplied with values that are not
+   negative, because then no intermediate value is larger than the last. It may not be compared, divided, subtracted
+   from, or used as data. A Slice clamps its end, which counts as a use as data.
+5. All other values are wrong: they have a type that the engine does not keep
+   (`trtbuild.toolchain.compiling.foreign_types`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Bounds = tuple[int, int]
 
 INT64 = 7
 _BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
-#: No tensor of TensorRT has more elements.
+#: The largest number of elements of a TensorRT tensor.
 _MOST = 2**31 - 1
-#: The largest size of an input that is assumed where nobody says one.
+#: The assumed largest size of an input without a known one.
 LIKELY = 2**24
-#: Of numbers that were floats a small part more: float16 keeps 11 bits, and a chain of operators is short.
+#: Bounds of numbers that were floats grow by this part: float16 has 11 bits, and a chain of operators is short.
 _ROUNDED = 64
 
-#: Operators whose results are, or are made of, elements of their first operand.
+#: Operators whose results have elements of their first operand, or values computed from them.
 _MOVING = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "GatherElements")
 ) | frozenset(("GatherND", "Expand", "Tile", "Split", "ReduceMax", "ReduceMin"))
-#: Operators whose results are elements of any of these operands: the rest says which.
+#: Operators whose results have elements of these operands; other operands only select them.
 _CHOOSING: Mapping[str, slice] = {
     "Concat": slice(None),
     "Max": slice(None),
@@ -46,12 +46,12 @@ _CHOOSING: Mapping[str, slice] = {
     "ScatterND": slice(0, 3, 2),
 }
 _POSITIONS = frozenset(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"))
-#: Results that are positions, beside others.
+#: Results that are positions, of operators with other results, too.
 _POSITIONS_TOO = frozenset((("TopK", 1), ("MaxPool", 1), ("Unique", 1), ("Unique", 2), ("Unique", 3)))
 _TRUTHS = frozenset(
     ("And", "Or", "Not", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf")
 )
-#: Operators whose results have the type of other operands than the first, of any, or of none.
+#: Operators whose results do not have the type of the first operand → the operands whose types they may have.
 _TYPED_BY: Mapping[str, slice] = {
     "Where": slice(1, 2),
     "CastLike": slice(1, 2),
@@ -59,7 +59,7 @@ _TYPED_BY: Mapping[str, slice] = {
     **dict.fromkeys(("If", "Loop", "Scan"), slice(None)),
     **dict.fromkeys(("ConstantOfShape", "Cast", "HannWindow", "HammingWindow", "BlackmanWindow"), slice(0)),
 }
-#: Operator → its operands that only say how large, or where in the first operand (rule 4).
+#: Operator → its operands that are sizes or positions in the first operand (rule 4).
 _SIZING: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -71,7 +71,7 @@ _SIZING: Mapping[str, tuple[int, ...]] = {
     "GatherElements": (1,),
     "GatherND": (1,),
 }
-#: Operators that hand numbers on as they are, by operand.
+#: Operator → the operands whose values it does not change.
 _CARRYING: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
         ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Gather", "Slice", "Split", "Transpose", "Expand"), (0,)
@@ -81,8 +81,8 @@ _CARRYING: Mapping[str, tuple[int, ...]] = {
 
 
 class Counts:
-    """The values of `model` that have bounds, and which of its int64 values are right. `largest` is the largest size of any
-    axis of an input, by its name."""
+    """The bounds of values of `model`, and its int64 values that are right. `largest` maps inputs to the largest size
+    of any of their axes."""
 
     def __init__(self, model: Outline, largest: Mapping[str, int] | None = None) -> None:
         self._largest = largest
@@ -99,7 +99,7 @@ class Counts:
                 uses.setdefault(name, []).append((node, position))
             self._visit(node)
         ends = frozenset(name for name, _ in model.outputs)
-        #: Results that 32 bits need not hold (rule 4); what reads a result stands behind it.
+        #: Results that need not fit 32 bits (rule 4). Readers come after the node that makes a result.
         self._sizes: set[str] = set()
         for node in reversed(model.nodes):
             for name in node.outputs:
@@ -107,7 +107,7 @@ class Counts:
                     self._sizes.add(name)
 
     def is_constant(self, name: str) -> bool:
-        """Whether the model holds the numbers of `name`."""
+        """Whether `name` is a constant of the model."""
         return name in self._constants
 
     def fits(self, name: str) -> bool:
@@ -116,7 +116,7 @@ class Counts:
         return found is not None and _fit(found)
 
     def wrong(self, node: Node) -> Collection[str]:
-        """The results of `node` that are int64, and not right."""
+        """The int64 results of `node` that are not right."""
         return [name for name in node.outputs if name in self._int64 and not self._is_right(name)]
 
     # -- bounds, forward
@@ -134,7 +134,7 @@ class Counts:
             self._shapes.update(node.outputs)
 
     def _is_of(self, names: Collection[str], elements: Collection[int], node: Node, number: int) -> bool:
-        """Whether a result of `node` is one of the types `elements`, as the values `names` are."""
+        """Whether a result of `node` has one of the types `elements`, like the values `names`."""
         operator = node.operator
         if operator in ("Shape", "Size") or operator in _POSITIONS or (operator, number) in _POSITIONS_TOO:
             return INT64 in elements
@@ -153,7 +153,7 @@ class Counts:
         if operator in ("Constant", "ConstantOfShape"):
             return node.int64_range or ((0, 1) if node.types == (_BOOL,) else None)
         if operator == "ReduceProd" and node.inputs and node.inputs[0] in self._shapes:
-            return 0, _MOST  # a tensor's elements
+            return 0, _MOST  # the number of elements of a tensor
         read_here = node.inputs[_CHOOSING[operator]] if operator in _CHOOSING else node.inputs
         if operator in _MOVING or operator == "TopK":
             read_here = node.inputs[:1]
@@ -193,7 +193,7 @@ class Counts:
         return self.fits(name) or (name in self._bounds and name in self._sizes)
 
     def _may_use(self, node: Node, position: int) -> bool:
-        """Rule 4, of one that 32 bits need not hold."""
+        """Whether a value that need not fit 32 bits may be this operand (rule 4)."""
         operator = node.operator
         if position in _SIZING.get(operator, ()):
             return True
@@ -224,7 +224,7 @@ def _product(bounds: list[Bounds]) -> Bounds:
 
 
 def _around(bounds: Bounds) -> Bounds:
-    """What is not larger than this in magnitude, and not negative where it is not."""
+    """Bounds of values that are not larger in magnitude, and not negative if the given bounds are not."""
     most = max(abs(bounds[0]), abs(bounds[1]))
     return (0 if bounds[0] >= 0 else -most), most
 
@@ -235,24 +235,24 @@ def _quotient(bounds: list[Bounds]) -> Bounds:
 
 
 def _range(bounds: list[Bounds]) -> Bounds:
-    """Of a Range: between start and limit, and no longer than a tensor may be."""
+    """Bounds of a Range: between start and limit, and at most as long as a tensor may be."""
     start, limit, delta = bounds
     far = max(abs(delta[0]), abs(delta[1])) * (_MOST - 1)
     return max(min(start[0], limit[0]), start[0] - far), min(max(start[1], limit[1]), start[1] + far)
 
 
 def _power(bounds: list[Bounds]) -> Bounds | None:
-    """Of a product of elements, of which sizes have eight and others more than any bound."""
+    """Bounds of a product of elements: a shape has at most eight, other values have no bound."""
     low, high = bounds[0]
     return None if low < 0 else (0, max(high, 1) ** 64)
 
 
 def _many(bounds: list[Bounds]) -> Bounds:
-    """Of a sum over elements."""
+    """Bounds of a sum over elements."""
     return min(bounds[0][0], 0) * _MOST, max(bounds[0][1], 0) * _MOST
 
 
-#: Of these the bounds hold in whole numbers only: the quotient of small floats is anything.
+#: Operators whose bounds are valid for whole numbers only: a quotient of small floats has no bound.
 _WHOLE = frozenset(("Div", "Mod", "ReduceProd"))
 _ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
     "Add": lambda bounds: (sum(low for low, _ in bounds), sum(high for _, high in bounds)),

@@ -1,19 +1,20 @@
-"""Which float type each value of an ONNX model has, as far as operators and declarations tell."""
+"""Find the float type of each value of an ONNX model, from its operators and declarations."""
 
 from __future__ import annotations
 
 from trtbuild.toolchain.onnx_files.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Outline
 
 _FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
-#: Operators whose result has a type of its own; a Cast names it.
+#: Operators whose result type does not depend on their operands; a Cast names it.
 _NO_FLOATS = frozenset(
     ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
 ) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonMaxSuppression"))
 
 
 def float_types(model: Outline) -> dict[str, int]:
-    """The float values of a model → their element type. ONNX's operators make floats of the type of the floats that they
-    read first, but Cast, and those that name a type; what comes out of a nested graph is what that says."""
+    """Map the float values of a model to their element type. The float results of ONNX's operators have the type of the
+    first float operand, except for Cast and operators with a type attribute. A nested graph declares the types of its
+    results."""
     found = {
         name: element for name, element in (*model.inputs, *model.initializers, *model.outputs) if element in _FLOATS
     }

@@ -1,18 +1,18 @@
-"""Batch normalization of halves with float32 parameters, as TensorRT's parser takes it well: for strongly typed networks.
+"""Rewrite batch normalization in half with float32 parameters, for the parsers of strongly typed networks.
 
-The graph says `BatchNormalization` with an input in half and parameters in float32: factor and term of each channel follow
-from four of them, in float32. Where the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all
-parameters to half and computes in half from there: a variance above 65504 is infinite, and an epsilon of 1e-5 has two
-digits. Parameters in half make it one Scale layer instead, which TensorRT folds into the convolution before it. Releases
-before 9 make that Scale layer of float32 parameters (8.6, on an H200: ResNet-50 in 565 µs, as where the factors are
-halves).
+The graph has a `BatchNormalization` with an input in half and parameters in float32; factor and term of each channel
+follow from four parameters, in float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts
+all parameters to half and computes in half. Then a variance above 65504 is infinite, and an epsilon of 1e-5 has two
+digits. With parameters in half it makes one Scale layer, which TensorRT folds into the convolution before it. Releases
+before 9 make that Scale layer from float32 parameters (8.6, on an H200: ResNet-50 in 565 µs, as with factors in half).
 
 Rules
-1. Of external float32 parameters the factor and the term are computed here in float64, and given as halves with mean 0,
-   variance 1 and epsilon 0. The term is that for the rounded factor, so that the mean of the input comes out as it should.
-2. Where half does not hold them (a factor or term that is not finite in it, a factor that is subnormal), and of other
-   parameters, the normalization stays in float32, between casts.
-3. Nodes in nested graphs stay as they are: precision leaves those in float32
+1. The factor and the term of external float32 parameters are computed here in float64, and written in half, with mean
+   0, variance 1 and epsilon 0. The term is computed with the rounded factor, so that the mean of the input is mapped
+   exactly.
+2. If they do not fit half (a factor or term that is not finite, a subnormal factor), or for other parameters, the
+   normalization stays in float32, between casts.
+3. Nodes in nested graphs are not changed: precision leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """
 
@@ -27,19 +27,20 @@ from trtbuild.toolchain.onnx_files.onnx_editing import edited, external, node
 from trtbuild.toolchain.onnx_files.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Bytes, Node, outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
 
-#: The least normal number of each type in half.
+#: The smallest normal number of each half type.
 _NORMAL = {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126}
 _OPERATOR = "BatchNormalization"
-#: Its epsilon where it says none: https://onnx.ai/onnx/operators/onnx__BatchNormalization.html.
+#: The default epsilon: https://onnx.ai/onnx/operators/onnx__BatchNormalization.html.
 _EPSILON = 1e-5
 
 
 def typed_norms(
     model: bytes, weights: Mapping[str, Bytes], *, scales_halves: bool = True
 ) -> tuple[bytes, dict[str, Bytes]]:
-    """`model` and the data of its external weights, with rules 1 to 3 applied. Raises ValueError where `model` is none.
+    """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
-    `scales_halves` is the release's (`trtbuild.toolchain.libraries.releases`); without, all of them stay in float32.
+    `scales_halves` is the property of the release (`trtbuild.toolchain.libraries.releases`); if False, all of them stay
+    in float32.
     """
     shape = outline(model)
     if not any(entry.operator == _OPERATOR for entry in shape.nodes):
@@ -74,7 +75,7 @@ def typed_norms(
 
 
 def _scaling(norm: Node, half: int, weights: Mapping[str, Bytes]) -> list[memoryview] | None:
-    """Factor, term, mean and variance in `half` (rule 1); None where it does not hold them (rule 2)."""
+    """Factor, term, mean and variance in `half` (rule 1); None if they do not fit (rule 2)."""
     scale, shift, mean, variance = (
         np.frombuffer(weights[name], np.float32).astype(np.float64) for name in norm.inputs[1:]
     )
@@ -107,7 +108,7 @@ def _in_float32(norm: Node, types: Mapping[str, int], half: int) -> tuple[bytes,
 
 
 def _rounded(values: Any, half: int) -> Any:
-    """`values` rounded to the nearest of `half`, ties to even, as float64; infinite beyond the largest."""
+    """Round `values` to the nearest number of `half`, ties to even, as float64; infinite beyond the largest."""
     if half == FLOAT16:
         return values.astype(np.float16).astype(np.float64)
     return (_bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32).astype(np.float64)

@@ -1,13 +1,13 @@
-"""Weights that a graph casts to float16, cast before TensorRT sees them: for releases that are not strongly typed.
+"""Cast weights to float16 before TensorRT reads them, for releases that are not strongly typed.
 
-A weight keeps the dtype that it is stored in, so that a model has one set of weights in every precision, and the graph
-casts it. TensorRT 8.6 does not fold such a cast: it casts at each run, and fuses less where weights are no constants.
+A weight keeps its stored dtype, so that a model has one set of weights for every precision, and the graph casts it.
+TensorRT 8.6 does not fold such a cast: it casts at each run, and fuses less because the weights are not constants.
 Measured on an H200: the class-token model takes 92 µs with the casts and 54 µs without, in float32 56 µs.
 
 Rules
-1. A float32 weight that a Cast makes float16 becomes a weight of the Cast's name, rounded to the nearest, ties to even, and
-   infinite beyond 65504: what PyTorch and ONNX say of the Cast.
-2. A weight that nothing else reads is left out.
+1. A float32 weight that a Cast makes float16 becomes a weight of the Cast's name, rounded to the nearest, ties to even,
+   and infinite beyond 65504, as PyTorch and ONNX define the Cast.
+2. A weight without other readers is left out.
 3. Casts in nested graphs, and those that are outputs, stay.
 """
 
@@ -22,7 +22,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Bytes, 
 
 
 def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dict[str, Bytes]]:
-    """`model` and the data of its external weights, with rules 1 to 3 applied. Raises ValueError where `model` is none."""
+    """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX."""
     shape = outline(model)
     casts = _casts(shape)
     if not casts:
@@ -43,7 +43,7 @@ def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dic
 
 
 def _casts(shape: Outline) -> dict[int, str]:
-    """The nodes that rule 1 is about, by index → the weight that each casts."""
+    """Map the indexes of the casts of rule 1 to the weight that each casts."""
     elements = dict(shape.initializers)
     floats = {weight.name for weight in shape.weights if elements[weight.name] == FLOAT32}
     outputs = {name for name, _ in shape.outputs}

@@ -1,18 +1,18 @@
-"""Precision in a network that is not strongly typed (TensorRT before 9): layers compute in the types of the graph.
+"""Set the precision of layers to the types of the graph, for networks without strong types (TensorRT before 9).
 
-There precision is a matter of permission: with `BuilderFlag.FP16` TensorRT may compute any layer in half precision, and
-without it none. The graph says exactly which values are float16 (`trtbuild.stages.lower.half_precision.precision`); so
+There `BuilderFlag.FP16` allows half precision for all layers. The graph decides which values are float16
+(`trtbuild.stages.lower.half_precision.precision`), so:
 
-1. a graph without float16 values gets no permission: everything is computed in float32;
-2. otherwise half precision is permitted, and every layer that makes floats gets the precision and output type that its
-   values have in the graph, with OBEY_PRECISION_CONSTRAINTS: a build that cannot do so fails. float32 parts stay float32;
-   layers that only move halves are left alone: they may be moved as float32, and where attention is fused, 8.6 refuses
-   the bound ones ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured);
-3. a layer that the parser adds for itself, or that is in a nested graph, has no value of the graph: it computes in the type
-   of what it reads, behind a cast in that of the cast, and in float32 if that is not known;
-4. constants and casts have their type themselves, and layers that make integers and booleans have no precision.
+1. for a graph without float16 values the flag is not set: all layers compute in float32;
+2. otherwise the flag is set, and every layer that makes floats gets the precision and output type of its values in the
+   graph, with OBEY_PRECISION_CONSTRAINTS: a build that cannot do so fails. float32 parts stay float32. Layers that only
+   move halves get no constraint: TensorRT may move them as float32, and for fused attention 8.6 refuses such
+   constraints ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured);
+3. a layer that the parser adds, or in a nested graph, has no value in the graph. It computes in the type of its inputs,
+   after a cast in the type of the cast, and in float32 if the type is not known;
+4. constants and casts have a fixed type, and layers that make integers and booleans have no precision.
 
-Weights that are cast to half are given as halves: `trtbuild.toolchain.tensorrt8.half_weights`.
+`trtbuild.toolchain.tensorrt8.half_weights` replaces weights that are cast to half.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import Any
 from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
 
-#: LayerType members that rule 4 is about.
+#: LayerType members of rule 4.
 _LEFT_ALONE = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
-#: LayerType members that compute nothing (rule 2).
+#: LayerType members that only move values (rule 2).
 _MOVES = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
 
 
 def uses_half(model: Outline) -> bool:
-    """Whether any value of a model is float16, in nested graphs too."""
+    """Whether any value of a model, nested graphs included, is float16."""
     return FLOAT16 in float_types(model).values() or any(FLOAT16 in node.types for node in model.nodes)
 
 
 def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
-    """Rules 1 to 4, on the network that `model` was parsed into."""
+    """Apply rules 1 to 4 to the network that was parsed from `model`."""
     if not uses_half(model):
         return
     types = float_types(model)
@@ -63,7 +63,7 @@ def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
 
 
 def _type_of(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:
-    """What a layer computes in: the type of its values in the graph, or of the floats that it reads (rule 3)."""
+    """The type that a layer computes in: that of its values in the graph, or of its float inputs (rule 3)."""
     made = [known[tensor.name] for tensor in outputs if tensor.name in known]
     inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
     read = [known[tensor.name] for tensor in inputs if tensor is not None and tensor.name in known]

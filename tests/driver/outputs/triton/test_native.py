@@ -144,7 +144,7 @@ def test_no_name_of_an_index_leads_out_of_the_repository(name: str, what: str) -
         index["targets"] = {name: index["targets"]["hopper"]}
     else:
         index["targets"]["hopper"]["partitions"]["partitions"][0]["name"] = name
-    with pytest.raises(ValueError, match=r"no name of a model|no file of a package"):
+    with pytest.raises(ValueError, match=r"not a name of a model|not a file of a package"):
         repository(index)
 
 

@@ -1,11 +1,11 @@
 """The output `triton`: a model in a repository of NVIDIA's Triton Inference Server, which several models may share.
 
 Rules
-1. A model has the directory `<repository>/<model>`, and if Triton runs its engines itself, for each of them
-   `<repository>/<model>.<partition>`. The manifest's reader has seen to it that no two models of a repository can meet.
-2. Configurations are written after what they name, an ensemble's after those of its steps.
-3. `<model>/1/trtbuild.json` lists what was written, so that the next build can remove what is no more. It is written last,
-   and makes the version directory that Triton wants of an ensemble.
+1. A model has the directory `<repository>/<model>`. If Triton runs its engines itself, each engine also has the directory
+   `<repository>/<model>.<partition>`. The manifest's reader ensures that the directories of two models never collide.
+2. A configuration is written after the files that it names, and an ensemble's configuration after those of its steps.
+3. `<model>/1/trtbuild.json` lists the written files, so that the next build can remove old ones. It is written last. It
+   also creates the version directory that Triton requires for an ensemble.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIGURATION = "config.pbtxt"
 
 
 def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-    """The files of one model. Raises UsageError for a dtype that Triton has not, ValueError for names that are no names."""
+    """Return the files of one model. Raises UsageError for a dtype without a Triton type, ValueError for invalid names."""
     _check_names(index)
     reason = why_not_native(index)
     found = _native(root, index) if reason is None else _served(root, index, record, reason)
@@ -47,11 +47,11 @@ def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFil
 
 
 def _check_names(index: Mapping[str, Any]) -> None:
-    """Directories and files are called by these names, and an index may come from a remote."""
+    """Check the names that become directories and files, because the index may come from a remote. Raises ValueError."""
     parts = [part["name"] for target in index["targets"].values() for part in target["partitions"]["partitions"]]
     for name in (index["model"], *index["targets"], *parts):
         if not name.isprintable() or name.startswith(".") or "/" in name or "\\" in name or not name:
-            raise ValueError(f"no name of a model, target or partition: {name!r:.80}")
+            raise ValueError(f"not a name of a model, target or partition: {name!r:.80}")
 
 
 def _native(root: str, index: Mapping[str, Any]) -> list[OutputFile]:
@@ -82,7 +82,7 @@ def _text(head: str, message: Message) -> bytes:
 
 
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """What the listing that is there names, as far as it can be this model's."""
+    """Return the files that the existing listing names, without names outside of this model's directories."""
     model = PurePosixPath(files[-1].path).parts[-3]
     try:
         listing = json.loads(read_regular(root / model / LISTING))

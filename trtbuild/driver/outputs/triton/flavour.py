@@ -1,14 +1,14 @@
-"""Whether Triton's own TensorRT backend and ensembles can serve a package, and if not, why.
+"""Decide whether Triton's TensorRT backend and ensembles can serve a package.
 
-Rules (with the place in triton-inference-server's sources that they come from)
-1. The backend `tensorrt` links one version of TensorRT, and takes plans of that library alone: none of TensorRT-RTX.
-2. A plan is chosen by compute capability and by nothing else (`cc_model_filenames`): two targets for one SM, or for two
-   platforms, cannot be told apart.
-3. An ensemble's tensors come from requests and from steps: an output of the model that is one of its inputs, a weight, or
-   a second name of another output has no step to come from. Every step needs an input (ensemble_utils.cc).
-4. Bindings have the dtypes of the plan, and those are the partition's only where this TensorRT has the type.
-5. The backend sizes outputs from input shapes.
-6. Its configuration check looks at axis 0 of tensors, so one of a plan must have an axis (model_state.cc).
+Rules (with their place in triton-inference-server's sources)
+1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
+2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
+   the same SM, or targets of two platforms.
+3. An ensemble's tensors come from requests and from steps. So an output of the model cannot be one of its inputs, a weight,
+   or a second name of another output. Every step needs an input (ensemble_utils.cc).
+4. Bindings have the dtypes of the plan. They equal the partition's dtypes only if this TensorRT has the type.
+5. The backend computes the sizes of outputs from input shapes.
+6. The backend's configuration check reads axis 0 of tensors, so one tensor of a plan must have an axis (model_state.cc).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Index = Mapping[str, Any]
 
 
 def why_not_native(index: Index) -> str | None:
-    """Why Triton cannot serve the engines by itself; None if it can."""
+    """Return the reason why Triton cannot serve the engines itself; None if it can."""
     return next(_reasons(index), None)
 
 
@@ -45,7 +45,7 @@ def _reasons(index: Index) -> Iterator[str]:
 
 
 def _of_files(targets: Mapping[str, Any]) -> Iterator[str]:
-    """Rule 2."""
+    """Yield the targets that the backend cannot distinguish (rule 2)."""
     owners: dict[object, str] = {}
     for name, target in targets.items():
         for sm in serves(target):
@@ -56,7 +56,7 @@ def _of_files(targets: Mapping[str, Any]) -> Iterator[str]:
 
 
 def serves(target: Mapping[str, Any]) -> list[int | str]:
-    """The SMs that a target's plans are for; ``"default"`` for a plan that other GPUs take too."""
+    """Return the SMs of a target's plans; ``["default"]`` for a plan that also runs on other GPUs."""
     return ["default"] if target["compatibility"] == "ampere_plus" else list(target.get("sms") or [target["sm"]])
 
 

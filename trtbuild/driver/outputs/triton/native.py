@@ -1,9 +1,9 @@
 """A package whose engines Triton runs itself: one model per engine, and an ensemble with the manifest's names.
 
-The ensemble may be batched (`tensors.max_batch_size`); the engines' models never are. Their dims are whole, with -1 for the
-batch: Triton allows that ("batchable ensemble can include non-batchable models", ensemble_utils.cc), and the TensorRT
-backend would turn dynamic batching on for a model with a `max_batch_size` that says nothing of it (model_state.cc,
-`AutoCompleteConfigHelper`), which is wrong where rows depend on one another.
+The ensemble may be batched (`tensors.max_batch_size`), but the engines' models never are. Their dims include the batch, as
+-1. Triton allows that ("batchable ensemble can include non-batchable models", ensemble_utils.cc). For a model with a
+`max_batch_size`, the TensorRT backend would turn on dynamic batching by default (model_state.cc,
+`AutoCompleteConfigHelper`). Dynamic batching is wrong if rows depend on one another.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _Fields = list[tuple[str, Value]]
 
 
 def engine_models(index: Index) -> dict[str, Message]:
-    """Configurations of the engines' models, by name."""
+    """Return the configurations of the engines' models, by name."""
     parts = _partitions(index)
     return {model_of(index, part["name"]): _engine(index, part) for part in parts}
 
 
 def model_of(index: Index, partition: str) -> str:
-    """The name of an engine's model."""
+    """Return the name of an engine's model."""
     return f"{index['model']}.{partition}"
 
 
 def plan_files(index: Index) -> Iterator[tuple[str, str]]:
-    """(path in the repository, path in the package) of each plan."""
+    """Yield (path in the repository, path in the package) of each plan."""
     for target, entry in index["targets"].items():
         for partition, path in entry["engines"].items():
             yield f"{model_of(index, partition)}/1/{target}.plan", path
@@ -55,7 +55,7 @@ def _engine(index: Index, part: Mapping[str, Any]) -> Message:
 
 
 def _files(index: Index) -> _Fields:
-    """Which plan is for which compute capability."""
+    """Return the fields that map compute capabilities to plans."""
     fields: _Fields = []
     for name, target in index["targets"].items():
         for sm in serves(target):
@@ -68,7 +68,7 @@ def _files(index: Index) -> _Fields:
 
 
 def ensemble(index: Index) -> Message:
-    """The configuration of the model itself: its steps are the engines."""
+    """Return the configuration of the model: an ensemble with the engines as steps."""
     batch = max_batch_size(index)
     fields: _Fields = [("name", index["model"]), ("platform", "ensemble"), ("max_batch_size", batch)]
     for kind in ("input", "output"):
@@ -91,7 +91,7 @@ def _step(index: Index, part: Mapping[str, Any], tensors: Mapping[str, str]) -> 
 
 
 def _tensor_names(index: Index) -> dict[str, str]:
-    """Reference → name in the ensemble: the model's own names, and for what flows inside, the place that it comes from."""
+    """Return reference → name of each tensor in the ensemble. Inner tensors are named by the partition and its output."""
     names = {f"input:{number}": tensor["name"] for number, tensor in enumerate(index["inputs"])}
     cut = next(iter(index["targets"].values()))["partitions"]
     names.update({source: tensor["name"] for source, tensor in zip(cut["outputs"], index["outputs"], strict=True)})

@@ -1,4 +1,4 @@
-"""A package that trtbuild's runtime serves, in Triton's Python backend: any partitions, any toolchain."""
+"""A package that trtbuild's runtime serves in Triton's Python backend, with any partitions and any toolchain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from trtbuild.driver.outputs.triton.tensors import described, max_batch_size
 from trtbuild.driver.outputs.triton.text_format import Message, Value
 
-#: Where the package lies in the model's directory.
+#: The package's place in the model's directory.
 PACKAGE = "1/package"
 
 MODEL_FILE = "1/model.py"
@@ -22,11 +22,11 @@ __all__ = ["TritonPythonModel"]
 
 
 def configuration(index: Mapping[str, Any]) -> Message:
-    """The model's configuration. Scalars are [1]: the model itself takes the axis away and puts it back."""
+    """Return the model's configuration. Scalars have dims [1]; the model removes that axis and adds it again."""
     batch = max_batch_size(index)
     fields: list[tuple[str, Value]] = [("name", index["model"]), ("backend", "python"), ("max_batch_size", batch)]
     for kind in ("input", "output"):
         fields += [(kind, tuple(described(tensor["name"], tensor, batched=batch > 0))) for tensor in index[f"{kind}s"]]
-    # tensors stay where they are: the runtime puts them onto the GPU where they must go
+    # Triton must not move tensors to the CPU: the runtime copies them to the GPU if necessary
     fields.append(("parameters", (("key", "FORCE_CPU_ONLY_INPUT_TENSORS"), ("value", (("string_value", "no"),)))))
     return fields

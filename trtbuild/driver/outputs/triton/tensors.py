@@ -1,13 +1,13 @@
-"""Inputs and outputs as a model configuration describes them: types, dims, and the batch.
+"""The inputs and outputs of a model configuration: types, dims, and the batch size.
 
 Rules
-1. A dim is -1 where it is dynamic, or where it is 0, which Triton allows in requests and not in configurations.
-2. Triton has no tensors of rank 0: their dims are [1], and `reshape` says what the engine sees. An ensemble has no
-   `reshape`; there the tensor is [1] throughout.
-3. `max_batch_size` says more than a dynamic axis: that every request of 1 to so many rows is served, and that rows are the
-   same axis everywhere. So it is 0 unless axis 0 of every input and output is one and the same dim, no other axis depends
-   on it, the profiles together cover all sizes from 1 to its max, and no tensor is a row of scalars (dims would be empty).
-   Whether rows are independent of one another cannot be seen: so nothing here turns dynamic batching on.
+1. A dynamic dim is -1. A dim of size 0 is -1, too, because Triton allows 0 in requests but not in configurations.
+2. Triton has no tensors of rank 0. Their dims are [1], and `reshape` removes the axis for the engine. An ensemble has no
+   `reshape`; its tensors always have [1].
+3. `max_batch_size` promises that every request of 1 to that many rows is served, and that the rows are the same axis in
+   every tensor. So it is 0 unless all of this is true: axis 0 of every input and output is the same dim; no other axis
+   depends on that dim; the profiles together cover all sizes from 1 to its max; every tensor has a second axis (otherwise
+   its dims would be empty). Dynamic batching is never turned on, because rows may depend on one another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 def described(name: str, tensor: Mapping[str, Any], *, batched: bool = False, reshape: bool = False) -> Message:
-    """One input or output of a configuration. `tensor` has ``dtype`` and ``shape``; with `batched`, axis 0 is left out."""
+    """Return one input or output of a configuration. `tensor` has ``dtype`` and ``shape``; `batched` leaves out axis 0."""
     shape = tensor["shape"][1:] if batched else tensor["shape"]
     dims = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
     fields: list[tuple[str, Any]] = [
@@ -60,7 +60,7 @@ def _type(name: str, dtype: str) -> str:
 
 
 def max_batch_size(index: Mapping[str, Any]) -> int:
-    """Rule 3: the largest batch of a package's model, or 0."""
+    """Return the largest batch of a package's model, or 0 (rule 3)."""
     tensors = [*index["inputs"], *index["outputs"]]
     if not index["inputs"] or any(len(tensor["shape"]) < 2 for tensor in tensors):
         return 0
@@ -77,7 +77,7 @@ def max_batch_size(index: Mapping[str, Any]) -> int:
 
 
 def _reach(ranges: Sequence[tuple[int, int]]) -> int:
-    """The largest size if the ranges cover all from 1 on to it, else 0."""
+    """Return the largest size if the ranges cover all sizes from 1 to it; otherwise 0."""
     covered = 0
     for low, high in sorted(ranges):
         if low > covered + 1:

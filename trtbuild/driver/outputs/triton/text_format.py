@@ -9,18 +9,18 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Word:
-    """The name of an enum's value, which stands without quotes."""
+    """The name of an enum's value, which is written without quotes."""
 
     text: str
 
 
-#: A message is its fields in order; a repeated field of messages is named once for each of them.
+#: A message is a sequence of fields. A repeated field appears once for each message in it.
 Message: TypeAlias = "Sequence[tuple[str, Value]]"
 Value: TypeAlias = "str | int | bool | Word | list[int] | list[str] | tuple[tuple[str, Value], ...]"
 
 
 def render(message: Message) -> str:
-    """The message as a file's text."""
+    """Return the text of a message."""
     return "".join(f"{line}\n" for line in _lines(message, ""))
 
 
@@ -45,7 +45,7 @@ def _scalar(value: str | int | bool | Word | list[int] | list[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string literal; bytes beyond printable ASCII are octal escapes of its UTF-8."""
+    """Return a string literal. Bytes of the UTF-8 text that are not printable ASCII become octal escapes."""
     pieces = []
     for byte in text.encode("utf-8", "surrogateescape"):
         if byte in b'"\\':

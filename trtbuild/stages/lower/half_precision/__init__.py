@@ -1,4 +1,4 @@
-"""Lowering to half precision: which calls compute in it, which stay in float32, and the casts between them.
+"""Lower to half precision: decide which calls compute in half and which in float32, and insert casts.
 
 Uses `modules`, `propagate` and `request`.
 """

@@ -1,13 +1,13 @@
-"""The casts that put the decisions of `trtbuild.stages.lower.half_precision.dtypes` into the graph.
+"""Insert the casts for the decisions of `trtbuild.stages.lower.half_precision.dtypes`.
 
 Rules
-1. One cast per value, dtype and repeated module that reads it; readers in one module share it.
-2. A cast down belongs to the module that made the value (a weight's to the module that reads it), a cast up to the
-   module that reads: values cross between repeated modules in half, and equal layers keep equal casts.
+1. There is one cast for each value, dtype and repeated module that reads it; readers in one module share it.
+2. A cast down belongs to the module that made the value, or for a weight to the module that reads it. A cast up belongs
+   to the module that reads. So values cross between repeated modules in half, and equal layers keep equal casts.
 3. Weights keep the dtype that they are stored in: their casts are nodes, which the compiler folds.
 4. Integers, booleans and every floating type but float32 are never cast.
 5. The parameters of a `SCALING` operator stay float32 beside an input in half.
-6. Every node that is changed is run again on fake values, and must give the dtype that was decided.
+6. Each changed node is run again on fake values, and must give the dtype that was decided.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _cast = torch.ops.aten._to_copy.default
 
 
 class Casts:
-    """Rewrites one graph in place, to what `dtypes` decided, with `half` for half precision."""
+    """Rewrites one graph in place, as `dtypes` decided. `half` is the half precision type."""
 
     def __init__(self, graph: torch.fx.Graph, half: torch.dtype, dtypes: Dtypes) -> None:
         self._graph = graph
         self._half = half
         self._dtypes = dtypes
-        # what is float32 now: asked once, because values change on the way
+        # nodes that are float32 now: found once, because values change during the rewriting
         self._governed = {node for node in graph.nodes if is_float32(node)}
         roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
         self._shapes = {node for node, role in roles.items() if role is Role.SHAPE}
@@ -42,13 +42,13 @@ class Casts:
         self._changed: set[torch.fx.Node] = set()
 
     def insert(self) -> None:
-        """Give every node its inputs in the dtype that it computes in."""
+        """Insert casts so that each node gets its inputs in the dtype that it computes in."""
         for node in list(self._graph.nodes):
             if node.op not in ("call_function", "output") or node.target is operator.getitem:
                 self._refresh(node)
                 continue
             if node in self._shapes:
-                self._say_float32(node)
+                self._set_float32(node)
                 continue
             dtype = self._half if node in self._dtypes.half else torch.float32
             for source in self._cast_inputs(node):
@@ -59,9 +59,9 @@ class Casts:
             self._refresh(node)
 
     def _cast_inputs(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        """The inputs that come in the dtype that `node` computes in (rule 5)."""
+        """The inputs that `node` needs in the dtype that it computes in (rule 5)."""
         if node in self._scalings and node in self._dtypes.half:
-            return node.all_input_nodes[:1]
+            return list(node.all_input_nodes[:1])
         return list(node.all_input_nodes)
 
     def _in_dtype(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
@@ -86,7 +86,7 @@ class Casts:
     def _cast(
         self, value: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node
     ) -> torch.fx.Node:
-        """A cast that belongs to the readers in one repeated module: right before the first, in what encloses all."""
+        """Insert a cast for the readers in one repeated module: before the first, in the module that encloses all."""
         key = (value, dtype, repeat_of(reader))
         if key in self._made:
             set_stack(self._made[key], common_stack([stack_of(self._made[key]), stack_of(reader)]))
@@ -101,8 +101,8 @@ class Casts:
         propagate(made)
         return made
 
-    def _say_float32(self, node: torch.fx.Node) -> None:
-        """A constant in the shape of another value has that value's dtype unless it says its own."""
+    def _set_float32(self, node: torch.fx.Node) -> None:
+        """Set an explicit dtype: a constant with the shape of another value would get that value's dtype."""
         if node in self._governed and node.kwargs.get("dtype") is None:
             node.kwargs = {**node.kwargs, "dtype": torch.float32}
 

@@ -1,16 +1,15 @@
-"""Which float32 nodes compute in half: found backward, from what reads a value, and then forward for data movement.
+"""Decide which float32 nodes compute in half: backward from the readers of a value, then forward for data movement.
 
 Rules
-1. Matrix products and convolutions are half, or float32 where an input is `BEYOND`.
-2. Arithmetic is float32 where an input is `WIDE` or wider, or where everything that reads it is float32 (the square under
-   a mean, the mask on a score before softmax); otherwise half. Batch normalization with the model's own statistics is
-   such arithmetic on an activation, and float32 on what comes from outside: it is what brings that into half's range.
-3. Data movement has the dtype of its input, and where that is float32, half as soon as no float32 operator reads it.
-4. Repeated modules (the innermost numbered part of a module path: ``layers.3``) are islands: what reads a value from
-   another one counts in no decision about it, and a value that may be half crosses over in half. So equal layers
-   stay equal, whatever comes before the first and after the last of them, and are built once. Only comparisons,
-   and float32 arithmetic that ends in exponentials, take an `UNSEEN` value as it is, from wherever it comes: it may be a
-   mask, and half turns ``finfo.min`` into -inf.
+1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
+2. Arithmetic is float32 if an input is `WIDE` or wider, or if all its readers are float32 (the square under a mean, the
+   mask on a score before softmax); otherwise half. Batch normalization with the model's own statistics counts as
+   arithmetic on an activation. On an input of the model it is float32, because it brings the values into half's range.
+3. Data movement has the dtype of its input. If that is float32 and no float32 operator reads the result, it is half.
+4. Each repeated module (the innermost numbered part of a module path: ``layers.3``) is decided separately. A reader in
+   another repeated module does not count, and a value that may be half crosses to it in half. So equal layers stay
+   equal, including the first and the last, and are built once. Only comparisons, and float32 arithmetic that ends in
+   exponentials, read an `UNSEEN` value without a cast: it may be a mask, and half turns ``finfo.min`` into -inf.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or makes them.
 """
 
@@ -33,7 +32,8 @@ Ranges = Mapping[torch.fx.Node, Range]
 
 
 def repeat_of(node: torch.fx.Node) -> str:
-    """The innermost repeated module that `node` belongs to, as a path up to its number; "" for none."""
+    """The innermost repeated module that `node` belongs to, as a path up to its number; "" if there is no such
+    module."""
     parts = path_of(node).split(".")
     while parts and not parts[-1].isdigit():
         parts.pop()
@@ -41,7 +41,7 @@ def repeat_of(node: torch.fx.Node) -> str:
 
 
 def role_of(node: torch.fx.Node) -> Role:
-    """The role of a call node; one that touches another floating type is kept as it is."""
+    """The role of a call node. A node that reads or gives another floating type keeps its dtype."""
     if node.target is operator.getitem:
         return Role.MOVE
     for value in (node, *node.all_input_nodes):
@@ -56,9 +56,9 @@ def role_of(node: torch.fx.Node) -> Role:
 
 @dataclass(frozen=True)
 class Dtypes:
-    """What was decided for one graph. `half` are the call nodes that compute in half; the others give float32.
+    """The decisions for one graph. `half` are the call nodes that compute in half; the others give float32.
 
-    `owned` are weights and constants. `as_is` are the readers that take an `UNSEEN` value as it is.
+    `owned` are weights and constants. `as_is` are the readers that read an `UNSEEN` value without a cast.
     """
 
     half: Set[torch.fx.Node]
@@ -67,7 +67,7 @@ class Dtypes:
     found: Ranges
 
     def crosses(self, source: torch.fx.Node, reader: torch.fx.Node) -> bool:
-        """Whether `reader` takes `source` from another repeated module, in half (rule 4)."""
+        """Whether `reader` reads `source` from another repeated module, in half (rule 4)."""
         if source in self.owned or repeat_of(source) == repeat_of(reader):
             return False
         found = self.found[source]
@@ -75,7 +75,8 @@ class Dtypes:
 
 
 def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> Dtypes:
-    """The dtypes of all nodes of `graph`. `found` are the ranges of `trtbuild.stages.lower.half_precision.ranges`."""
+    """Decide the dtypes of all nodes of `graph`. `found` are the ranges of
+    `trtbuild.stages.lower.half_precision.ranges`."""
     wanted, as_is = _wanted_in_float32(graph, found)
     half: set[torch.fx.Node] = set()
     dtypes = Dtypes(half, owned, as_is, found)
@@ -101,7 +102,8 @@ def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> D
 
 
 def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-    """The nodes that are wanted in float32 (data movement, if it is given float32), and those that read as it is."""
+    """Return the nodes whose value is needed in float32 (for data movement: if its input is), and those that read
+    without a cast."""
     wanted: set[torch.fx.Node] = set()
     as_is: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
@@ -135,7 +137,7 @@ def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> tuple[set[torch.
 
 
 def _has_parameters(node: torch.fx.Node) -> bool:
-    # those that are left out become constants of the input's type in ONNX, beside a float32 mean and variance
+    # ONNX gets constants of the input's type for omitted parameters, next to a float32 mean and variance
     return all(isinstance(value, torch.fx.Node) for value in node.args[:5])
 
 

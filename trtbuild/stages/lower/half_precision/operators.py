@@ -1,11 +1,11 @@
-"""What precision does with each operator: the table that decides what stays in float32, each row with its reason.
+"""The table of operators for precision: which compute in half and which stay in float32, each row with its reason.
 
 Rules
-1. An operator is named as aten names it, without its overload; a row holds for all overloads but those in `OVERLOADS`.
-2. What has no row stays in float32. So do operators that are not aten's, and every operator that takes or gives
-   another floating type than float32 (float64, complex, the user's own half).
-3. The keep list starts from the float32 list of ``torch.autocast`` (torch.amp's op reference) and adds what a compiled
-   engine loses and eager does not: torch's half kernels compute softmax, norms and sums in float32 inside.
+1. An operator has its aten name, without the overload. A row holds for all overloads except those in `OVERLOADS`.
+2. An operator without a row stays in float32. So do operators outside aten, and every operator that takes or gives
+   another floating type than float32 (float64, complex, half in the user's code).
+3. The list of float32 operators begins with that of ``torch.autocast`` (torch.amp's op reference). It adds operators
+   whose half kernels in torch compute in float32 inside (softmax, norms, sums), which a compiled engine would not do.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import torch
 class Role(enum.Enum):
     """How an operator's precision is decided."""
 
-    CONTRACTION = "half: multiply-add over an axis, with float32 accumulation in the hardware"
+    CONTRACTION = "half: multiply-add over an axis; the hardware accumulates in float32"
     ELEMENTWISE = "half, or float32 where its input is wide or only float32 operators read it"
-    SCALING = "half, or float32 as arithmetic is; its parameters stay float32, and so does what is computed inside"
+    SCALING = "half or float32, like arithmetic; its parameters and its inner computation stay float32"
     MOVE = "the dtype of its input"
-    COMPARE = "gives no float: the dtype of its inputs"
+    COMPARE = "the result is not a float: the dtype of its inputs"
     SHAPE = "reads sizes only: its inputs are never cast"
     KEEP = "float32"
 
 
 class Result(enum.Enum):
-    """What is known of an operator's result; `trtbuild.stages.lower.half_precision.ranges` computes with it."""
+    """The range of an operator's result; `trtbuild.stages.lower.half_precision.ranges` computes with it."""
 
-    FITS = "fits half's range whatever comes in"
-    FOLLOWS = "fits where the inputs fit"
-    WIDE = "may leave half's range, or lose its meaning in half's digits"
+    FITS = "fits half's range for every input"
+    FOLLOWS = "fits if the inputs fit"
+    WIDE = "may leave half's range, or needs more digits than half has"
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ _KEPT: tuple[tuple[Result, str, str], ...] = (
     ),
     (
         Result.FITS,
-        "norms: squares are summed, and a variance is divided by",
+        "norms: they sum squares, and divide by a variance",
         "layer_norm native_layer_norm group_norm native_group_norm instance_norm batch_norm native_batch_norm "
         "_native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm rms_norm _fused_rms_norm",
     ),
     (
         Result.WIDE,
-        "sums: n terms leave the range and the digits of one",
+        "sums: n terms need a larger range and more digits than one",
         "sum nansum prod cumsum cumprod trace linalg_vector_norm norm dist renorm var var_mean "
         "scatter_add index_add scatter_reduce histc embedding_bag _embedding_bag _embedding_bag_forward_only col2im",
     ),
     (
         Result.FOLLOWS,
-        "averages: the sum under them leaves the range, the result does not",
+        "averages: the sum inside leaves half's range, the result does not",
         "mean nanmean std std_mean logsumexp logaddexp logaddexp2 logcumsumexp avg_pool1d avg_pool2d avg_pool3d "
         "adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool2d adaptive_avg_pool3d",
     ),
@@ -97,7 +97,7 @@ _KEPT: tuple[tuple[Result, str, str], ...] = (
     ),
     (
         Result.FOLLOWS,
-        "rounding: turns an error of the last digit into a whole step, mostly of an index",
+        "rounding: an error of the last digit becomes a whole step, mostly of an index",
         "floor ceil round trunc frac fmod remainder floor_divide deg2rad rad2deg",
     ),
     (
@@ -124,7 +124,7 @@ _KEPT: tuple[tuple[Result, str, str], ...] = (
         "quantization: scales and zero points are exact numbers",
         "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
     ),
-    (Result.FOLLOWS, "conversions: say their dtype themselves", "_to_copy to type_as"),
+    (Result.FOLLOWS, "conversions: the dtype is an argument", "_to_copy to type_as"),
     (
         Result.WIDE,
         "positions: half counts exactly to 2,048 (float16) or 256 (bfloat16)",
@@ -132,7 +132,7 @@ _KEPT: tuple[tuple[Result, str, str], ...] = (
     ),
     (
         Result.FITS,
-        "constants: the compiler folds the cast, and a value outside half's range is seen where it is made",
+        "constants: the compiler folds the cast, and the value itself shows whether it fits half",
         "zeros ones empty eye full scalar_tensor hann_window hamming_window blackman_window fill",
     ),
 )
@@ -153,7 +153,7 @@ _ELEMENTWISE = (
 
 _ELEMENTWISE_BOUNDED = "sigmoid tanh erf erfc special_erf special_erfc hardsigmoid hardtanh relu6 sign sgn heaviside"
 
-#: Batch normalization with the statistics that the model has: a factor and a term for each channel.
+#: Batch normalization with the model's own statistics: a factor and a term for each channel.
 _SCALINGS = "_native_batch_norm_legit_no_training"
 
 _MOVES = (
@@ -186,19 +186,19 @@ _SHAPES = (
 OPERATORS: dict[str, Row] = dict(
     [
         *(pair for result, reason, names in _KEPT for pair in _rows(Role.KEEP, result, reason, names)),
-        *_rows(Role.CONTRACTION, Result.FITS, "what half precision is for", _CONTRACTIONS),
+        *_rows(Role.CONTRACTION, Result.FITS, "half precision is made for these", _CONTRACTIONS),
         *_rows(Role.ELEMENTWISE, Result.FOLLOWS, "one rounding per value", _ELEMENTWISE),
-        *_rows(Role.ELEMENTWISE, Result.FITS, "bounded, whatever comes in", _ELEMENTWISE_BOUNDED),
+        *_rows(Role.ELEMENTWISE, Result.FITS, "bounded for every input", _ELEMENTWISE_BOUNDED),
         *_rows(Role.SCALING, Result.FITS, "a factor and a term per channel, from float32 parameters", _SCALINGS),
         *_rows(Role.MOVE, Result.FOLLOWS, "moves or selects values: exact in any dtype", _MOVES),
-        *_rows(Role.COMPARE, Result.FITS, "the result is no float", _COMPARISONS),
+        *_rows(Role.COMPARE, Result.FITS, "the result is not a float", _COMPARISONS),
         *_rows(Role.SHAPE, Result.FITS, "reads the shape of its input, not its values", _SHAPES),
     ]
 )
 
 _UNKNOWN = Row(Role.KEEP, Result.FOLLOWS, "not known to be right in half")
 
-#: What masks are for: an additive mask must come to these, and to comparisons, as it was given.
+#: An additive mask must reach these operators, and comparisons, without a cast.
 EXPONENTIALS = frozenset(
     {"softmax", "_softmax", "_safe_softmax", "special_softmax", "log_softmax", "_log_softmax", "special_log_softmax"}
     | {"exp", "logsumexp"}
@@ -214,7 +214,7 @@ OVERLOADS: dict[str, Row] = {
 
 
 def row(target: object) -> Row:
-    """The row of a node's target; what has none stays in float32."""
+    """The row of a node's target; an operator without a row stays in float32."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return _UNKNOWN
     name = target._opname

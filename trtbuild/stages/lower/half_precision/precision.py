@@ -1,14 +1,14 @@
-"""Precision: which values of a program are computed in half, as a change of the graph.
+"""Apply a precision to a program, as a change of its graph.
 
-TensorRT 11 has no precision flags: a network is strongly typed, and computes in the dtypes that its graph says. So the
-lower step decides, in three moves, each a file:
+TensorRT 11 has no precision flags: a network is strongly typed, and computes in the dtypes of its graph. So the lower
+step decides, in three parts, each in its own file:
 
 1. `ranges` finds forward which values may not fit half.
 2. `dtypes` finds backward which operators compute in half, by the table of `operators`.
 3. `casts` inserts the casts.
 
-Inputs and outputs keep the eager dtypes, weights the dtype that they are stored in: the weights table of a program is
-the same in every precision. Nested graphs (``torch.cond``) stay in float32, and are cast at their border. ``float32``
+Inputs and outputs keep their eager dtypes, and weights the dtype in which they are stored: a program's weights table is
+the same in every precision. Nested graphs (``torch.cond``) stay in float32, with casts at their border. ``float32``
 changes nothing.
 """
 
@@ -26,7 +26,7 @@ _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def apply_precision(program: Program, request: Request) -> Program:
-    """`program`, changed in place to compute in the precision of `request`."""
+    """Change `program` in place to compute in the precision of `request`."""
     half = _HALVES.get(request.precision)
     if half is None:
         return program

@@ -1,16 +1,17 @@
-"""Which values of a program may not fit half precision: found forward, from constants and operators.
+"""Find the values of a program that may not fit half precision: forward, from constants and operators.
 
 Rules
-1. `HALF`: fits. `UNSEEN`: a value of an input or weight as it came in; it may be a mask, and float32 arithmetic takes it
-   as it is. `WIDE`: may leave half's range or lose its meaning in half's digits (a sum of squares, a tiny epsilon):
-   arithmetic stays in float32 until an operator whose result fits, or a matrix product, takes it. `BEYOND`: holds
-   numbers that half cannot hold (``torch.finfo.min``, integers): matrix products stay in float32 too.
-2. Constants are judged by their values. Weights and inputs have none here; arithmetic with anything else makes an
-   activation of them, which is `HALF`.
-3. -inf, inf and NaN are numbers of half, too.
-4. A number made from integers counts as `BEYOND`, one made from booleans as `HALF`: float16 counts to 2,048 only, and
-   positions and sizes are what integers become.
-5. Data movement and arithmetic hand the widest of their inputs on; the other operators as their row in `operators` says.
+1. `HALF`: fits. `UNSEEN`: an unchanged value of an input or weight; it may be a mask, and float32 arithmetic reads it
+   without a cast. `WIDE`: may leave half's range, or needs more digits than half has (a sum of squares, a tiny
+   epsilon). Arithmetic stays in float32 until an operator whose result fits, or a matrix product, reads it. `BEYOND`:
+   holds numbers that half cannot hold (``torch.finfo.min``, integers). Matrix products stay in float32, too.
+2. The range of a constant follows from its values. The values of weights and inputs are not known here. Arithmetic
+   turns them into an activation, which is `HALF`.
+3. Half can hold -inf, inf and NaN.
+4. A number made from integers is `BEYOND`, one made from booleans `HALF`: integers are mostly positions and sizes, and
+   float16 counts to 2,048 only.
+5. The result of data movement and arithmetic has the widest range of its inputs. Other operators have the range in
+   their row of `operators`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, ro
 
 #: Above this, neighbouring float16 numbers are more than 1 apart; bfloat16 gets the same bound.
 _COARSE = 2048.0
-#: Operators whose scalars are bounds: one beyond half's range binds nothing, and makes nothing large.
+#: Operators whose scalars are bounds: one beyond half's range has no effect, and does not make values large.
 _BOUNDED_BY = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
-#: Where data movement and constants take a number that becomes a value: operator → (position, keyword).
+#: Operators of data movement and constants with an argument that becomes a value → (its position, its keyword).
 _FILLS = {
     "constant_pad_nd": (2, "value"),
     "pad": (3, "value"),
@@ -43,7 +44,7 @@ _FILLS = {
 
 
 class Range(enum.IntEnum):
-    """Rule 1."""
+    """The range of a value, from narrow to wide (rule 1)."""
 
     HALF = 0
     UNSEEN = 1
@@ -54,7 +55,7 @@ class Range(enum.IntEnum):
 def ranges(
     graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor], half: torch.dtype
 ) -> dict[torch.fx.Node, Range]:
-    """The range of every node's value. `constants` are the lifted ones by placeholder name."""
+    """Find the range of each node's value. `constants` are the lifted constants by placeholder name."""
     found: dict[torch.fx.Node, Range] = {}
     for node in graph.nodes:
         if node.op == "placeholder" and node.name in constants:
@@ -67,7 +68,7 @@ def ranges(
 
 
 def widest_input(node: torch.fx.Node, found: Mapping[torch.fx.Node, Range]) -> Range:
-    """The widest range among the float32 values that `node` takes."""
+    """The widest range among the float32 values that `node` reads."""
     return max((found[source] for source in node.all_input_nodes if is_float32(source)), default=Range.HALF)
 
 
@@ -102,7 +103,7 @@ def _of_call(node: torch.fx.Node, found: Mapping[torch.fx.Node, Range], half: to
 
 
 def _of_conversion(node: torch.fx.Node, line: Row) -> Range:
-    """Rule 4: of what other dtypes than float32 bring in."""
+    """The range of a value that was converted from another dtype than float32 (rule 4)."""
     name = getattr(node.target, "_opname", "")
     if name in ("_to_copy", "to", "type_as"):
         sources = node.all_input_nodes[:1]
@@ -130,9 +131,9 @@ def _of_fill(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
 
 def _of_scalars(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
     widest = Range.HALF
-    for value in (*node.args, *node.kwargs.values()):  # sizes stand in lists
+    for value in (*node.args, *node.kwargs.values()):  # lists hold sizes
         if isinstance(value, torch.fx.Node):
-            # a size as a number: lengths and counts
+            # a size that is used as a number: lengths and counts
             scalar = isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat | int | float)
             widest = max(widest, Range.WIDE if scalar else Range.HALF)
         elif isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What a trace depends on, discovered while user code runs: files, modules, variables, distributions, operators.
+"""Discover the dependencies of a trace while user code runs: files, modules, variables, distributions, operators.
 
 Uses `user_code`.
 """

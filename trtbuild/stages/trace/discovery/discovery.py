@@ -1,11 +1,11 @@
-"""Finding out what a trace depends on, while user code runs.
+"""Find the dependencies of a trace while user code runs.
 
-The parts: `recording` keeps what was seen; `hooks` (audit events), `loader` (imports), `wrappers` (what reads below
-Python), `mappings` (what none of them saw) and `operators` (custom operators) report to it.
+`recording` keeps the dependencies. These report to it: `hooks` (audit events), `loader` (imports), `wrappers` (readers
+below Python), `mappings` (files that the others missed) and `operators` (custom operators).
 
-What cannot be seen: the network, the clock, other processes, reads in C, C++ and Rust by libraries that are not in
-``wrappers.READERS`` and unmap their files again, and edits inside installed distributions.
-``source: {deps: […], env: […], cacheable: false}`` says it by hand.
+Not seen are: the network, the clock, other processes, reads in C, C++ and Rust by libraries that are not in
+``wrappers.READERS`` and unmap their files again, and edits inside installed distributions. A manifest declares such
+dependencies with ``source: {deps: […], env: […], cacheable: false}``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Discovery:
     def __init__(
         self, project: Path, source: Source, environment: Mapping[str, str], loaded: frozenset[str] = frozenset()
     ) -> None:
-        """`environment` are the variables that this process started with; `loaded` the modules that it had loaded for
-        itself, before torch: they count when used."""
+        """`environment` are the variables that this process started with. `loaded` are the modules that it imported
+        before torch: they are dependencies only if user code uses them."""
         self._project = project
         self._source = source
         self._loaded = frozenset() if "torch" in loaded else loaded
@@ -46,13 +46,13 @@ class Discovery:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """User code that runs inside is watched."""
+        """Record the dependencies of user code that runs inside the block."""
         wrapping = Wrapping(self._recorder)
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
         importing = Importing(self._recorder, roots, dict.fromkeys(READERS, wrapping.patch), self._loaded)
         self._declared()
         mapped = mapped_files()
-        # the operators' wrapper of load_library goes below the reader's
+        # the order matters: the reader's wrapper of load_library is outside the operators' wrapper
         parts = (self._operators, wrapping, importing)
         for part in parts:
             part.install()
@@ -71,17 +71,17 @@ class Discovery:
         return self._operators.implementation(name)
 
     def seen(self) -> object:
-        """Changes when something more was seen, an installed distribution too."""
+        """A value that changes with each new dependency, installed distributions included."""
         places = (self.places.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
         return self._recorder.extent, frozenset(place.distribution for place in places)
 
     @property
     def operators(self) -> dict[str, str]:
-        """Digests of the custom operators that were asked for."""
+        """Digests of the custom operators that the program calls, by name."""
         return dict(self._operators.digests)
 
     def observations(self) -> tuple[Observation, ...]:
-        """All that was seen, in the order of first use. Raises SourceError when it changed meanwhile."""
+        """All dependencies, in the order of first use. Raises SourceError if one of them changed during the trace."""
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
             if isinstance(path, str) and name not in self._loaded:
@@ -92,7 +92,7 @@ class Discovery:
 
     @property
     def uncacheable(self) -> str | None:
-        """Why the result must not be kept."""
+        """The reason why the result must not be kept; None if it may be kept."""
         return "; ".join(self._recorder.reasons) or None
 
     def _declared(self) -> None:

@@ -1,6 +1,6 @@
-"""The audit hook: what Python itself reports of files that are opened, listed, linked and written.
+"""The audit hook: Python reports files that are opened, listed, linked and written.
 
-An audit hook cannot be removed, so one is installed for the process and hands on to the recorder that is active.
+An audit hook cannot be removed. So one is installed for the process, and passes events to the active recorder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _active: Recorder | None = None
 _installed = False
 
 _WRITES = os.O_WRONLY | os.O_RDWR
-#: Modules that list directories to find modules and distributions; the finder records what it missed by name.
+#: Modules that list directories to find modules and distributions. The finder records the names that it did not find.
 _LISTERS = ("importlib", "zipimport", "site.py", "linecache")
 
 
 def activate(recorder: Recorder | None) -> None:
-    """From now on events go to `recorder`, or nowhere."""
+    """Send events to `recorder` from now on; None ends recording."""
     global _active, _installed
     _active = recorder
     if recorder is not None and not _installed:
@@ -40,7 +40,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         if outermost:
             try:
                 handler(recorder, arguments)
-            except Exception as error:  # it would come out of the user's own call of open()
+            except Exception as error:  # an error here would be raised by the user's call of open()
                 recorder.refuse(f"{event} of {arguments[0]!r} could not be recorded: {error}")
 
 
@@ -54,7 +54,7 @@ def _open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
         return
     if flags & _WRITES:
         if flags & (os.O_RDWR | os.O_APPEND) and not flags & (os.O_TRUNC | os.O_EXCL):
-            recorder.file(path)  # what is there already is read, or added to
+            recorder.file(path)  # an existing file is read, or appended to
         recorder.wrote(path)
         return
     recorder.file(path)
@@ -66,8 +66,8 @@ def _list(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _listed_for_imports(places: Places) -> bool:
-    """Whether the nearest frame outside this package is the import system's. ``pkgutil`` lists for who calls it: a
-    package that imports all of its modules depends on which there are."""
+    """Whether the nearest frame outside this package belongs to the import system. ``pkgutil`` does not count: a
+    package that imports all of its modules depends on the list of them."""
     frame: Any = sys._getframe(3)
     while frame is not None and places.of(frame.f_code.co_filename).owner == "trtbuild":
         frame = frame.f_back

@@ -1,18 +1,18 @@
-"""How user code is imported while a trace is recorded.
+"""Import user code while a trace is recorded.
 
 Rules
-1. Every module whose source file is the user's is compiled from the bytes that are hashed. No ``.pyc`` file is read: it
-   is trusted by size and whole seconds, so a same-size edit within a second would run the old code. None is written.
-   This holds for every way to import, because it replaces the one method that all loaders of source files share.
-2. The roots of the source stand first on ``sys.path``. What an import of user code looked for in vain, there or in any
-   directory that is the user's, is a dependency: a file that appears there would be found before what was found.
-3. An import by installed or standard code prefers what is installed. So a project file that has the name of some
-   library's own dependency changes nothing, and need not be looked out for.
-4. A name that is found nowhere is recorded as an absent distribution of that name too.
-5. Modules that this process had loaded for itself (`loaded`) are dependencies only where user code imports them.
+1. Every module of the user is compiled from the bytes that are hashed. ``.pyc`` files are neither read nor written:
+   Python compares only sizes and whole seconds, so an edit of the same size within a second would run the old code.
+   This holds for every way to import, because it replaces the method that all loaders of source files share.
+2. The roots of the source are first on ``sys.path``. Files that an import of user code looked for and did not find,
+   there or in another directory of the user, are dependencies: such a file would be found first when it appears.
+3. An import by installed or standard code prefers installed modules. So a project file with the name of a library's
+   dependency changes nothing, and is not a dependency.
+4. A name that is not found at all is also recorded as an absent distribution of that name.
+5. Modules that this process loaded before the trace (`loaded`) are dependencies only if user code imports them.
 """
 
-# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# Paths are strings here: there are thousands of them, and their exact spelling counts.
 # ruff: noqa: PTH100, PTH112
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Patch = Callable[[ModuleType], None]
 
 
 class Importing:
-    """Installs the rules above, and takes them back. `after` are functions to call on modules when they were loaded."""
+    """Installs and removes the rules above. `after` are functions to call on modules after they were loaded."""
 
     def __init__(
         self, recorder: Recorder, roots: Iterable[str], after: dict[str, Patch], loaded: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Importing:
             self._undo.pop()()
 
     def _note_loaded(self) -> None:
-        """Rule 5: an import of what is loaded already asks no finder."""
+        """Apply rule 5: the import of a loaded module does not call finders."""
         recorder, loaded, original = self._recorder, self._loaded, builtins.__import__
 
         def noting(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
@@ -101,7 +101,7 @@ class Importing:
 
 
 class _Finder:
-    """Stands first on ``sys.meta_path``: asks the others, and writes down what they did not find."""
+    """The first finder on ``sys.meta_path``: asks the others, and records the names that they did not find."""
 
     def __init__(self, recorder: Recorder, roots: Sequence[str], after: dict[str, Patch]) -> None:
         self._recorder = recorder
@@ -149,7 +149,7 @@ class _Finder:
         tail = name.rpartition(".")[2]
         found = None if spec is None else spec.origin
         if spec is not None and found in ("built-in", "frozen"):
-            return  # nothing on the path is asked before them
+            return  # they are found before anything on the path
         if spec is None and "." not in name:
             self._recorder.distribution(normalized(name))
         if not by_user:
@@ -181,17 +181,18 @@ def _importer() -> str:
 
 
 def _is_noted(importer: Place) -> bool:
-    """Whether it matters that an importer finds nothing. What Python and torch probe for (``_winapi``, ``z3``) follows
-    from their versions and the platform, and those are in the key."""
+    """Whether names that an importer does not find are recorded. Those that Python and torch probe (``_winapi``,
+    ``z3``) depend on their versions and the platform, which are in the key."""
     return importer.owner == "distribution" and importer.distribution != "torch"
 
 
 def _candidates(directory: str, tail: str, found: str | None) -> list[str]:
-    """What an import of `tail` looks for in a directory, in order (`FileFinder`); a package stands for all of its files."""
+    """The files that an import of `tail` looks for in a directory, in order (`FileFinder`). One file of a package
+    stands for all."""
     package = os.path.join(directory, tail)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package
     source = package + ".py"
-    # compiled beside its source (Cython) is the one case in which people have extension modules in a project
+    # projects have extension modules only next to their sources (Cython)
     return [first, package + EXTENSION_SUFFIXES[0], source] if found == source else [first, source]
 
 

@@ -1,10 +1,10 @@
-"""Files that are mapped into this process: the last trace of readers that raise no event and are not wrapped."""
+"""Find files that are mapped into this process, for readers that raise no event and are not wrapped."""
 
 from __future__ import annotations
 
 
 def mapped_files() -> frozenset[str]:
-    """Paths of the files that are mapped now; empty where the system does not tell (all but Linux)."""
+    """Paths of the files that are mapped now; empty on systems other than Linux."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             lines = maps.read().splitlines()

@@ -1,11 +1,11 @@
-"""The implementation of custom operators: which files or distributions their digests are made of.
+"""Find the implementations of custom operators: the files or distributions that their digests cover.
 
 Rules
-1. What registers an operator while user code runs is noted: Python functions by their source files, libraries that
-   ``torch.ops.load_library`` or an import loads by their own file.
+1. Registrations of operators while user code runs are recorded: Python functions by their source files, libraries from
+   ``torch.ops.load_library`` or an import by their own file.
 2. An operator of an installed distribution is identified by the distribution's version.
-3. The digest covers whole files: an operator is as new as the newest line of the file that defines it.
-4. An operator whose implementation was never seen has no digest, and the trace is not cacheable.
+3. The digest covers whole files: any edit of the file that defines an operator changes it.
+4. An operator with an unknown implementation has no digest, and the trace is not cacheable.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ UNKNOWN = "unknown"
 
 
 class Operators:
-    """Notes who registers operators, from `install` to `remove`."""
+    """Records the registrations of operators between `install` and `remove`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._files: dict[str, set[str]] = {}
         self._undo: list[Callable[[], None]] = []
-        #: Digest of each custom operator that was asked for, by its name with the overload.
+        #: Digest of each custom operator of the program, by its name with the overload.
         self.digests: dict[str, str] = {}
 
     def install(self) -> None:
@@ -60,7 +60,7 @@ class Operators:
             self._undo.pop()()
 
     def implementation(self, name: str) -> str:
-        """The digest of what implements ``namespace.operator.overload``, for `program_text`."""
+        """The digest of the implementation of ``namespace.operator.overload``, for `program_text`."""
         if name not in self.digests:
             self.digests[name] = self._digest(name)
         return self.digests[name]

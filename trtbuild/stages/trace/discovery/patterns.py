@@ -1,11 +1,11 @@
-"""``source.deps``: what a manifest adds to a trace's dependencies by hand.
+"""``source.deps``: dependencies of a trace that the manifest declares.
 
-A pattern is a path relative to the project, with ``*``, ``?``, ``[…]`` and ``**``. Every match is a file; every directory
-that was searched for matches is a listing, so that a new match makes the trace stale. A directory stands for all files
-below it.
+A pattern is a path relative to the project, with ``*``, ``?``, ``[…]`` and ``**``. Each match is a file dependency.
+Each directory that was searched is a listing dependency, so that a new match makes the trace stale. A directory stands
+for all files below it.
 """
 
-# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# Paths are strings here: there are thousands of them, and their exact spelling counts.
 # ruff: noqa: PTH112, PTH114, PTH208
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES
 
 
 def add(pattern: str, project: Path, recorder: Recorder) -> None:
-    """Record what `pattern` names."""
+    """Record the files and directories that `pattern` names."""
     _expand(os.fspath(project), [part for part in pattern.split("/") if part not in ("", ".")], recorder)
 
 
@@ -42,7 +42,7 @@ def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
     else:
         path = os.path.join(directory, head)
         if rest and not os.path.isdir(path):
-            recorder.file(path)  # what would hold the match is not there, or is no directory
+            recorder.file(path)  # the directory of the match is missing, or is not a directory
         else:
             _expand(path, rest, recorder)
 

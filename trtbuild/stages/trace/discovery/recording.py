@@ -1,19 +1,20 @@
-"""What user code looked at, in the order of first use, and whether it stayed as it was seen.
+"""Record the dependencies of user code in the order of first use, and check that they did not change meanwhile.
 
 Rules
-1. A dependency is pinned when it is first met: by its digest where one is at hand or where the file changed a moment ago
-   (its times could not show another change), else by size, times and inode. At the end everything is observed again;
-   what differs from its pin changed during the trace.
-2. What this process itself wrote before it read it is no dependency. What it looked at first and then made, or wrote over,
-   cannot be recorded: such a trace is not cacheable (a second one, which finds the file made, is).
-3. Paths are posix; inside the project relative to it, else absolute. A path that leads elsewhere through a symlink is
-   recorded as it was opened and as where it led. A link that is read by itself (``Path.resolve``) is a link.
-4. Of a variable counts what this process started with, whatever torch or the model has set meanwhile: nobody else can
-   change it, and the next build compares that. What user code set before it read it is its own, as in rule 2.
-5. What belongs to a distribution is recorded as the distribution; Python, trtbuild and `places.IGNORED` not at all.
+1. A dependency is pinned at its first use: by size, times and inode, or by its digest. The digest is used if it is
+   known, or if the file changed a moment ago (then its times cannot show another change). At the end all dependencies
+   are observed again. One that differs from its pin changed during the trace.
+2. A file that this process wrote before it read it is not a dependency. A file that it read first and then made or
+   overwrote cannot be recorded: such a trace is not cacheable. (A second trace, which finds the file, is.)
+3. Paths are posix, relative inside the project and absolute outside. A path through a symlink is recorded as it was
+   opened and as its target. A link that is read itself (``Path.resolve``) is a link dependency.
+4. The value of a variable is the one that this process started with, even if torch or the model has changed it since:
+   the next build compares the same. A variable that user code set before it read it is not a dependency, as in rule 2.
+5. A file of a distribution is recorded as the distribution. Files of Python, trtbuild and `places.IGNORED` are not
+   recorded.
 """
 
-# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# Paths are strings here: there are thousands of them, and their exact spelling counts.
 # ruff: noqa: PTH100, PTH116
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.user_code.observe import SPECIAL, environment_digest, file_digest, link, listing, observe
 from trtbuild.stages.trace.user_code.places import DISTRIBUTIONS, Places
 
-#: A file that changed less than this before it was read may change again without a trace in its times.
+#: If a file changed less than this before it was read, its times may not show the next change.
 _GRANULARITY_S = 2.0
 
 
-#: What whoever starts a trace sets for it (`trtbuild.driver.workers.pool`): the same in every trace.
-STARTERS_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"})
+#: Variables that the parent process sets for a trace (`trtbuild.driver.workers.pool`): equal in every trace.
+PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"})
 
 
 class Recorder:
-    """Collects dependencies. Its methods are called from hooks, in any thread, and never raise."""
+    """Collects dependencies. Hooks call its methods from any thread, so they never raise."""
 
     def __init__(self, project: Path, places: Places, environment: Mapping[str, str]) -> None:
         """`environment` are the variables that this process started with."""
         self.places = places
-        #: Reasons why the result must not be kept, in the order in which they were met.
+        #: Reasons why the result must not be kept, in the order in which they were found.
         self.reasons: list[str] = []
         self._project = os.fspath(project)
         self._environment = environment
@@ -60,7 +61,7 @@ class Recorder:
 
     @contextmanager
     def own(self) -> Iterator[bool]:
-        """Yields whether the caller is not inside another `own`: what recording itself reads is not recorded."""
+        """Mark reads of the recording itself, which are not recorded. Yields False inside another `own`."""
         if getattr(self._local, "busy", False):
             yield False
             return
@@ -71,7 +72,7 @@ class Recorder:
             self._local.busy = False
 
     def name(self, path: str) -> str:
-        """How `path` (absolute) is written in a dependency."""
+        """The name of `path` (absolute) in a dependency."""
         if path == self._project:
             return "."
         if path.startswith(self._project + os.sep):
@@ -83,7 +84,8 @@ class Recorder:
         return os.path.abspath(path).startswith(self._project + os.sep)
 
     def file(self, path: Any, digest: str | None = None) -> None:
-        """`path` was opened, imported or asked about, found or not. `digest` is of the bytes that were used."""
+        """Record that `path` was opened, imported or looked up, found or not. `digest` is that of the bytes that were
+        used."""
         found = _absolute(path)
         if found is None or (found in self._seen and digest is None):
             return
@@ -92,7 +94,7 @@ class Recorder:
             self._file(each, digest)
 
     def directory(self, path: Any) -> None:
-        """The entries of `path` were listed."""
+        """Record that the entries of `path` were listed."""
         found = _absolute("." if path is None else path)
         if found is None or f"listing {found}" in self._seen:
             return
@@ -104,7 +106,7 @@ class Recorder:
                 self._pins.setdefault(dependency, listing(each, in_project=is_project))
 
     def link(self, path: Any) -> None:
-        """It was asked where the symbolic link `path` points, or whether it is one."""
+        """Record a read of the symbolic link `path`, or a test whether it is a link."""
         found = _absolute(path)
         if found is None or f"link {found}" in self._seen:
             return
@@ -116,41 +118,41 @@ class Recorder:
             self._pins.setdefault(Dependency("link", self.name(found)), target)
 
     def wrote(self, path: Any) -> None:
-        """This process wrote, made, renamed to or removed `path`."""
+        """Record that this process wrote, made, renamed to or removed `path`."""
         found = _absolute(path)
         if found is not None:
             self._written.add(found)
             self._written.add(os.path.realpath(found))
 
     def distribution(self, name: str) -> None:
-        """An installed distribution was used or looked for, by its normalized name."""
+        """Record that an installed distribution was used or looked up, by its normalized name."""
         if name and name not in DISTRIBUTIONS:
             self._pins.setdefault(Dependency("distribution", name), None)
 
     def environment(self, name: str) -> None:
-        """A variable was read."""
-        if name not in self._set and name not in STARTERS_VARIABLES:
+        """Record that a variable was read."""
+        if name not in self._set and name not in PARENT_VARIABLES:
             value = self._environment.get(name)
             seen = ABSENT if value is None else environment_digest(value)
             self._pins.setdefault(Dependency("environment", name), seen)
 
     def environment_set(self, name: str) -> None:
-        """User code set or deleted a variable: what it reads there later is its own."""
+        """Record that user code set or deleted a variable: later reads are not dependencies."""
         self._set.add(name)
 
     def refuse(self, reason: str) -> None:
-        """The result must not be kept."""
+        """Record a reason why the result must not be kept."""
         if reason not in self.reasons:
             self.reasons.append(reason)
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Grows with everything that is recorded."""
+        """A value that grows with each record."""
         return len(self._pins), len(self._used), len(self._written), len(self._set), len(self.reasons)
 
     def observations(self) -> tuple[Observation, ...]:
-        """Everything, in the order of first use, as it is now. Raises SourceError (``changed-during-trace``) when
-        something is not what it was when user code saw it."""
+        """Observe all dependencies now, in the order of first use. Raises SourceError (``changed-during-trace``) if one
+        differs from what user code saw."""
         found = []
         with self.own():
             for dependency, pin in self._pins.items():
@@ -162,7 +164,7 @@ class Recorder:
     def _file(self, path: str, digest: str | None) -> None:
         place = self.places.of(path)
         if place.distribution is not None and "-info" + os.sep not in path:
-            # whoever looks for a distribution's plugins reads the metadata of all distributions: that is no use of them
+            # a search for plugins reads the metadata of all distributions: that is not a use of them
             self.distribution(place.distribution)
         if place.owner != "user" or self._is_above(path):
             return
@@ -176,7 +178,8 @@ class Recorder:
             self._pins[dependency] = digest
 
     def _is_above(self, path: str) -> bool:
-        """The project and the directories above it are there for every trace, under another name on each machine."""
+        """Whether `path` is the project or a directory above it. These exist in every trace, with another name on each
+        machine."""
         return self._project == path or self._project.startswith(path.rstrip(os.sep) + os.sep)
 
     def _now(self, dependency: Dependency, pin: Any) -> str | None:
@@ -215,7 +218,7 @@ def _changed(what: str) -> SourceError:
 
 
 def _absolute(path: Any) -> str | None:
-    """The absolute form of a path that user code used; None for a descriptor or anything else."""
+    """The absolute form of a path in user code; None for a descriptor or anything else."""
     if isinstance(path, int) or path is None:
         return None
     try:
@@ -233,7 +236,7 @@ def _with_target(path: str) -> tuple[str, ...]:
 
 
 def _pin(path: str) -> Any:
-    """A string where what was seen is known by itself, else the file's size, times and inode."""
+    """The pin of a path: a string if the observation is known already, otherwise the file's size, times and inode."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -1,16 +1,16 @@
-"""Entry points that read below Python, where no audit event is raised, and so are wrapped while a trace is recorded.
+"""Wrap functions that read files without an audit event, while a trace is recorded.
 
 Rules
-1. ``os.stat``, ``lstat``, ``access`` and ``readlink`` (under ``os.path.exists``, ``Path.exists`` and the like): recorded
-   when user code asks, or when anybody asks about the inside of the project. Path resolution is not asking, but the
-   links that it follows are dependencies: ``resolve()`` leads past them.
-2. ``os.environ``: a variable is recorded when user code reads it. What installed code reads for itself (``HF_HOME``,
-   ``OMP_NUM_THREADS``) is not: it would differ between machines for no reason; ``source: {env: […]}`` names what matters.
-   Neither is what the standard library reads about the machine (`MACHINE_VARIABLES`). Reading all variables at once makes
-   the trace uncacheable. What installed code sets is not the user's own when user code reads it then: it may have been set
-   only because it was not there.
-3. Readers of files in C++ and Rust (`TORCH_READERS`, `READERS`): their path argument is a file.
-4. ``importlib.metadata``: asking for a distribution is a dependency on it, there or not.
+1. ``os.stat``, ``lstat``, ``access`` and ``readlink`` (under ``os.path.exists``, ``Path.exists`` and the like):
+   recorded for calls by user code, and for all calls about files inside the project. Path resolution is not recorded,
+   except for the links that it follows.
+2. ``os.environ``: a variable is recorded when user code reads it. Reads by installed code (``HF_HOME``,
+   ``OMP_NUM_THREADS``) are not recorded, because they would differ between machines without an effect; ``source: {env:
+   […]}`` declares those that matter. Reads of `MACHINE_VARIABLES` by the standard library are not recorded either.
+   Reading all variables at once makes the trace uncacheable. A variable that installed code sets and user code reads is
+   a dependency: it may have been set only because it was missing.
+3. Readers of files in C++ and Rust (`TORCH_READERS`, `READERS`): their path argument is a file dependency.
+4. ``importlib.metadata``: a lookup of a distribution is a dependency on it, found or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.frames import caller
 from trtbuild.stages.trace.user_code.observe import normalized
 
-#: What the standard library reads about the machine and its user, not about a model.
+#: Variables about the machine and its user, not about a model.
 MACHINE_VARIABLES = frozenset(
     {
         *("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"),
@@ -73,7 +73,7 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
 
 
 class Wrapping:
-    """Puts wrappers in place, and takes them back."""
+    """Installs and removes the wrappers."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -83,7 +83,7 @@ class Wrapping:
         import torch
 
         for name in ("stat", "lstat", "access", "readlink"):
-            self._set(os, name, self._asking(getattr(os, name), follow=name in ("stat", "access")))
+            self._set(os, name, self._recording_call(getattr(os, name), follow=name in ("stat", "access")))
         self._environment()
         self._metadata()
         for holder, name, position, keyword in TORCH_READERS:
@@ -113,7 +113,7 @@ class Wrapping:
         try:
             setattr(target, name, value)
         except (AttributeError, TypeError):
-            return  # a type that cannot be changed: its files are looked for among the mappings only
+            return  # a type that cannot be changed: only the mappings can show its files
         self._undo.append(lambda: setattr(target, name, original) if own else delattr(target, name))
 
     def _reader(self, target: Any, name: str, position: int, keyword: str) -> None:
@@ -131,10 +131,10 @@ class Wrapping:
         if isinstance(target, type) and (
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
-            value = staticmethod(read)  # `original` is bound already
+            value = staticmethod(read)  # `original` is a bound method already
         self._set(target, name, value)
 
-    def _asking(self, original: Callable[..., Any], *, follow: bool) -> Callable[..., Any]:
+    def _recording_call(self, original: Callable[..., Any], *, follow: bool) -> Callable[..., Any]:
         recorder = self._recorder
 
         def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,7 +165,7 @@ class Wrapping:
             return False
 
     def _follows(self, path: Any) -> bool:
-        """Whether a link that is looked at matters: user code asks, or it is the user's, inside the project."""
+        """Whether a followed link is recorded: user code follows it, or it is inside the project."""
         who = caller(self._recorder.places)
         if who is not None and self._recorder.places.is_user(who[0]):
             return True
@@ -224,7 +224,7 @@ class Wrapping:
 
 
 def _reads_variable(recorder: Recorder, name: str) -> bool:
-    """Whether the read that is going on is user code's (rule 2)."""
+    """Whether the current read comes from user code (rule 2)."""
     places = recorder.places
     who = caller(places)
     if who is None or not places.is_user(who[0]):

@@ -1,4 +1,4 @@
-"""torch.export under the declared ranges, and what it must not lose: constraints, guards, weights, the interface.
+"""torch.export under the declared ranges, with its constraints, guards, weights and interface.
 
 Uses `user_code`, `job` and `examples`.
 """

@@ -1,13 +1,15 @@
-"""The final form of a traced program: weights without duplicates, inputs in the manifest's order, the manifest's ranges.
+"""Bring a traced program into its final form: no duplicate weights, inputs in the manifest's order, the manifest's
+ranges.
 
 Rules
-1. Two placeholders are never one tensor, and no weight or constant is there that nothing uses.
-2. The other inputs stand in the manifest's order, so symbol k of the program is symbol k of the shape plan.
-3. An axis that the manifest declares dynamic is exactly ``multiple_of × symbol``, a static one is its number; anything
-   else that export made of it is refused.
-4. The ranges of the symbols are the manifest's (torch leaves out size 1 of a derived dim and narrows by its guards; what
-   that could hide is tried by `proof`).
+1. Two placeholders are never the same tensor, and unused weights and constants are removed.
+2. The other inputs are in the manifest's order, so symbol k of the program is symbol k of the shape plan.
+3. An axis that the manifest declares dynamic is exactly ``multiple_of × symbol``, and a static one is its number. Any
+   other size from export is refused.
+4. The ranges of the symbols are the manifest's. (torch leaves out size 1 of a derived dim, and narrows ranges by its
+   guards; `proof` tries the sizes that this could hide.)
 5. An output that is returned twice is one output.
+6. A split along a dynamic axis has no unused pieces (`pieces`).
 """
 
 from __future__ import annotations
@@ -28,14 +30,15 @@ from trtbuild.stages.program.functional import Program, assemble, functional
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name, dtype_of
 from trtbuild.stages.trace.export.constraints import describe
+from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
 
 
 @dataclass
 class Arranged:
-    """`weights` are those of the program's weight inputs, in order; `outputs` gives for each flat output of the module
-    (constants left out) its number among the program's outputs. `module_weights` are all weights of the module."""
+    """`weights` are those of the program's weight inputs, in order; `outputs` has for each flat output of the module,
+    without constants, its number among the program's outputs. `module_weights` are all weights of the module."""
 
     program: Program
     weights: list[Weight]
@@ -50,6 +53,7 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
     targets = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs}
     program, _ = functional(exported)
     graph = program.graph
+    slice_used_pieces(graph)
     kinds = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     first: dict[int, torch.fx.Node] = {}
     kept: list[tuple[torch.fx.Node, Weight]] = []
@@ -164,7 +168,7 @@ def _expected(axis: int | SymbolAxis, job: TraceJob) -> Expression:
 
 
 def json_like(expression: Expression) -> str:
-    """A size expression for a message."""
+    """Write a size expression for a message."""
     if isinstance(expression, int):
         return str(expression)
     operator, *operands = expression

@@ -1,8 +1,8 @@
-"""What a traced program must not do, because export freezes or loses it in silence.
+"""Refuse models that torch.export would change without an error.
 
-1. A module in training mode traces another model than the one that is deployed.
+1. A module in training mode gives another program than the deployed model.
 2. A mutated buffer or input is lost: engines write nothing back.
-3. A random operator gives other numbers in every run, and in TensorRT other ones again.
+3. A random operator gives other numbers in every run, and in TensorRT.
 4. Outputs are tensors; None and plain constants may stand in the output structure; sizes may not.
 """
 
@@ -19,16 +19,16 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
 
-#: Arguments that switch the randomness of an operator off when they are False or 0.
+#: Arguments that switch off the randomness of an operator if they are False or 0.
 _SWITCHES = ("train", "training", "dropout_p", "p", "dropout")
 _NAMED = 4
 
 
 def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
-    """Raise SourceError where any module of `module` is in training mode.
+    """Raise SourceError if any module of `module` is in training mode.
 
-    Any at all: which of a stranger's modules behave differently while training cannot be known, and ``.eval()`` on
-    the whole costs nothing. `place` is where the module is made.
+    Every module counts: it is not known which ones behave differently in training, and ``.eval()`` on the model costs
+    nothing. `place` is the place where the module is made.
     """
     names = [name for name, inner in module.named_modules() if inner.training]
     if not names:
@@ -55,9 +55,9 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[
 def refuse_mutation(
     program: ExportedProgram, job: TraceJob, raw: ExportedProgram | None = None, frames: Frames | None = None
 ) -> None:
-    """Raise SourceError where the functionalized `program` writes to a buffer, a parameter or an input.
+    """Raise SourceError if the functionalized `program` writes to a buffer, a parameter or an input.
 
-    `raw` still has its stack traces; with `frames` they tell where that is.
+    `raw` still has its stack traces, from which `frames` finds the place.
     """
     signature = program.graph_signature
     for spec in signature.output_specs:
@@ -69,17 +69,17 @@ def refuse_mutation(
 
 
 def mutated(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None = None) -> SourceError:
-    """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``; `place` is where
-    the model does it, if that is known."""
+    """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``; `place` is the
+    place of the write, if it is known."""
     if kind == "input":
         return SourceError(
-            f"the model writes to its input {name!r}, and an engine leaves its inputs as they are",
+            f"the model writes to its input {name!r}, but an engine cannot change its inputs",
             code="mutated-input",
             hint="work on a copy: x = x.clone()",
             **(place or job.place(f"inputs.{name}")),
         )
     return SourceError(
-        f"the model writes to its {kind} {name!r} when it is called, and an engine keeps no state between calls",
+        f"the model writes to its {kind} {name!r} when it is called, but an engine keeps no state between calls",
         code="mutated-buffer",
         hint="return the new state as an output and take the old one as an input, or freeze it for inference",
         **(place or job.place("source")),
@@ -87,7 +87,7 @@ def mutated(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None
 
 
 def _write_to(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
-    """Where a program first writes to an input, or to a buffer or parameter, in place."""
+    """The place where a program first writes to an input, a buffer or a parameter."""
     if raw is None or frames is None:
         return {}
     specs = raw.graph_signature.input_specs
@@ -129,7 +129,7 @@ def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
 
 
 def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
-    """Raise SourceError where an output is a size or no output is a tensor. `place` is where the model's forward is."""
+    """Raise SourceError if an output is a size, or no output is a tensor. `place` is that of the model's forward."""
     tensors = 0
     user = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     for number, spec in enumerate(user):
@@ -154,7 +154,7 @@ def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[
 
 
 def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:
-    """Raise SourceError where an output of the model is a tensor that is not in main memory, or holds no plain values."""
+    """Raise SourceError if an output of the model is not in main memory, is not dense, or is quantized."""
     if value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized:
         return
     kind = "a quantized tensor" if value.is_quantized else f"on the device {value.device}"
@@ -164,20 +164,20 @@ def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:
     raise SourceError(
         f"output {number} of the model is {kind}",
         code="output",
-        hint="return dense tensors that lie on the CPU, as the inputs do",
+        hint="return dense tensors on the CPU, where the inputs are",
         **job.place("source"),
     )
 
 
 def calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """Every call of a graph and of the graphs nested in it."""
+    """Yield every call of a graph and of the graphs nested in it."""
     for inner in module.modules():
         if isinstance(inner, torch.fx.GraphModule):
             yield from (node for node in inner.graph.nodes if node.op == "call_function")
 
 
 def is_switched_off(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an operator that may draw random numbers draws none, because an argument says so."""
+    """Whether an argument switches off the randomness of an operator's call."""
     for position, argument in enumerate(target._schema.arguments):
         if argument.name not in _SWITCHES:
             continue

@@ -1,7 +1,7 @@
-"""What to write in the manifest when torch.export finds that a declared dimension cannot be as free as it says.
+"""Turn torch.export's report on a dimension that cannot be as dynamic as declared into advice for the manifest.
 
-torch reports in its own words, about the dims that we named `torch_name`: this module turns the report round. It is pure
-text in, text out; the forms are those of torch 2.9 to 2.13 (``ShapeEnv.produce_guards`` and ``_suggest_fixes``).
+torch's report uses the dim names that `torch_name` makes. This module only converts text; the forms are those of torch
+2.9 to 2.13 (``ShapeEnv.produce_guards`` and ``_suggest_fixes``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtbuild.core.model.spec import Input
 
 @dataclass(frozen=True)
 class Violation:
-    """What is wrong and what to write. `path` is the dotted place in the model, for its origin."""
+    """A problem and the text to write. `path` is the dotted place in the model, for its origin."""
 
     text: str
     hint: str
@@ -24,12 +24,12 @@ class Violation:
 
 
 def torch_name(symbol: int) -> str:
-    """The name under which symbol number `symbol` is handed to torch (its unit, where it has a ``multiple_of``)."""
+    """The name for torch of symbol number `symbol`, or of its unit if it has a ``multiple_of``."""
     return f"trtdim{symbol}"
 
 
 def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
-    """The axes that a symbol stands at, as a manifest writes them: ``image.2``."""
+    """The axes of a symbol, as a manifest writes them: ``image.2``."""
     return [
         f"{entry.name}.{number}"
         for entry, shape in zip(inputs, plan.shapes, strict=True)
@@ -46,7 +46,7 @@ def describe(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
 
 
 def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[Violation]:
-    """Every violation that torch's message reports; empty where it has no form that is known."""
+    """All violations in torch's message; empty if the message has no known form."""
     found: list[Violation] = []
     _, _, suggestions = message.partition("Suggested fixes:")
     for line in suggestions.splitlines():
@@ -60,7 +60,7 @@ def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[V
         if match and int(match[1]) < len(plan.symbols):
             symbol = int(match[1])
             fixed = re.search(r"specialized it to be a constant \((\d+)\)", line)
-            if fixed:  # of a derived dim: the size itself, and no suggestion
+            if fixed:  # a derived dim: the message has the size itself, and no suggestion
                 found.append(_fixed(symbol, int(fixed[1]), plan, inputs))
                 continue
             reason = _reason(line, plan, inputs)
@@ -116,8 +116,8 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
         )
     relation = _named(fix, plan, inputs)
     return Violation(
-        f"{what} must always be {relation}, but it is declared as a dim of its own",
-        f"a manifest cannot say this relation: derive {places[0]}'s size inside the model, or make it static "
+        f"{what} must always be {relation}, but it is declared as a separate dim",
+        f"a manifest cannot express this relation: derive {places[0]}'s size inside the model, or make it static "
         f"(the same min, opt and max in all profiles)",
         path,
     )
@@ -149,7 +149,7 @@ def _reason(line: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
 
 
 def _named(text: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
-    """torch's expression in the manifest's names."""
+    """Write torch's expression with the manifest's names."""
     text = re.sub(r" = L(?:\['?\w+'?\])+\.size\(\)\[\d+\]", "", text)
     text = re.sub(
         r"L\['(\w+)'\](?:\['?(\w+)'?\])?\.size\(\)\[(\d+)\]",
@@ -178,5 +178,5 @@ def _path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
 
 
 def _is_unnamed(name: str, places: Sequence[str]) -> bool:
-    """Whether `trtbuild.core.model.shapes` made the name up: ``<input>_<axis>``."""
+    """Whether `trtbuild.core.model.shapes` generated the name: ``<input>_<axis>``."""
     return len(places) == 1 and name.rstrip("_") == places[0].replace(".", "_")

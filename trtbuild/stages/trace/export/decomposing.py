@@ -1,14 +1,14 @@
-"""What ``run_decompositions({})`` makes of a program that writes nothing, without retracing it (1 s and more).
+"""Compute the result of ``run_decompositions({})`` for a program without writes, and avoid the retrace (1 s and more).
 
-Export leaves few operators that retracing changes: those that are made of others and may return what they were given
-(reshape, flatten, dropout, to, chunk). Each is replaced, by itself, with the operators that torch itself makes of it.
+Export leaves few operators that a retrace changes: composite ones that may return their input (reshape, flatten,
+dropout, to, chunk). Each is replaced with the operators that torch decomposes it into.
 
 Rules
-1. In doubt the program is retraced: where anything writes or may (an operator's schema tells), where there is a nested
-   graph, an operator that copies or hands on for autograd's sake, an assertion of values, a size that no node computes,
-   or a stride that export left open.
-2. What an operator is made of is asked of torch (``OpOverload.decompose``), with the shapes at this place of the graph.
-3. The program that is handed in is not changed.
+1. In doubt the program is retraced: for operators whose schema allows writes, nested graphs, operators that copy or
+   return their input because of autograd, assertions of values, sizes that no node computes, and strides that export
+   left open.
+2. torch decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
+3. The given program is not changed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import Max, Min
 
 _aten = torch.ops.aten
-#: Retracing changes these in its own way.
+#: A retrace changes these in a way that this module does not reproduce.
 _RETRACED = frozenset(
     {_aten.alias, _aten.detach, _aten.lift, _aten.lift_fresh, _aten.lift_fresh_copy, _aten.native_batch_norm}
 )
 _INPUTS = frozenset({InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
-#: The module that a retrace gives to a size of an input.
+#: The module of input sizes after a retrace.
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -51,14 +51,14 @@ class _Doubt(Exception):
 
 
 def decomposed(raw: ExportedProgram) -> ExportedProgram | None:
-    """`raw` functionalized, as a program of its own; None where only a retrace can tell."""
-    with contextlib.suppress(Exception):  # a retrace says what is wrong
+    """Return a functionalized copy of `raw`; None if it needs a retrace."""
+    with contextlib.suppress(Exception):  # the retrace raises the error again
         return _Copy(raw).program()
     return None
 
 
 def is_composite(target: Any) -> bool:
-    """Whether a retrace replaces the operator with others, whatever the decompositions."""
+    """Whether a retrace replaces the operator with others for every table of decompositions."""
     return isinstance(target, torch._ops.OpOverload) and _is_cia_op(target) and not _is_preservable_cia_op(target)
 
 
@@ -68,7 +68,7 @@ class _Copy:
     def __init__(self, raw: ExportedProgram) -> None:
         self._raw = raw
         self._graph = torch.fx.Graph()
-        #: Node of the old graph → what stands for it: a node, or a list of them.
+        #: Node of the old graph → its copy: a node, or a list of nodes.
         self._made: dict[torch.fx.Node, Any] = {}
         #: Expression of a size → the node that computes it.
         self._sizes: dict[Any, torch.fx.Node] = {}
@@ -151,7 +151,7 @@ class _Copy:
             self._add(node)
 
     def _assertion(self, node: torch.fx.Node) -> None:
-        """What is asserted of a tensor, by name only where it must be, as a retrace writes it."""
+        """Copy an assertion on a tensor in the form of a retrace, with keywords only where they are needed."""
         told = {**dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)), **node.kwargs}
         by_place = [a.name for a in node.target._schema.arguments if not a.kwarg_only]
         while told.get(by_place[-1]) is None:
@@ -162,7 +162,7 @@ class _Copy:
         made.meta = dict(node.meta)
 
     def _pieces(self, node: torch.fx.Node) -> Any:
-        """What stands for the result of a composite operator (rule 2)."""
+        """Copy a composite operator as its parts (rule 2). Returns the copy of its result."""
         tensors: dict[int, torch.fx.Node] = {}
 
         def value_of(argument: torch.fx.Node) -> Any:
@@ -200,7 +200,7 @@ class _Copy:
         return leaf
 
     def _size(self, size: Any) -> torch.fx.Node:
-        """The node that computes a size; a new one where it is an axis of an input."""
+        """The node that computes a size; a new one if the size is that of an input's axis."""
         expression = size.node.expr
         if expression not in self._sizes:
             axes = (
@@ -220,7 +220,7 @@ class _Copy:
         return self._sizes[expression]
 
     def _last_input(self) -> torch.fx.Node:
-        """The last of the inputs and of their sizes, which come first in a retrace."""
+        """The last node of the inputs and their sizes, which come first in a retrace."""
         nodes = itertools.takewhile(_is_input, self._graph.nodes)
         return deque(nodes, maxlen=1).pop()
 
@@ -233,7 +233,7 @@ class _Copy:
 
 
 class _Calls(TorchDispatchMode):
-    """The calls of operators that are not made of others."""
+    """Records the calls of operators that are not composite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class _Calls(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function.namespace == "prim":  # where a tensor is
+        if function.namespace == "prim":  # reads the device of a tensor
             return function(*args, **kwargs)
         if is_composite(function):
             with self:
@@ -258,7 +258,7 @@ class _Calls(TorchDispatchMode):
 
 
 def _has_odd_strides(tensor: torch.Tensor) -> bool:
-    """Whether a stride is the lesser or larger of two: export does not see what a retrace sees, that it is one of them."""
+    """Whether a stride is the minimum or maximum of two expressions: a retrace would find out which one."""
     return any(isinstance(stride, torch.SymInt) and stride.node.expr.has(Min, Max) for stride in tensor.stride())
 
 
@@ -267,7 +267,7 @@ def _is_input(node: torch.fx.Node) -> bool:
 
 
 def _refuse_effects(target: Any) -> None:
-    """Raise `_Doubt` for what writes or may, or is there for its effect (rule 1)."""
+    """Raise `_Doubt` for an operator that may write, or has another effect (rule 1)."""
     if not isinstance(target, torch._ops.OpOverload):
         raise _Doubt
     if target._schema.is_mutable or not target._schema.returns or target.overloadpacket in _RETRACED:

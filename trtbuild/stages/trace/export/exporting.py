@@ -1,17 +1,18 @@
-"""Calling torch.export, and turning what it refuses into an error that names the manifest's inputs and dims.
+"""Call torch.export, and turn its refusals into errors with the manifest's inputs and dims.
 
 Rules
-1. Named Dims only, over the union of the profiles' ranges; ``Dim.AUTO`` drops guards. A ``multiple_of`` is a derived dim.
-2. A symbol that stands at several axes is one Dim.
-3. The result is functionalized (``run_decompositions({})``, or `decomposing`): before that, in-place writes to views are
-   still in the graph and mutated buffers do not show.
-4. The guards that export took and kept to itself are handed on (`Exported.guards`): derived dims, relations between dims
-   and size-1 assumptions are not reported as violations, so `proof` tries the sizes that break them.
-5. torch takes every dynamic size to be 2 or more, so a range that ends at 2 is one size to it, and not a symbol any more.
-   Such a dim is traced as one that may be `ROOM` long. A model that cannot be (it has a table of two rows) is traced as
-   declared.
-6. Keyword inputs of a program of torch.export come in its own order: torch.export takes the tensors of such a module by
-   place when it traces it again (seen in 2.13), though the module itself goes by their names.
+1. All Dims are named, over the union of the profiles' ranges; ``Dim.AUTO`` would drop guards. A ``multiple_of`` is a
+   derived dim.
+2. A symbol at several axes is one Dim.
+3. The result is functionalized (``run_decompositions({})``, or `decomposing`): only then are in-place writes to views
+   gone, and mutated buffers visible.
+4. The guards that export does not report are returned (`Exported.guards`). They are about derived dims, relations
+   between dims, and sizes that are assumed not to be 1. `proof` tries the sizes that break them.
+5. torch assumes that every dynamic size is 2 or more, so it replaces a dim whose range ends at 2 by a number. Such a
+   dim is traced with a range up to `LEAST_MAX`. A model that does not allow this (it has a table of two rows) is traced
+   as declared.
+6. Keyword inputs of a program of torch.export must be in the program's order: torch.export reads them by position when
+   it traces such a module again (2.13), although the module itself reads them by name.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.advice import shape_advice, text_of, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
-#: The least upper end of a dim's range, in its unit (rule 5).
-ROOM = 3
+#: The smallest upper end of a dim's range, in its unit (rule 5).
+LEAST_MAX = 3
 
 
 @dataclass
 class Exported:
-    """`raw` is as torch.export left it (its nodes have stack traces), `program` is functionalized."""
+    """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized."""
 
     raw: ExportedProgram
     program: ExportedProgram
@@ -88,14 +89,15 @@ def _export(
         dynamic = _dynamic_shapes(bound, job, args, kwargs, dims_of(job.shapes, least))
         return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
 
-    if any(symbol.max // symbol.multiple_of < ROOM for symbol in job.shapes.symbols):
-        with contextlib.suppress(Exception):  # what is wrong is said of the ranges that were declared
-            return export_up_to(ROOM)
+    if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
+        with contextlib.suppress(Exception):  # the error is raised for the declared ranges, below
+            return export_up_to(LEAST_MAX)
     return export_up_to(0)
 
 
 def dims_of(plan: ShapePlan, least: int = 0) -> list[Any]:
-    """One torch Dim (or a derived one, for ``multiple_of``) for each symbol. A range ends at `least` units or later."""
+    """Make one torch Dim for each symbol (a derived one for ``multiple_of``). A range ends at `least` units or
+    later."""
     found = []
     for number, symbol in enumerate(plan.symbols):
         unit = symbol.multiple_of
@@ -105,7 +107,7 @@ def dims_of(plan: ShapePlan, least: int = 0) -> list[Any]:
 
 
 def _in_order(module: torch.nn.Module, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`kwargs` in the order in which torch.export may be given them (rule 6)."""
+    """Return `kwargs` in the order that torch.export needs (rule 6)."""
     if not isinstance(module, torch.fx.GraphModule):
         return kwargs
     places = {name: number for number, name in enumerate(signature.parameters)}
@@ -115,19 +117,19 @@ def _in_order(module: torch.nn.Module, signature: inspect.Signature, kwargs: dic
 def _dynamic_shapes(
     bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[Any]
 ) -> dict[str, Any]:
-    """The dim of each axis of each argument, in the structure in which forward receives them."""
+    """The dim of each axis of each argument, in the structure of forward's parameters."""
     per_input = [
         {number: dims[axis.symbol] for number, axis in enumerate(shape) if isinstance(axis, SymbolAxis)}
         for shape in job.shapes.shapes
     ]
-    # bind once more, with each tensor's dims in the tensor's place
+    # bind again, with each tensor's dims instead of the tensor
     dim_args, dim_kwargs = call_arguments(job.inputs, per_input)
     rebound = bound.signature.bind(*dim_args, **dim_kwargs)
     return dict(rebound.arguments)
 
 
 def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Raise what the model itself raises at the example, if it does: it speaks of numbers, where export speaks of
+    """Raise the error of the model itself at the example, if it fails there. Its text has numbers instead of
     symbols."""
     shapes = job.shapes.example
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))

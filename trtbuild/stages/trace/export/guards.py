@@ -1,9 +1,10 @@
-"""Where export guessed: sizes inside the declared ranges at which one of its guards does not hold.
+"""Find sizes inside the declared ranges at which a guard of torch.export does not hold.
 
-torch.export reports a guard on one named dim that fails inside its range. It keeps silent about three kinds, which were
-found by trial (torch 2.13): guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``), relations between
-two dims (``h <= w``), and sizes that it takes for other than 1. They stand in the program's guards, so each is evaluated
-over the ranges, and `proof` tries the sizes that break it: if model and program agree there too, nothing was lost.
+torch.export reports a guard on one named dim that fails inside its range. It does not report three kinds, which were
+found by experiment (torch 2.13): guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``), relations
+between two dims (``h <= w``), and sizes that it assumes not to be 1. The program's guards contain them. Each is
+evaluated over the ranges, and `proof` tries the sizes that break it: if model and program agree there, too, nothing was
+lost.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
 from trtbuild.core.model.spec import Input
 from trtbuild.stages.trace.export.constraints import places_of
 
-#: Sizes that are tried for one guard: all of them where there are no more than this.
+#: The largest number of sizes that are tried for one guard.
 _TRIED = 4_000
-#: Guards whose failing sizes are proven beside the profiles' own.
+#: The largest number of guards whose failing sizes are proven in addition to the profiles' sizes.
 _GUESSES = 12
 
 
 @dataclass(frozen=True)
 class Guess:
-    """Sizes of all symbols at which the guard `text` fails, and what to write if that matters."""
+    """Sizes of all symbols at which the guard `text` fails, and a hint in case the proof fails there."""
 
     sizes: tuple[int, ...]
     text: str
@@ -44,8 +45,8 @@ def guesses(
     inputs: Sequence[Input],
     points: Iterable[tuple[int, ...]] = (),
 ) -> list[Guess]:
-    """Sizes that break guards. `arguments` is how forward receives its inputs, each tensor replaced by the number of the
-    manifest's input. A guard that one of `points` (or a guess before it) breaks needs no guess of its own."""
+    """Find sizes that break guards. `arguments` are the arguments of forward, with the number of the manifest's input
+    instead of each tensor. A guard that one of `points` or an earlier guess breaks needs no further guess."""
     found: list[Guess] = []
     tried = list(points)
     for code in guards:
@@ -67,7 +68,7 @@ def guesses(
 
 
 class _Guard:
-    """A guard as a function of the symbols that it speaks of."""
+    """A guard as a function of its symbols."""
 
     def __init__(
         self, code: Any, names: Mapping[str, int | SymbolAxis], text: str, plan: ShapePlan, inputs: Sequence[Input]
@@ -81,7 +82,7 @@ class _Guard:
 
     @classmethod
     def read(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> _Guard | None:
-        """None for a guard that speaks of something else than sizes of inputs."""
+        """Parse a guard; None if it is about something else than sizes of inputs."""
         reader = _SizeReader(arguments, plan, inputs)
         try:
             tree = reader.visit(ast.parse(code.strip(), mode="eval"))
@@ -110,13 +111,13 @@ class _Guard:
             return False
 
     def failing(self) -> list[tuple[int, ...]]:
-        """Sizes at which it fails, smallest first; from a sample where there are too many to try."""
+        """Sizes at which it fails, smallest first; from a sample if there are too many sizes."""
         share = max(2, int(_TRIED ** (1 / len(self.symbols))))
         ranges = [_sample(self._plan.symbols[symbol], share) for symbol in self.symbols]
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
     def hint(self) -> str | None:
-        """What to write so that it always holds, where that can be said of one dim."""
+        """The manifest text with which it always holds, if one dim is enough; otherwise None."""
         if len(self.symbols) != 1:
             return None
         (number,) = self.symbols
@@ -135,7 +136,7 @@ class _Guard:
 
 
 class _SizeReader(ast.NodeTransformer):
-    """Replaces ``L['x'].size()[2]`` by a name, and remembers which axis that is."""
+    """Replaces ``L['x'].size()[2]`` by a name, and records its axis."""
 
     def __init__(self, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> None:
         self._arguments = arguments
@@ -161,7 +162,7 @@ class _SizeReader(ast.NodeTransformer):
             path.append(ast.literal_eval(node.slice))
             node = node.value
         if not (isinstance(node, ast.Name) and node.id == "L"):
-            raise ValueError("no local of forward")
+            raise ValueError("not a local of forward")
         found: Any = self._arguments
         for key in reversed(path):
             found = found[key]
@@ -171,7 +172,7 @@ class _SizeReader(ast.NodeTransformer):
 
 
 def arguments_by_number(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
-    """How forward receives its inputs, each tensor replaced by the number of the manifest's input."""
+    """The arguments of forward, with the number of the manifest's input instead of each tensor."""
     args = [number for number, entry in enumerate(inputs) if not entry.keyword]
     kwargs = {entry.name: number for number, entry in enumerate(inputs) if entry.keyword}
     bound = dict(signature.bind(*args, **kwargs).arguments)
@@ -179,7 +180,7 @@ def arguments_by_number(signature: inspect.Signature, inputs: Sequence[Input]) -
 
 
 def _sample(symbol: Any, count: int) -> list[int]:
-    """Sizes of a symbol: all, or the low end, the high end and an even spread between them."""
+    """Sizes of a symbol: all, or the two ends and an even spread between them."""
     sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
     if len(sizes) <= count:
         return list(sizes)

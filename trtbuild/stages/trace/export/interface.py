@@ -1,4 +1,4 @@
-"""What a traced program looks like from outside, as JSON: weights, inputs, outputs, symbols and the output structure."""
+"""Describe a traced program's interface as JSON: weights, inputs, outputs, symbols and the output structure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_VALUE = object()
 
 
 def interface(exported: ExportedProgram, arranged: Arranged, weights: ModuleWeights, job: TraceJob) -> dict[str, Any]:
-    """The interface of a program. `exported` is the program before it was arranged: it knows the output structure."""
+    """The interface of a program. `exported` is the program before `arrange`, which has the output structure."""
     program = arranged.program
     symbols = Symbols(program)
     tree, names = _outputs(exported, arranged, job)
@@ -104,7 +104,7 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
     if kind in (list, tuple):
         return {"kind": kind.__name__, "items": items}
     if not isinstance(kind, type):
-        kind = spec.context  # of all named tuples: the class itself
+        kind = spec.context  # for every named tuple: its class
     name = f"{kind.__module__}:{kind.__qualname__}"
     keys = _keys(spec)
     if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
@@ -116,10 +116,10 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
 
 
 def _refuse_odd_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
-    """Raise SourceError where a dict has keys that a package cannot keep: the dict that it gives would be another one."""
+    """Raise SourceError if a dict has keys that a package cannot keep: it would return another dict."""
     context = (
         spec.context[-1] if isinstance(spec.context, tuple) else spec.context
-    )  # of a defaultdict: with its factory
+    )  # a defaultdict also has its factory
     for key in context or ():
         if not isinstance(key, str | int):
             raise SourceError(

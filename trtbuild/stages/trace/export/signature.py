@@ -1,6 +1,6 @@
-"""The manifest's inputs and the arguments of a model's forward: that one fits the other, and what to write where not.
+"""Bind the manifest's inputs to the arguments of a model's forward, with advice if they do not fit.
 
-Positional inputs are passed in the manifest's order whatever their names are; keyword ones by their names.
+Positional inputs are passed in the manifest's order, with any names; keyword inputs are passed by name.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trtbuild.stages.trace.user_code.frames import Frames
 def bound_to_forward(
     module: torch.nn.Module, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any], frames: Frames
 ) -> inspect.BoundArguments:
-    """How forward receives the inputs. Raises SourceError where it cannot."""
+    """Bind the inputs to forward's parameters. Raises SourceError if they do not fit."""
     signature = inspect.signature(module.forward)
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        said = str(error)
+        message = str(error)
     named = {name: p for name, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     positional = [entry.name for entry in job.inputs if not entry.keyword]
     by_position = [name for name, p in named.items() if p.kind is not p.KEYWORD_ONLY]
@@ -40,7 +40,7 @@ def bound_to_forward(
         about, text = unknown, f"forward has no argument {unknown!r}"
         hint = f"did you mean {like!r}? {takes}" if like else takes
     elif twice is not None:
-        about, text = twice, f"{twice!r} is passed by its name, and by position too: positional inputs go by order"
+        about, text = twice, f"{twice!r} is passed by name and also by position: positional inputs are bound in order"
         hint = f"declare the positional inputs as they are in forward; {takes}"
     elif lacking:
         about, text = "", f"forward needs {', '.join(map(repr, lacking))}, which the manifest's inputs do not give"
@@ -50,9 +50,9 @@ def bound_to_forward(
         extra = positional[len(by_position) :]
         about = extra[0]
         text = f"the manifest has {len(positional)} positional inputs, and forward takes {len(by_position)}"
-        hint = f"remove {', '.join(map(repr, extra))}, or write `keyword: true` for what goes by its name; {takes}"
+        hint = f"remove {', '.join(map(repr, extra))}, or write `keyword: true` for inputs that are passed by name; {takes}"
     else:
-        about, text, hint = "", f"the manifest's inputs do not fit forward: {said}", takes
+        about, text, hint = "", f"the manifest's inputs do not fit forward: {message}", takes
     raise SourceError(text, code="signature", hint=hint, **job.place(f"inputs.{about}", "inputs"))
 
 

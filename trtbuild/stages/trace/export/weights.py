@@ -1,12 +1,12 @@
-"""A module's weights: which names are one tensor, and whether a ``weights:`` file fits.
+"""Find a module's weights and the names of each, and check whether a ``weights:`` file fits.
 
 Rules
-1. Names whose tensors are the same memory, seen the same way, are one weight. It goes by the first of its names in
-   ``state_dict`` order (of those in the weights file, where there is one); the others are aliases.
+1. Names of tensors with the same memory, shape and strides are one weight. Its name is the first one in ``state_dict``
+   order (of those in the weights file, if there is a file); the others are aliases.
 2. A weights file fits strictly, as ``load_state_dict(strict=True)`` means it, dtypes included. One name of a tied weight
    is enough. The file's values are never read here.
-3. What loads in its own way (a ``load_state_dict`` hook, a ``state_dict`` that is more than parameters and buffers)
-   cannot be bound by name and is refused.
+3. A module with its own way of loading (a ``load_state_dict`` hook, a ``state_dict`` with more than parameters and
+   buffers) cannot be bound by name and is refused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from trtbuild.stages.trace.job import TraceJob
 
 _LISTED = 8
 
-#: What tells one tensor from another: (address, dtype, shape, stride), or its object where it has no memory.
+#: A key that identifies a tensor: (address, dtype, shape, stride), or its object if it has no memory.
 Identity = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the module under all its names, the first being the one that it goes by."""
+    """A tensor of the module, with all its names. The first one identifies it."""
 
     names: tuple[str, ...]
     #: Those of `names` that ``state_dict`` holds.
@@ -47,21 +47,21 @@ class Weight:
 
 
 def identity(tensor: torch.Tensor) -> Identity:
-    """Equal for two tensors that are one: the same memory, seen the same way."""
+    """A key that is equal for tensors with the same memory, dtype, shape and strides."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return ("object", id(tensor))
-    # the imaginary part of a conjugate is its tensor's memory, and has the other sign
+    # the imaginary part of a conjugate has the memory of its tensor, and the opposite sign
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_neg())
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A weight's values as they are stored: on the CPU, row-major, and with no sign left to be applied."""
+    """A weight's values in their stored form: on the CPU, row-major, without a pending sign change."""
     return tensor.detach().cpu().resolve_neg().contiguous()
 
 
 def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError where a parameter or buffer has no values: that of a lazy module which was never called, one on the
-    meta device that no weights file sets, or a conjugate, which torch.export takes for a tensor that is read otherwise."""
+    """Raise SourceError if a parameter or buffer has no plain values: in a lazy module that was never called, on the
+    meta device without a weights file, or as a conjugate, which torch.export does not handle."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             what, hint = (
@@ -72,7 +72,7 @@ def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
             what, hint = "is on the meta device, which holds no values", "load the model's weights first"
         elif tensor.is_conj():
             what, hint = (
-                "is the conjugate of another tensor, and not computed yet",
+                "is the conjugate of another tensor, and is not computed yet",
                 "keep tensor.resolve_conj() instead",
             )
         else:
@@ -81,7 +81,7 @@ def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
 
 
 class ModuleWeights:
-    """All parameters and buffers of a module, tied names together."""
+    """All parameters and buffers of a module; tied names are one weight."""
 
     def __init__(self, module: torch.nn.Module, in_file: Iterable[str] = ()) -> None:
         known = frozenset(in_file)
@@ -90,7 +90,7 @@ class ModuleWeights:
         everything = dict(module.named_parameters(remove_duplicate=False))
         everything |= dict(module.named_buffers(remove_duplicate=False))
         saved = [name for name in module.state_dict(keep_vars=True) if name in everything]
-        # saved names first, in their order: a weight goes by a name that a file may have
+        # saved names first, in their order: a weight's name should be one that a file can have
         for name in [*saved, *(name for name in everything if name not in set(saved))]:
             key = identity(everything[name])
             groups.setdefault(key, []).append(name)
@@ -105,7 +105,7 @@ class ModuleWeights:
         self._storages = {_storage(value) for value in values.values()}
 
     def of(self, tensor: torch.Tensor) -> Weight | None:
-        """The weight that `tensor` is, None where it is none."""
+        """The weight of `tensor`; None if it is not a weight."""
         return self._by_identity.get(identity(tensor))
 
     def shares_memory(self, tensor: torch.Tensor) -> bool:
@@ -117,7 +117,7 @@ class ModuleWeights:
 
 
 def refuse_misfit(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
-    """Raise SourceError where the ``weights:`` file's names, dtypes or shapes are not those of the module."""
+    """Raise SourceError if the ``weights:`` file's names, dtypes or shapes are not those of the module."""
     if job.weights is None:
         return
     _refuse_own_loading(module, weights, job)
@@ -147,7 +147,7 @@ def refuse_misfit(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
 
 def fill_unset(weights: ModuleWeights) -> None:
-    """Give small numbers to weights that a file will fill and that now hold nothing (zeros, or the NaN of a
+    """Give small numbers to weights that a file will set and that have no useful values now (zeros, or the NaN of
     ``torch.empty``), so that the proof compares numbers. Only for a model with ``weights:``."""
     generator = torch.Generator().manual_seed(0)
     for weight in weights.all():
@@ -168,7 +168,7 @@ def _refuse_own_loading(module: torch.nn.Module, weights: ModuleWeights, job: Tr
     if not extra and not owners:
         return
     what = (
-        f"state_dict() has entries that are no parameters or buffers: {', '.join(extra[:_LISTED])}"
+        f"state_dict() has entries that are not parameters or buffers: {', '.join(extra[:_LISTED])}"
         if extra
         else f"these change what they load: {', '.join(owners[:_LISTED])}"
     )

@@ -1,11 +1,11 @@
-"""Doing something in a copy of this process, so that nothing of it stays here: what it leaves in modules and globals, what
-it breaks, and its end.
+"""Run a function in a forked copy of this process, so that its changes of modules and globals, and its crashes, do not
+matter here.
 
 Rules
-1. The copy answers with one JSON value. No answer (it died, it hung, it could not be made) is None, and is no error:
-   whoever asks has another way to find out.
-2. Only the thread that asks is in the copy. So torch computes in one thread there, and the copy is ended when it takes
-   too long: another thread may have held a lock.
+1. The copy answers with one JSON value. If there is no answer (it died, it hung, the fork failed), the answer is None.
+   This is not an error: the caller has another way.
+2. The copy has only the calling thread. So torch computes in one thread there. A copy that takes too long is ended:
+   another thread may have held a lock.
 3. It dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
 """
 
@@ -29,8 +29,8 @@ import torch
 PATIENCE_S = 120.0
 
 
-class Aside:
-    """``with Aside(look) as aside: …; aside.answer()``: `look` runs in the copy while this process goes on."""
+class ForkedCall:
+    """``with ForkedCall(look) as call: …; call.answer()``: `look` runs in the copy, while this process continues."""
 
     def __init__(self, look: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
         self._look = look
@@ -38,11 +38,11 @@ class Aside:
         self._child: int | None = None
         self._answers: int | None = None
 
-    def __enter__(self) -> Aside:
-        if not hasattr(os, "fork") or sys.platform == "darwin":  # system libraries there do not survive a fork
+    def __enter__(self) -> ForkedCall:
+        if not hasattr(os, "fork") or sys.platform == "darwin":  # system libraries of macOS do not survive a fork
             return self
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # user code may have put anything there
+            with contextlib.suppress(Exception):  # user code may have replaced these by anything
                 stream.flush()
         parent, (reading, writing) = os.getpid(), os.pipe()
         try:
@@ -58,7 +58,7 @@ class Aside:
         return self
 
     def answer(self) -> Any:
-        """What `look` returned; None where there is no answer."""
+        """The result of `look`; None if there is no answer."""
         if self._answers is None:
             return None
         text = b""
@@ -85,7 +85,7 @@ class Aside:
 
 
 def _answer(look: Callable[[], Any], writing: int, parent: int) -> None:
-    """The copy's whole life."""
+    """Run the copy until it exits."""
     try:
         if sys.platform == "linux":
             pr_set_pdeathsig = 1  # <linux/prctl.h>

@@ -1,26 +1,29 @@
-"""What a call computes, as operator calls without numbers: two calls with equal flows give equal results.
+"""Describe a call's computation as operator calls without numbers (its flow). Calls with equal flows have equal
+results.
 
-Every operator that a call dispatches is written down as (operator, what it takes), and instead of computing it gives
-memory of the right size that nobody wrote. Values are numbered by what they are made of, so the order of independent
-calls, dead ones and repeated ones do not count. Of two equal flows the results are the same function of the same
-weights, constants and inputs: no numbers need be compared.
+Every operator that a call dispatches is recorded as (operator, arguments). It computes nothing, and returns
+uninitialized memory of the right size. The number of a value depends on its operator and arguments, so the order of
+independent calls, dead calls and repeated calls do not count. The results of equal flows are the same function of the
+same weights, constants and inputs, so no numbers need to be compared.
 
 Rules
-1. Unequal flows, or a call that cannot be followed (`CannotFollow`, any other error), say nothing: numbers decide then.
-2. What the call sees are ordinary tensors: code that asks whether it is being traced must not be compared with itself.
-   So whatever looks at numbers (``item``, ``numpy``, ``equal``) ends the following.
-3. An operator that only hands its input on (clone, detach, a view of the same shape) is its input; views that only
-   reshape are the shape that they lead to. Strides are no part of a value.
-4. An operator that writes in place is the same operator out of place, if nothing else looks at the memory that it writes
-   to; else the call cannot be followed. Nor can one that writes to a weight or an input, draws random numbers, looks at
-   memory by strides, or calls an operator from outside PyTorch.
-5. Weights are told apart by what they are to the program (`Leaves`), constants by their bytes; what is made of
-   constants alone (masks, positions) is computed and is a constant too. An attention mask of zeros is none: libraries
-   build one where they are traced, and leave it out where they are not.
-6. An index beyond its table is an error that no flow shows: a call that has one may be equal to a program that has it
-   too. So indices are looked at where they are constants; followed where they are elements of the inputs, which the
-   sizes do not make larger; and else the call cannot be followed.
-7. The process is of no use afterwards: modules may have kept tensors that hold nothing (`aside` is where it runs).
+1. Unequal flows prove nothing, and neither does a call that cannot be followed (`CannotFollow`, any other error): then
+   numbers are compared.
+2. The call gets ordinary tensors, so that code which asks whether it is being traced takes its normal path. A read of
+   numbers (``item``, ``numpy``, ``equal``) ends the recording.
+3. The result of an operator that only returns its input (clone, detach, a view of the same shape) is the same value.
+   For chains of reshapes only the last shape counts. Strides are not part of a value.
+4. An in-place operator is recorded as the out-of-place one, if no other tensor uses its memory. These calls cannot be
+   followed: other in-place writes, writes to a weight or an input, random numbers, reads of memory by strides, and
+   operators from outside PyTorch.
+5. Weights are identified by their name in the program (`Leaves`), constants by their bytes. Values that depend only on
+   constants (masks, positions) are computed, and are constants too. An attention mask of zeros counts as a missing
+   mask: libraries build one only while they are traced.
+6. A flow does not show an index that is out of range, and the program may have the same wrong index. So constant
+   indices are checked. Indices that are elements of an input are followed, because they do not grow with the sizes.
+   With other indices the call cannot be followed.
+7. The process cannot be used afterwards, because modules may have kept uninitialized tensors. So this runs in a copy
+   (`background`).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from trtbuild.stages.trace.proof.memory import CannotFollow, Memory, Value, dige
 
 __all__ = ["CannotFollow", "Flows", "Leaves"]
 
-#: What a tensor is to the program, None where it is a constant.
+#: The key of a tensor in the program; None for a constant.
 Leaves = Callable[[torch.Tensor], str | None]
 
 #: A result: its number, dtype and shape.
@@ -51,34 +54,34 @@ _RESHAPES = frozenset({"view", "_unsafe_view", "_reshape_alias", "squeeze", "uns
 _BY_STRIDE = frozenset({"as_strided", "as_strided_", "set_", "resize_", "stride", "sym_stride", "sym_storage_offset"})
 _SIZES = frozenset({"sym_size", "sym_numel", "size", "numel", "dim"})
 _NOT_VALUES = frozenset({"memory_format", "pin_memory", "non_blocking"})
-#: What looks at numbers without asking an operator.
+#: Tensor methods that read numbers without an operator.
 _LOOKS = ("numpy", "tolist", "__array__", "__dlpack__")
-#: Operators whose result does not depend on the numbers that they are given.
+#: Operators whose result does not depend on the values of their inputs.
 _FILLS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
-#: Operators that fail by the numbers of an argument with one of the names `_INDICES`.
+#: Operators that fail for some values of an argument with one of the names `_INDICES`.
 _INDEXING = frozenset(
     {"embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather", "take"}
     | {"take_along_dim", "put", "index", "index_put", "index_add", "index_copy", "index_fill", "index_reduce"}
     | {"scatter", "scatter_add", "scatter_reduce", "one_hot", "nll_loss_forward", "nll_loss2d_forward"}
 )
 _INDICES = frozenset({"index", "indices", "offsets", "target"})
-#: Operators that hand elements on as they are.
+#: Operators that move elements without a change.
 _MOVES = _SAME | _RESHAPES | {"slice", "select", "transpose", "permute", "t", "flip", "_to_copy"}
 _UNWRITTEN = frozenset({"empty", "empty_strided", "empty_permuted"})
 
 
 class Flows:
-    """Numbers values by what they are made of. Results that one `Flows` gives can be compared."""
+    """Numbers values by their operators and arguments. Results of one `Flows` can be compared."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         #: Number of a reshaped value → the value that was reshaped, and its shape.
         self._origins: dict[int, tuple[int, tuple[int, ...]]] = {}
-        #: Memory that nobody wrote, by storage: kept, so that what a module has kept of it is known for what it is.
+        #: Uninitialized memory by storage. It is kept, so that a tensor that a module has kept is recognized.
         self.unwritten: dict[int, torch.Tensor] = {}
 
     def number(self, *made_of: Any) -> int:
-        """Equal for equal (hashable) descriptions."""
+        """The number of a (hashable) description; equal descriptions have equal numbers."""
         return self._numbers.setdefault(made_of, len(self._numbers))
 
     def reshaped(self, number: int, before: tuple[int, ...], shape: tuple[int, ...]) -> int:
@@ -93,13 +96,13 @@ class Flows:
     def results(
         self, call: Callable[[list[torch.Tensor]], Any], inputs: Sequence[torch.Tensor], leaves: Leaves
     ) -> list[Result]:
-        """What each tensor that ``call(inputs)`` returns is. Raises CannotFollow, and whatever the call raises."""
+        """Describe each tensor that ``call(inputs)`` returns. Raises CannotFollow, and the errors of the call."""
         values = [torch.empty_like(value) for value in inputs]
         follower = _Follower(self, leaves)
         for position, value in enumerate(values):
             follower.give(value, self.number("input", position, value.dtype, tuple(value.shape)))
         try:
-            with _nothing_is_looked_at(), follower:
+            with _no_reads(), follower:
                 returned = call(values)
         finally:
             self.unwritten.update({value.untyped_storage()._cdata: value for value in values} | follower.made())
@@ -118,22 +121,22 @@ class _Follower(TorchDispatchMode):
         self._of_inputs: set[int] = set()
 
     def made(self) -> dict[int, torch.Tensor]:
-        """The memory that was made while the call was followed, by storage."""
+        """The memory that was made during the call, by storage."""
         return {address: memory.kept for address, memory in self._memory.items() if memory.own}
 
     def give(self, tensor: torch.Tensor, number: int) -> None:
-        """Say what a tensor that the call is handed is."""
+        """Set the number of an argument of the call."""
         self._keep(tensor, Value(number, self._fakes.from_tensor(tensor)), own=False)
         self._of_inputs.add(number)
 
     def value(self, tensor: torch.Tensor) -> Value:
-        """What a tensor is that the call takes or returns. Raises CannotFollow."""
+        """The value of a tensor that the call reads or returns. Raises CannotFollow."""
         address, place = where(tensor)
         memory = self._memory.get(address)
         if memory is None:
             return self._leaf(tensor)
         if place not in memory.values:
-            raise CannotFollow("a tensor that nothing made, or whose memory was written to from elsewhere")
+            raise CannotFollow("a tensor of unknown origin, or whose memory was written to from elsewhere")
         return memory.values[place]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -142,8 +145,8 @@ class _Follower(TorchDispatchMode):
         if func.namespace not in ("aten", "prim", "prims") or name in _BY_STRIDE or not _is_plain(func, args, kwargs):
             raise CannotFollow(f"{func} is not followed")
         kwargs = {key: value for key, value in kwargs.items() if not self._is_no_mask(name, key, value)}
-        told = tuple((key, self._told(kwargs[key])) for key in sorted(kwargs.keys() - _NOT_VALUES))
-        described = (self._told(args), told)
+        keywords = tuple((key, self._recorded(kwargs[key])) for key in sorted(kwargs.keys() - _NOT_VALUES))
+        described = (self._recorded(args), keywords)
         given = [self.value(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         written = [n for n, argument in enumerate(func._schema.arguments) if _is_written(argument)]
         known = name in _FILLS or (all(value.constant for value in given) and name not in _UNWRITTEN)
@@ -172,7 +175,7 @@ class _Follower(TorchDispatchMode):
         return results
 
     def _check_indices(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
-        """Rule 6. Raises CannotFollow, and what the operator raises for constant indices that are out of range."""
+        """Apply rule 6. Raises CannotFollow, and the operator's error for constant indices that are out of range."""
         named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
         given = pytree.tree_leaves([value for key, value in named.items() if key in _INDICES])
         indices = [self.value(index) for index in given if isinstance(index, torch.Tensor)]
@@ -182,7 +185,7 @@ class _Follower(TorchDispatchMode):
             func(*args, **kwargs)
 
     def _compute(self, func: Any, args: Any, kwargs: Any, is_view: bool) -> Any:
-        """Rule 5: what is made of constants."""
+        """Compute a value that depends only on constants (rule 5)."""
         results = func(*args, **kwargs)
         for result in pytree.tree_leaves(results):
             if isinstance(result, torch.Tensor):
@@ -230,20 +233,20 @@ class _Follower(TorchDispatchMode):
         memory.values[place] = value
 
     def _leaf(self, tensor: torch.Tensor) -> Value:
-        """A weight or a constant. Its memory is nobody's to write to."""
+        """The value of a weight or a constant. The call may not write to its memory."""
         if where(tensor)[0] in self._flows.unwritten:
-            raise CannotFollow("a tensor that the model has kept of an earlier call")
+            raise CannotFollow("a tensor that the model has kept from an earlier call")
         leaf = self._leaves(tensor)
         made_of = ("leaf", leaf) if leaf is not None else ("constant", digest(tensor))
         fake = self._fakes.from_tensor(tensor)
         self._keep(tensor, Value(self._flows.number(*made_of), fake, constant=leaf is None), own=False)
         return self.value(tensor)
 
-    def _told(self, value: Any) -> Any:
+    def _recorded(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return ("tensor", self.value(value).number)
         if isinstance(value, list | tuple):
-            return ("list", *(self._told(item) for item in value))
+            return ("list", *(self._recorded(item) for item in value))
         if value is None or isinstance(value, bool | int | str):
             return (type(value).__name__, value)
         if isinstance(value, float):
@@ -266,7 +269,7 @@ def _is_written(argument: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _nothing_is_looked_at() -> Iterator[None]:
+def _no_reads() -> Iterator[None]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise CannotFollow("the call looks at numbers")
 

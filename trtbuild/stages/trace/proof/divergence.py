@@ -1,7 +1,7 @@
-"""Where two calls of a model part: the line of the user's code that only one of them runs.
+"""Find the first line of the user's code that only one of two calls runs.
 
-A branch that export froze leaves no trace in the program; the two runs of the model itself tell where it is. Both are run
-again, line by line, so this is for messages alone.
+The program does not show a branch that export froze, but two runs of the model do. Both run again, line by line, so
+this is only for error messages.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ Line = tuple[str, int]
 def diverging_line(
     here: Callable[[], object], there: Callable[[], object], is_shown: Callable[[str], bool]
 ) -> tuple[Line, bool] | None:
-    """The first line that only one of two calls runs (file as compiled, number), and whether that is `here`.
+    """Return the first line that only one of two calls runs (file as compiled, number), and whether that call is
+    `here`.
 
-    Of files for which `is_shown` is true. None where both run the same lines, or where one of them fails.
+    Only files with `is_shown` count. Returns None if both run the same lines, or if one of them fails.
     """
     try:
         first, second = _lines(here, is_shown), _lines(there, is_shown)

@@ -1,4 +1,5 @@
-"""Tensors while a call is followed (`dataflow`): where each lies, what is known of it there, and the bytes of constants."""
+"""The memory of tensors while a call is recorded (`dataflow`): their places, their values, and the bytes of
+constants."""
 
 from __future__ import annotations
 
@@ -9,21 +10,20 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-#: Constants larger than this, in bytes, are not computed, and not followed where they come from the model.
+#: Constants larger than this, in bytes, are neither computed nor followed.
 _LARGEST_CONSTANT = 1 << 26
 
-#: Storage, offset, sizes, strides and dtype: two tensors with one place are one value.
+#: Storage, offset, sizes, strides and dtype: tensors with the same place have the same value.
 Place = tuple[Any, ...]
 
 
 class CannotFollow(Exception):
-    """A call does something that its flow could not stand for."""
+    """A call does something that a flow cannot describe."""
 
 
 @dataclass
 class Value:
-    """A value's number, and the fake tensor that tells what operators make of its size and type. `constant`: its numbers
-    are there."""
+    """A value's number, and a fake tensor of its size and type. `constant`: its numbers are known."""
 
     number: int
     fake: torch.Tensor
@@ -32,7 +32,7 @@ class Value:
 
 @dataclass
 class Memory:
-    """One storage. `own`: the call made it. It is kept, because its address is its own only while it lives."""
+    """One storage. `own`: the call made it. It is kept, because its address may be used again after it is freed."""
 
     kept: torch.Tensor
     own: bool
@@ -40,7 +40,7 @@ class Memory:
 
 
 def where(tensor: torch.Tensor) -> tuple[int, Place]:
-    """The storage that a tensor lies in, and its place there. Raises CannotFollow for what is no plain tensor."""
+    """The storage of a tensor, and its place there. Raises CannotFollow for a tensor that is not plain."""
     if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise CannotFollow(f"a {type(tensor).__name__} of layout {tensor.layout}")
     if tensor.is_conj() or tensor.is_neg():
@@ -50,13 +50,14 @@ def where(tensor: torch.Tensor) -> tuple[int, Place]:
 
 
 def memory_like(fake: torch.Tensor) -> torch.Tensor:
-    """A tensor of the size, strides and type of `fake`, whose memory is not touched (so most of it is never there)."""
+    """Make a tensor of the size, strides and type of `fake`. Its memory is not written, so most pages are never
+    mapped."""
     with _disable_current_modes():
         return torch.empty_strided(tuple(fake.shape), fake.stride(), dtype=fake.dtype)
 
 
 def digest(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """A constant by its dtype, shape and bytes. Raises CannotFollow for a large one."""
+    """The key of a constant: its dtype, shape and bytes. Raises CannotFollow for a large one."""
     if tensor.numel() * tensor.element_size() > _LARGEST_CONSTANT:
         raise CannotFollow("a large constant")
     with _disable_current_modes():

@@ -1,14 +1,14 @@
-"""The trace proves itself: the functional program equals the model, at the ends of every profile and where export guessed.
+"""Prove a trace: the functional program equals the model, at the ends of every profile and at sizes that break a guard.
 
 Rules
-1. The points are the example, the min and max of every profile, and a size that breaks each guard that export kept
-   silently (`guards`). Each is compared once.
+1. The points are the example, the min and max of every profile, and a size that breaks each guard that export does not
+   report (`guards`). Each is compared once.
 2. Both get the same seeded inputs. Dtypes, shapes and the places of NaN are equal; the largest difference is at most
    `TOLERANCE` of the largest number; integers and bools are equal. Numbers are always compared at the smallest point.
-   Where the others would take long, it is enough that model and program call the same operators on the same values
-   there (`dataflow`): that says more, and takes milliseconds. Where it cannot be said, numbers are compared.
+   If the other points would take long, it is enough that model and program call the same operators on the same values
+   there (`dataflow`): this is a stronger proof, and takes milliseconds. If it fails, numbers are compared.
 3. A call may not write to its inputs or to the module's weights and buffers (a branch may do so at one size only).
-4. The program runs on the weights as they are stored, as everything after it does.
+4. The program runs on the stored form of the weights, like all later steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trtbuild.stages.trace.export.exporting import raise_eager
 from trtbuild.stages.trace.export.guards import Guess
 from trtbuild.stages.trace.export.weights import identity, plain
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.proof.background import Aside
+from trtbuild.stages.trace.proof.background import ForkedCall
 from trtbuild.stages.trace.proof.dataflow import Flows, Leaves
 from trtbuild.stages.trace.proof.divergence import diverging_line
 from trtbuild.stages.trace.user_code.advice import value_advice
@@ -49,22 +49,22 @@ TOLERANCE: dict[torch.dtype, float] = {
 }
 
 
-#: Comparing numbers at all points but the first may take this long, as far as the first one tells.
+#: Numbers are compared at all points if the estimate from the first point is less than this.
 WORTHWHILE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes of the symbols. `guess` is the guard that fails there, where that is why it is tried."""
+    """Sizes of the symbols. `guess` is the guard that fails there, if that is the reason to try them."""
 
     sizes: tuple[int, ...]
     guess: Guess | None = None
 
 
 class Proof:
-    """A comparison of program and model at every point, in two halves: what is done between them costs no time.
+    """Compares program and model at every point, in two halves: the second half runs in the background of other work.
 
-    `seen` tells what user code was seen to depend on so far: a value that changes when that grows.
+    `seen` returns a value that changes with each new dependency of user code.
     """
 
     def __init__(
@@ -80,40 +80,42 @@ class Proof:
         points = {sizes: Point(sizes) for sizes in dict.fromkeys((_example(job), *job.points))}
         for guess in guesses:
             points.setdefault(guess.sizes, Point(guess.sizes, guess))
-        # small points first: what is wrong there is found in milliseconds
+        # small points first: they show most errors in milliseconds
         self._points = sorted(points.values(), key=lambda p: (_elements(p, job), p.sizes))
         self._weights = [plain(weight.value) for weight in arranged.weights]
-        self._aside: Aside | None = None
+        self._comparison: ForkedCall | None = None
 
     def __enter__(self) -> Proof:
         """Compare numbers at the smallest point, and begin with the others. Raises SourceError."""
-        started = time.monotonic()
         first, *others = self._points
-        self._compare(first)
-        duration_s = time.monotonic() - started
+        duration_s = self._compare(first)
         total = sum(_elements(point, self._job) for point in others)
         if duration_s * total / max(_elements(first, self._job), 1) > WORTHWHILE_S:
-            self._aside = Aside(self._equal_flows).__enter__()
+            self._comparison = ForkedCall(self._equal_flows).__enter__()
         return self
 
     def finish(self) -> None:
-        """Have every point compared. Raises SourceError."""
+        """Finish the comparison of all points. Raises SourceError."""
         others = self._points[1:]
-        answer = self._aside.answer() if self._aside is not None else None
+        answer = self._comparison.answer() if self._comparison is not None else None
         for point, is_equal in zip(others, answer or [False] * len(others), strict=True):
             if not is_equal:
                 self._compare(point)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._aside is not None:
-            self._aside.__exit__(kind, error, tb)
+        if self._comparison is not None:
+            self._comparison.__exit__(kind, error, tb)
 
-    def _compare(self, point: Point) -> None:
+    def _compare(self, point: Point) -> float:
+        """Seconds that it took. Collecting garbage is not counted: it takes as long at every point."""
+        started = time.monotonic()
         _prove_at(point, self._module, self._arranged, self._weights, self._job, self._frames)
+        duration_s = time.monotonic() - started
         gc.collect()
+        return duration_s
 
     def _equal_flows(self) -> list[bool]:
-        """For each point but the first, whether the flows of model and program are known to be equal there."""
+        """For each point after the first, whether the flows of model and program are equal there."""
         names = {id(weight): str(slot) for slot, weight in enumerate(self._arranged.weights)}
         own = {identity(value): str(slot) for slot, value in enumerate(self._weights)}
 
@@ -127,7 +129,7 @@ class Proof:
             equal = False
             with contextlib.suppress(Exception):
                 equal = self._has_equal_flow(point, leaf)
-            # a dependency that only the copy has seen would be lost with it
+            # a dependency that only the copy has seen would be lost
             found.append(equal and self._seen() == before)
         return found
 
@@ -145,7 +147,7 @@ class Proof:
 
 
 def difference(got: torch.Tensor, want: torch.Tensor) -> float | str | None:
-    """The largest difference relative to the largest number; a text where the two cannot be compared; None if equal."""
+    """The largest difference relative to the largest number; a text if the two cannot be compared; None if equal."""
     if got.dtype != want.dtype:
         return f"dtype {got.dtype} instead of {want.dtype}"
     if got.shape != want.shape:
@@ -203,7 +205,7 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
     try:
         want = module(*args, **kwargs)
     except (Exception, SystemExit) as error:
-        raise_eager(module, job, frames)  # what fails at the example too has nothing to do with this size
+        raise_eager(module, job, frames)  # an error at the example, too, has nothing to do with this size
         frames.raise_from(
             error,
             f"the model itself fails at {_sizes(point, job)}, which the profiles allow",
@@ -275,7 +277,7 @@ def _sizes(point: Point, job: TraceJob) -> str:
 
 
 def _place(point: Point, job: TraceJob) -> dict[str, Any]:
-    """The place of the dim that differs from the example's."""
+    """The place of the dim whose size differs from the example's."""
     for number, symbol in enumerate(job.shapes.symbols):
         if point.sizes[number] != symbol.example:
             entry = places_of(job.shapes, job.inputs, number)[0].rpartition(".")[0]

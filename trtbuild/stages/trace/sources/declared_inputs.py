@@ -1,4 +1,4 @@
-"""The inputs of a model that comes as a graph of its own, and what the manifest declares: that one fits the other."""
+"""Compare the inputs of a source that is a graph already with those that the manifest declares."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trtbuild.stages.trace.job import TraceJob
 
 
 def refuse_other_names(given: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
-    """Raise SourceError where the model's inputs, by name, are not those of the manifest. The order does not matter.
+    """Raise SourceError if the names of the model's inputs are not those of the manifest. The order does not matter.
 
-    `place` is where the model lacks what the manifest declares, if that is known.
+    `place` is the place in the source where a declared input should be, if that is known.
     """
     target, declared = job.source.target, [entry.name for entry in job.inputs]
     for name in declared:
@@ -42,9 +42,9 @@ def refuse_other_names(given: Sequence[str], job: TraceJob, place: dict[str, Any
 def refuse_misfit(
     entry: Input, shape: Sequence[Axis], dtype: str, sizes: Sequence[int | None], job: TraceJob, place: Any = None
 ) -> None:
-    """Raise SourceError where an input of the model is not what the manifest says. A size of None is dynamic.
+    """Raise SourceError if an input of the model differs from the manifest. A size of None is dynamic.
 
-    A size that is fixed in the model is static in the manifest; one that is dynamic may be either.
+    A fixed size of the model must be static in the manifest. A dynamic size may be either.
     """
     target = job.source.target
     place = place or job.place(f"inputs.{entry.name}")
@@ -62,11 +62,13 @@ def refuse_misfit(
         where = f"{entry.name}.{number}"
         if isinstance(axis, SymbolAxis):
             symbol = job.shapes.symbols[axis.symbol]
-            said = f"the profiles say {symbol.min}..{symbol.max} for {describe(job.shapes, job.inputs, axis.symbol)}"
+            declared = (
+                f"the profiles say {symbol.min}..{symbol.max} for {describe(job.shapes, job.inputs, axis.symbol)}"
+            )
         else:
-            said = f"the profiles say {axis}"
+            declared = f"the profiles say {axis}"
         raise SourceError(
-            f"{where} of {target} is fixed to {size}; {said}",
+            f"{where} of {target} is fixed to {size}; {declared}",
             code="range",
             hint=f"give it a dynamic size there, or write {size} in every profile"
             if isinstance(axis, SymbolAxis)
@@ -86,9 +88,8 @@ def expression(axis: Axis, job: TraceJob) -> Expression:
 def interface_of(
     job: TraceJob, weights: Sequence[dict[str, Any]], outputs: Sequence[tuple[str, str, Sequence[Expression]]]
 ) -> dict[str, Any]:
-    """The interface of such a model, in the form of `trtbuild.stages.trace.export.interface`: one output is a tensor,
-    several
-    are a tuple in the model's order. `outputs` are (name, dtype, shape)."""
+    """The interface of such a source, in the form of `trtbuild.stages.trace.export.interface`. One output is a tensor;
+    several are a tuple in the model's order. `outputs` are (name, dtype, shape)."""
     leaves = [{"kind": "tensor", "index": index} for index in range(len(outputs))]
     return {
         "weights": list(weights),

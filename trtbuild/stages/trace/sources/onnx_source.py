@@ -1,18 +1,18 @@
-"""``onnx:`` sources: an ONNX file, with its external data, becomes a checked graph over the manifest's inputs and dims.
+"""``onnx:`` sources: read an ONNX file with its external data as a checked graph over the manifest's inputs and dims.
 
 Rules
-1. The file is read here and by nobody after: it and the files of its external data are dependencies, and what is not in
-   the graph (names of nodes and values, documentation, metadata, how numbers are stored) is in no later key.
-2. Inputs go by their names. They get the manifest's shapes: a dynamic size becomes the manifest's symbol or number; a fixed
-   one must be the manifest's. Outputs keep their names and their order.
+1. The file is read only here. It and the files of its external data are dependencies. Later keys do not contain names
+   of nodes and values, documentation, metadata, and the storage format of numbers.
+2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number; a
+   fixed one must be equal. Outputs keep their names and their order.
 3. Large initializers are weights (blobs, by slot): `trtbuild.stages.trace.sources.onnx_weights`.
-4. An output's size is a symbol of the manifest where ONNX's shape inference says so, else known by running only.
-5. Only ONNX's own operators: of others there is nothing to go by. A model's own functions are written out.
+4. An output's size is an expression of the manifest's symbols if ONNX's shape inference finds one; otherwise it depends
+   on data.
+5. Only ONNX's own operators are supported. The model's functions are inlined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import expression, interface_of, refuse_misfit, refuse_other_names
-from trtbuild.stages.trace.sources.graph_forms import Given
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_initializers,
     all_nodes,
@@ -36,54 +35,53 @@ from trtbuild.stages.trace.sources.onnx_weights import (
     location_of,
     take_weights,
 )
+from trtbuild.stages.trace.sources.reading import SourceReader
+from trtbuild.stages.trace.sources.source_graph import SourceGraph
 from trtbuild.stages.trace.user_code.frames import first_lines
-
-#: Makes the blob of a model, its first inputs being weights: (model, number of weights, types of inputs, sizes of outputs,
-#: example shapes of inputs) → bytes.
-MakeBlob = Callable[
-    [onnx.ModelProto, int, Sequence[TensorType], Sequence[Sequence[Expression]], Sequence[Sequence[int]]], bytes
-]
 
 _OWN_DOMAINS = ("", "ai.onnx")
 
 
-def read_onnx(job: TraceJob, project: Path, make_blob: MakeBlob) -> Given:
-    """The model of an ONNX file. Raises SourceError."""
-    path = project / job.source.target
-    model = _loaded(path, job)
-    graph = model.graph
-    _refuse_strangers(model, job)
-    _name_nodes(graph)
-    held = {tensor.name for tensor in graph.initializer}
-    inputs = {
-        value.name: value for value in graph.input if value.name not in held
-    }  # before IR 4 weights were inputs too
-    refuse_other_names(list(inputs), job)
-    for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
-        _check(inputs[entry.name], entry, shape, job)
-    lift_constants(graph)
-    weights = take_weights(graph, path.parent, job)
-    graph.ClearField("input")
-    for name, value in weights.items():
-        graph.input.append(onnx.helper.make_tensor_value_info(name, _element(value), list(value.shape)))
-    graph.input.extend(
-        _with_sizes(inputs[entry.name], shape) for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
-    )
-    outputs = _inferred(model, job)
-    types = [
-        TensorType(entry.dtype, tuple(expression(axis, job) for axis in shape))
-        for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
-    ]
-    named = [(value.name, dtype_name(value.type.tensor_type.elem_type), sizes) for value, sizes in outputs]
-    described = [
-        {"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "persistent": True}
-        for name, value in weights.items()
-    ]
-    return Given(
-        make_blob(model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example),
-        interface_of(job, described, named),
-        list(enumerate(weights.values())),
-    )
+class OnnxSource(SourceReader):
+    def read(self) -> SourceGraph:
+        """The model of an ONNX file. Raises SourceError."""
+        job, path = self.job, self.path
+        model = _loaded(path, job)
+        graph = model.graph
+        _refuse_strangers(model, job)
+        _name_nodes(graph)
+        held = {tensor.name for tensor in graph.initializer}
+        inputs = {
+            value.name: value for value in graph.input if value.name not in held
+        }  # before IR 4 weights were inputs too
+        refuse_other_names(list(inputs), job)
+        for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
+            _check(inputs[entry.name], entry, shape, job)
+        lift_constants(graph)
+        weights = take_weights(graph, path.parent, job)
+        graph.ClearField("input")
+        for name, value in weights.items():
+            graph.input.append(onnx.helper.make_tensor_value_info(name, _element(value), list(value.shape)))
+        graph.input.extend(
+            _with_sizes(inputs[entry.name], shape) for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
+        )
+        outputs = _inferred(model, job)
+        types = [
+            TensorType(entry.dtype, tuple(expression(axis, job) for axis in shape))
+            for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
+        ]
+        named = [(value.name, dtype_name(value.type.tensor_type.elem_type), sizes) for value, sizes in outputs]
+        described = [
+            {
+                "name": name,
+                "dtype": str(value.dtype).removeprefix("torch."),
+                "shape": list(value.shape),
+                "persistent": True,
+            }
+            for name, value in weights.items()
+        ]
+        parts = (model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example)
+        return self.graph(parts, interface_of(job, described, named), list(enumerate(weights.values())))
 
 
 def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
@@ -94,7 +92,7 @@ def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
         model = onnx.load(path, load_external_data=False)
     except Exception as error:
         raise SourceError(
-            f"{target} is no ONNX model: {first_lines(str(error), 1)}",
+            f"{target} is not an ONNX model: {first_lines(str(error), 1)}",
             code="source",
             hint="write it with torch.onnx.export or onnx.save",
             **place,
@@ -103,9 +101,9 @@ def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
         location = location_of(tensor)
         if location is not None and not (path.parent / location).is_file():
             raise SourceError(
-                f"{target} keeps the data of {tensor.name!r} in {location!r}, which is not beside it",
+                f"{target} keeps the data of {tensor.name!r} in {location!r}, which is not in its folder",
                 code="source",
-                hint="copy the file's external data along with it",
+                hint="copy the file's external data to the same folder",
                 **place,
             )
     if model.functions:
@@ -118,7 +116,7 @@ def _refuse_strangers(model: onnx.ModelProto, job: TraceJob) -> None:
     for node in all_nodes(model.graph):
         if node.domain not in _OWN_DOMAINS:
             raise SourceError(
-                f"node {node.name!r} of {job.source.target} is {node.domain}.{node.op_type}, and only ONNX's own operators "
+                f"node {node.name!r} of {job.source.target} is {node.domain}.{node.op_type}, but only ONNX's own operators "
                 "can be built",
                 code="onnx",
                 hint="export the model without operators of other domains",
@@ -137,7 +135,10 @@ def _refuse_strangers(model: onnx.ModelProto, job: TraceJob) -> None:
     for value in [*model.graph.input, *model.graph.output]:
         if not value.type.HasField("tensor_type"):
             raise SourceError(
-                f"{value.name!r} of {job.source.target} is no tensor", code="onnx", hint="engines take tensors", **place
+                f"{value.name!r} of {job.source.target} is not a tensor",
+                code="onnx",
+                hint="engines take tensors",
+                **place,
             )
     names = [value.name for value in model.graph.output]
     taken = {entry.name for entry in job.inputs}
@@ -146,13 +147,13 @@ def _refuse_strangers(model: onnx.ModelProto, job: TraceJob) -> None:
             raise SourceError(
                 f"output {name!r} of {job.source.target} has the name of another input or output",
                 code="onnx",
-                hint="give it a name of its own, by way of an Identity",
+                hint="give it another name by an Identity",
                 **place,
             )
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """A name for each node, for people: its own, or its operator and number."""
+    """Give each node without a name one for messages: its operator and number."""
     for number, node in enumerate(graph.node):
         node.name = node.name or f"{node.op_type}_{number}"
 
@@ -174,7 +175,7 @@ def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:
-    """An input of the manifest's shape; symbol k is called as no file calls one."""
+    """Copy an input with the manifest's shape. The names of symbols cannot occur in a file."""
     sizes = [_size_name(axis.symbol) if isinstance(axis, SymbolAxis) else axis for axis in shape]
     return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
 
@@ -184,17 +185,17 @@ def _size_name(symbol: int) -> str:
 
 
 def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInfoProto, list[Expression]]]:
-    """The outputs of a model, which is checked here, and their sizes as far as shape inference tells them (rule 4)."""
+    """Check a model, and return its outputs with their sizes, as far as shape inference finds them (rule 4)."""
     graph = model.graph
     graph.ClearField("value_info")
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
-        value.type.tensor_type.shape.SetInParent()  # the checker wants one, and many files have none
+        value.type.tensor_type.shape.SetInParent()  # the checker needs a shape, and many files have no shape here
     try:
         onnx.checker.check_model(model)
     except Exception as error:
         raise SourceError(
-            f"{job.source.target} is no valid ONNX model: {first_lines(str(error), 3)}",
+            f"{job.source.target} is not a valid ONNX model: {first_lines(str(error), 3)}",
             code="source",
             hint=f"onnx {onnx.__version__} checks it; export it again",
             **job.place("source"),

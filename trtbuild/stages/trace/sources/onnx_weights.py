@@ -1,7 +1,7 @@
-"""The numbers of an ONNX file: which initializers are weights, and their values, wherever the file keeps them.
+"""Read the numbers of an ONNX file: the initializers that are weights, and their values.
 
-Initializers of at least `WEIGHT_BYTES` bytes are weights; smaller ones stay in the graph, where axes and shapes are, with
-their numbers in one form.
+Initializers of at least `WEIGHT_BYTES` bytes are weights. Smaller ones, such as axes and shapes, stay in the graph,
+with their numbers in one form.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 
-#: Initializers of so many bytes are weights.
+#: Initializers of at least this size are weights.
 WEIGHT_BYTES = 1024
-#: Types of which several elements share a byte, and their bits. No weight has one: torch cannot hold their values.
+#: Types with several elements in a byte, and their bits. Weights cannot have them, because torch has no such types.
 _SHARED_BYTES = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
 def lift_constants(graph: onnx.GraphProto) -> None:
-    """Large tensors of Constant nodes become initializers, as in files that keep them there."""
+    """Make initializers of large tensors in Constant nodes."""
     kept = []
     for node in graph.node:
         tensor = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
@@ -41,7 +41,7 @@ def lift_constants(graph: onnx.GraphProto) -> None:
 
 
 def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[str, torch.Tensor]:
-    """Take the weights out of the graph: name → value, in the file's order. What nothing reads is left out."""
+    """Remove the weights from the graph. Returns name → value in the file's order, without unused weights."""
     used = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
     used |= {value.name for nested in nested_graphs(graph) for value in nested.output}
     weights: dict[str, torch.Tensor] = {}
@@ -75,7 +75,7 @@ def location_of(tensor: onnx.TensorProto) -> str | None:
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of nested graphs too."""
+    """Yield all nodes, those of nested graphs included."""
     yield from graph.node
     for nested in nested_graphs(graph):
         yield from nested.node
@@ -91,12 +91,12 @@ def nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def dtype_name(element: int) -> str:
     """torch's name of an ``onnx.TensorProto.DataType``."""
-    name = onnx.TensorProto.DataType.Name(element).lower()
+    name = str(onnx.TensorProto.DataType.Name(element)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 def _value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tensor | None:
-    """An initializer's value; None where torch has no such type."""
+    """An initializer's value; None if torch does not have its type."""
     kind = getattr(torch, dtype_name(tensor.data_type), None)
     if not isinstance(kind, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
         return None
@@ -109,8 +109,8 @@ def _value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tenso
 
 
 def _raw(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
-    """The row-major little-endian bytes of a tensor, from wherever they are. Raises SourceError where they are not as many
-    as its type and shape need."""
+    """The row-major little-endian bytes of a tensor, from the model or its external file. Raises SourceError if their
+    number does not fit its type and shape."""
     raw = _bytes_of(tensor, folder)
     if len(raw) != _bytes(tensor):
         raise SourceError(
@@ -135,7 +135,7 @@ def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> bytes:
 
 
 def _inline(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onnx.TensorProto:
-    """The tensor with its numbers in `raw_data`, however the file stores them."""
+    """Copy the tensor with its numbers in `raw_data`."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return tensor
     made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=list(tensor.dims))

@@ -1,7 +1,7 @@
-"""``python:`` sources: the callable of a project's own module, and the module that it returns.
+"""``python:`` sources: call a callable of the project, which returns the module.
 
-What is wrong is told where it is mended: at the callable when it returns something else, in the manifest when it names
-something that is not there.
+An error names the place to correct: the callable if it returns something else, the manifest if it names something that
+does not exist.
 """
 
 from __future__ import annotations
@@ -18,35 +18,38 @@ from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.user_code.advice import misspelt_module
 from trtbuild.stages.trace.user_code.frames import Frames
 
 
-def load_python(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
-    """The module that the callable of `job.source` returns. Raises SourceError."""
-    target, place = job.source.target, job.place("source.python", "source")
-    found = named(job, project, frames)
-    if isinstance(found, torch.nn.Module) and not job.source.kwargs:
-        model: Any = found
-    elif not callable(found):
-        raise SourceError(
-            f"{target} is {_kind(found)}; it must be a function or class that returns a torch.nn.Module",
-            hint="name the function that builds the model, such as `def build(): return Net().eval()`",
-            **place,
-        )
-    else:
-        place = frames.definition(found) or place
-        model = _call(found, job, frames)
-    if not isinstance(model, torch.nn.Module):
-        raise SourceError(
-            f"{target} returned {_kind(model)}; it must return a torch.nn.Module", hint=_return_hint(model), **place
-        )
-    refuse_training_mode(model, job, place)
-    return model
+class PythonSource(SourceReader):
+    def read(self) -> torch.nn.Module:
+        """The module that the callable of the source returns. Raises SourceError."""
+        job, project, frames = self.job, self.project, self.frames
+        target, place = job.source.target, job.place("source.python", "source")
+        found = named(job, project, frames)
+        if isinstance(found, torch.nn.Module) and not job.source.kwargs:
+            model: Any = found
+        elif not callable(found):
+            raise SourceError(
+                f"{target} is {_kind(found)}; it must be a function or class that returns a torch.nn.Module",
+                hint="name the function that builds the model, such as `def build(): return Net().eval()`",
+                **place,
+            )
+        else:
+            place = frames.definition(found) or place
+            model = _call(found, job, frames)
+        if not isinstance(model, torch.nn.Module):
+            raise SourceError(
+                f"{target} returned {_kind(model)}; it must return a torch.nn.Module", hint=_return_hint(model), **place
+            )
+        refuse_training_mode(model, job, place)
+        return model
 
 
 def named(job: TraceJob, project: Path, frames: Frames) -> Any:
-    """What the source's ``module:name`` names."""
+    """Import the object that the source's ``module:name`` names."""
     module_name, _, path = job.source.target.partition(":")
     place = job.place(f"source.{job.source.kind}", "source")
     try:
@@ -79,12 +82,12 @@ def _module_hint(name: str, path: str, job: TraceJob, project: Path) -> str:
         return f'modules are named without .py: write "{name.removesuffix(".py")}:{path}"'
     like = misspelt_module(name, [project / root for root in job.source.roots])
     places = "the project" if job.source.roots == (".",) else ", ".join(f"{root}/" for root in job.source.roots)
-    looked = f"it is looked for in {places} and among what is installed"
+    looked = f"it is searched in {places} and among the installed modules"
     return f"did you mean {like!r}? {looked}" if like else looked
 
 
 def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
-    """The names that somebody may have meant: what is defined there, not what is imported."""
+    """A hint with similar names, of those that the module defines and does not import."""
     own = sorted(
         key
         for key, value in vars(holder).items()
@@ -93,14 +96,14 @@ def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
     like = nearest(name, own)
     before = path.rpartition(".")[0]
     has = f"{module_name}:{before} has" if before and hasattr(holder, "__qualname__") else "it has"
-    listed = f"{has}: {', '.join(own)}" if own else f"{has} no function or class of its own"
+    listed = f"{has}: {', '.join(own)}" if own else f"{has} no function or class that is defined there"
     return f"did you mean {like!r}? {listed}" if like else listed
 
 
 def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
     kwargs = plain(job.source.kwargs)
     refuse_kwargs(function, kwargs, job)
-    # uninitialized memory is filled, so that torch.empty is the same in every process
+    # torch then fills uninitialized memory, so torch.empty is the same in every process
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         return function(**kwargs)
@@ -114,16 +117,16 @@ def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
 
 
 def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob, given: int = 0) -> None:
-    """Raise SourceError where the manifest's kwargs are not what the callable takes behind its first `given` arguments."""
+    """Raise SourceError if the callable does not take the manifest's kwargs after its first `given` arguments."""
     try:
         signature = inspect.signature(function)
         parameters = dict(list(signature.parameters.items())[given:])
         signature.bind(*[None] * given, **kwargs)
         return
-    except ValueError:  # a callable that does not tell what it takes
+    except ValueError:  # a callable without a signature
         return
     except TypeError as error:
-        said = str(error)
+        message = str(error)
     named = [name for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = next((name for name in kwargs if name not in named and not any_name), None)
@@ -135,7 +138,7 @@ def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: 
     else:
         needed = [name for name, p in parameters.items() if p.default is p.empty and name in named]
         lacking = [name for name in needed if name not in kwargs]
-        text = f"{job.source.target} needs a value for {', '.join(map(repr, lacking)) or said}"
+        text = f"{job.source.target} needs a value for {', '.join(map(repr, lacking)) or message}"
         hint = f"write kwargs: {{{', '.join(f'{name}: …' for name in lacking)}}} beside `{job.source.kind}:`; {takes}"
     raise SourceError(
         text, code="source", hint=hint, **job.place("source.kwargs", f"source.{job.source.kind}", "source")
@@ -143,7 +146,7 @@ def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: 
 
 
 def plain(value: Any) -> Any:
-    """Mappings and sequences of a job as the dicts and lists that a YAML reader would give."""
+    """Convert mappings and sequences of a job to the dicts and lists of a YAML reader."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,13 +1,13 @@
-"""``torchscript:`` sources: PyTorch's own converter makes a graph of the script, and the script stays the truth.
+"""``torchscript:`` sources: PyTorch's converter makes a graph of the script; the script itself stays the reference.
 
 Rules
-1. The converter (``torch._export.converter.TS2EPConverter``, torch 2.9 to 2.13) is used up to its graph. Its own last step
-   exports that graph with ``Dim.AUTO``, which drops guards; here the graph is exported under the manifest's dims, as every
-   other source is.
-2. Whoever calls the module calls the script; only torch.export sees the converted graph. So the proof of a trace compares
+1. The converter (``torch._export.converter.TS2EPConverter``, torch 2.9 to 2.13) makes the graph. Its last step, which
+   exports that graph with ``Dim.AUTO`` and so drops guards, is not used: the graph is exported with the manifest's
+   dims, like every other source.
+2. A call of the module runs the script; only torch.export uses the converted graph. So the proof of a trace compares
    with TorchScript itself, at the min and max of every profile.
-3. The converter writes to the script that it is given, so it gets one of its own; weights are the script's, by its names.
-   Tensors that the converter lifted out of the graph are buffers that no weights file has.
+3. The converter changes its script, so it gets a copy. Weights have the script's names. Tensors that the converter
+   lifted out of the graph are buffers that a weights file does not contain.
 """
 
 from __future__ import annotations
@@ -25,32 +25,35 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 
 class _Argument(NamedTuple):
-    """An argument of a script's forward. `default` is its value where it need not be given."""
+    """An argument of a script's forward. `default` is the value of an optional argument."""
 
     name: str
     optional: bool
     default: Any
 
 
-def load_torchscript(job: TraceJob, project: Path, frames: Frames) -> torch.nn.Module:
-    """The module of a TorchScript file: called, it runs the script; exported, its converted graph. Raises SourceError."""
-    script = _loaded(job, project, frames)
-    if not hasattr(script, "forward"):
-        raise SourceError(
-            f"{job.source.target} has no method forward",
-            hint="save the module that is to be called: torch.jit.save(torch.jit.script(model.eval()), path)",
-            **job.place("source"),
-        )
-    refuse_training_mode(script, job)
-    arguments = _arguments(script)
-    values = _values(arguments, job)
-    graph = _converted(_loaded(job, project, frames), values, job, frames)
-    return _module(graph, script, arguments, _structure(script, values, job, frames))
+class TorchScriptSource(SourceReader):
+    def read(self) -> torch.nn.Module:
+        """A module that runs the script when called, and its converted graph when exported. Raises SourceError."""
+        job, project, frames = self.job, self.project, self.frames
+        script = _loaded(job, project, frames)
+        if not hasattr(script, "forward"):
+            raise SourceError(
+                f"{job.source.target} has no method forward",
+                hint="save the module that is to be called: torch.jit.save(torch.jit.script(model.eval()), path)",
+                **job.place("source"),
+            )
+        refuse_training_mode(script, job)
+        arguments = _arguments(script)
+        values = _values(arguments, job)
+        graph = _converted(_loaded(job, project, frames), values, job, frames)
+        return _module(graph, script, arguments, _structure(script, values, job, frames))
 
 
 def _loaded(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptModule:
@@ -80,7 +83,7 @@ def _arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
 
 
 def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
-    """The value of each argument at the example. Raises SourceError where the manifest's inputs do not fit."""
+    """The value of each argument at the example. Raises SourceError if the manifest's inputs do not fit."""
     positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
     names = [each.name for each in arguments]
     given = dict(zip(names, positional, strict=False)) | keyword
@@ -91,7 +94,7 @@ def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
         raise SourceError(
             f"{job.source.target} takes ({', '.join(names)}); the manifest declares {', '.join(declared)}",
             code="signature",
-            hint="positional inputs go by their order, `keyword: true` passes an input by its name",
+            hint="positional inputs are passed in order; `keyword: true` passes an input by its name",
             **job.place("inputs", *(f"inputs.{entry.name}" for entry in job.inputs)),
         )
     return tuple(given.get(each.name, each.default) for each in arguments)
@@ -131,7 +134,7 @@ def _converted(
 def _structure(
     script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
 ) -> pytree.TreeSpec:
-    """How the script returns its tensors: the converter's graph returns lists where it returns tuples."""
+    """The output structure of the script: the converter's graph returns lists instead of tuples."""
     try:
         with torch.no_grad():
             result = script(*values)
@@ -153,9 +156,10 @@ def _structure(
 def _module(
     graph: torch.fx.GraphModule, script: torch.jit.ScriptModule, arguments: list[_Argument], spec: pytree.TreeSpec
 ) -> torch.nn.Module:
-    """A module of the script's weights and arguments that runs the script, or the graph while it is exported (rule 2).
+    """Make a module with the script's weights and arguments. It runs the script, or during an export the graph (rule
+    2).
 
-    No GraphModule: torch.export interprets such a one instead of calling it.
+    It is not a GraphModule, which torch.export would interpret instead of calling it.
     """
     run_graph = type(graph).forward
 
@@ -172,7 +176,10 @@ def _module(
         module.add_module(name, child)
     own = script.state_dict(keep_vars=True)
     lifted = [*graph.named_buffers(remove_duplicate=False), *graph.named_parameters(remove_duplicate=False)]
-    for name, value in {**dict(lifted), **own}.items():  # also what the graph does not read: a weights file has it
+    for name, value in {
+        **dict(lifted),
+        **own,
+    }.items():  # includes weights that the graph does not read, because a weights file has them
         path, _, leaf = name.rpartition(".")
         holder = _holder(module, path)
         if hasattr(holder, leaf):
@@ -182,7 +189,7 @@ def _module(
 
 
 def _holder(module: torch.nn.Module, path: str) -> torch.nn.Module:
-    """The submodule at a dotted path, made where the graph has none."""
+    """The submodule at a dotted path; a new one if the graph does not have it."""
     for name in path.split(".") if path else ():
         if name not in module._modules:
             module.add_module(name, torch.nn.Module())
@@ -193,7 +200,8 @@ def _holder(module: torch.nn.Module, path: str) -> torch.nn.Module:
 def _forward(
     arguments: list[_Argument], run: Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 ) -> Callable[..., Any]:
-    """A method whose parameters are the script's own (its names are identifiers), for whoever asks for its signature."""
+    """Make a forward method with the script's parameters (its names are identifiers), so that its signature is
+    right."""
     parameters = ", ".join(each.name + "=None" * each.optional for each in arguments)
     given = ", ".join(f"{each.name!r}: {each.name}" for each in arguments)
     namespace: dict[str, Any] = {"_run": run}

@@ -1,4 +1,4 @@
-"""User code seen from outside: where it lies, which frames are the user's, and advice on its errors.
+"""User code: its files, its frames in tracebacks, and advice on its errors.
 
 Uses no other room.
 """

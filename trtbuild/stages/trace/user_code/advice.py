@@ -1,8 +1,8 @@
-"""What to do next about an exception that the user's code raised, where that can be told from the exception.
+"""Advice about exceptions of user code, as far as the exception shows what to do next.
 
 Rules
-1. Advice is a command or an edit. Where nothing better than the error itself can be said, there is none.
-2. It is told from the exception's type first, and from its text only where torch has no type of its own for it.
+1. Advice is a command or an edit. There is no advice if it would not add to the error itself.
+2. It depends on the exception's type, and on its text only if torch has no separate type for the error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.error import URLError
 
 from trtbuild.core.model.spec import Input
 from trtbuild.core.values.nearest import nearest
-from trtbuild.core.values.value_ranges import is_beyond
+from trtbuild.core.values.value_ranges import is_index_error
 
 _NO_GPU = re.compile(
     r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|on a CUDA device but|CUDA driver"
@@ -28,7 +28,7 @@ _CLIENTS = ("requests.", "httpx.", "huggingface_hub.", "urllib3.", "aiohttp.")
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says. The user's code may have raised one whose own text cannot be had."""
+    """The text of an error. User code may raise an error whose text cannot be read."""
     try:
         return str(error)
     except Exception as another:
@@ -36,7 +36,7 @@ def text_of(error: BaseException) -> str:
 
 
 def advice(error: BaseException, failing_file: str | None = None) -> str | None:
-    """What to do about `error`, None where nothing can be said. `failing_file` is where the user's code raised it."""
+    """Advice about `error`; None if there is no advice. `failing_file` is the file of user code that raised it."""
     for find in _FINDERS:
         found = find(error, failing_file)
         if found:
@@ -45,14 +45,14 @@ def advice(error: BaseException, failing_file: str | None = None) -> str | None:
 
 
 def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) -> str | None:
-    """What to do when the model does not take the inputs that the manifest declares."""
+    """Advice for a model that does not take the declared inputs."""
     text = text_of(error)
     declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
     if _INTEGERS.search(text):
         return f"the manifest declares {declared}: indices are integers, such as `{inputs[0].name}: {{dtype: int64}}`"
     if _DTYPE.search(text):
         return (
-            f"the manifest declares {declared}: write the dtype that the model takes (`precision` alone says what "
+            f"the manifest declares {declared}: write the dtype that the model takes (only `precision` sets what "
             "engines compute in)"
         )
     fits = isinstance(error, RuntimeError | ValueError | IndexError | AssertionError)
@@ -60,22 +60,22 @@ def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) 
 
 
 def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
-    """What to do when the model does not take the integers that it is tried with, where these are a likely reason."""
+    """Advice for a model that does not take the example's integers, if these are a likely reason."""
     integers = [entry for entry in inputs if "int" in entry.dtype]
-    if not integers or not is_beyond(text_of(error)):
+    if not integers or not is_index_error(text_of(error)):
         return None
-    unsaid = next((entry for entry in integers if entry.range is None), None)
-    if unsaid is not None:
+    undeclared = next((entry for entry in integers if entry.range is None), None)
+    if undeclared is not None:
         return (
             "integer inputs are 0 and 1 here; say which values the model takes: "
-            f"`{unsaid.name}: {{dtype: {unsaid.dtype}, range: [LOWEST, HIGHEST]}}`"
+            f"`{undeclared.name}: {{dtype: {undeclared.dtype}, range: [LOWEST, HIGHEST]}}`"
         )
-    told = ", ".join(f"`{entry.name}: {{range: {list(entry.range or ())}}}`" for entry in integers)
-    return f"the values here are from {told}: correct the range, or the model"
+    ranges = ", ".join(f"`{entry.name}: {{range: {list(entry.range or ())}}}`" for entry in integers)
+    return f"the values here are from {ranges}: correct the range, or the model"
 
 
 def misspelt_module(name: str, folders: Sequence[Path]) -> str | None:
-    """The module that was probably meant by `name`, of those that lie in `folders`."""
+    """The module in `folders` with the name most similar to `name`; None if there is no similar one."""
     package, _, last = name.rpartition(".")
     known = set()
     for folder in folders:
@@ -93,10 +93,12 @@ def _missing_module(error: BaseException, failing_file: str | None) -> str | Non
     top = error.name.partition(".")[0]
     if failing_file and _is_module(Path(failing_file).parent, top):
         beside = Path(failing_file).parent.name
-        return f"{top} lies beside that file, and imports start at the manifest's folder: `from {beside} import {top}`"
+        return (
+            f"{top} is in that file's folder, but imports start at the manifest's folder: `from {beside} import {top}`"
+        )
     if top == error.name or not _found(top):
         return f"install it where trtbuild runs: {sys.executable} -m pip install {top}"
-    return f"{top} is installed, but has no {error.name}: is it another version than the one that was written for?"
+    return f"{top} is installed, but has no {error.name}: does the code need another version?"
 
 
 def _is_module(folder: Path, name: str) -> bool:
@@ -119,13 +121,15 @@ def _missing_file(error: BaseException, failing_file: str | None) -> str | None:
 
 def _ended(error: BaseException, failing_file: str | None) -> str | None:
     if isinstance(error, SystemExit):
-        return 'do not end the process there; what is for the command line goes below `if __name__ == "__main__":`'
+        return 'do not end the process there; put code for the command line below `if __name__ == "__main__":`'
     return None
 
 
 def _no_gpu(error: BaseException, failing_file: str | None) -> str | None:
     if isinstance(error, AssertionError | RuntimeError) and _NO_GPU.search(text_of(error)):
-        return "models are traced on the CPU, with no GPU in sight: build them there (no .cuda(), map_location='cpu')"
+        return (
+            "models are traced on the CPU, without access to a GPU: build them there (no .cuda(), map_location='cpu')"
+        )
     return None
 
 

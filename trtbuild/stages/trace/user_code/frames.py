@@ -1,4 +1,4 @@
-"""Which frames of a traceback are the user's, and errors that point there."""
+"""Find the frames of user code in a traceback, and raise errors that point there."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.user_code.advice import advice, text_of
 from trtbuild.stages.trace.user_code.places import Places
 
-#: Distributions whose frames a user does not want to see in a traceback of their model.
+#: Distributions whose frames are not shown in a traceback of the user's model.
 _OURS = frozenset({"torch", "trtbuild", "numpy"})
 _MAX_FRAMES = 8
-#: A line of an error's text is cut after so many characters.
+#: A line of an error's text is cut after this many characters.
 _MAX_LENGTH = 400
 _NOISE = re.compile(r"TORCH_LOGS|TORCHDYNAMO_")
 _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 
 
 class Frames:
-    """Reads tracebacks. File names are shown relative to `project` where they lie in it."""
+    """Reads tracebacks. File names inside `project` are shown relative to it."""
 
     def __init__(self, places: Places, project: Path) -> None:
         self._places = places
@@ -44,21 +44,21 @@ class Frames:
         return [frame for frame in traceback.extract_tb(tb) if self.is_shown(frame.filename)]
 
     def definition(self, function: object) -> dict[str, Any]:
-        """``file=`` and ``line=`` of an error about a function or class of the user's; empty for any other."""
+        """``file=`` and ``line=`` of an error about a function or class in user code; empty for any other."""
         code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
         if code is None or not self._places.is_user(code.co_filename):
             return {}
         return {"file": self.shown(code.co_filename), "line": code.co_firstlineno}
 
     def deepest(self, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int] | None:
-        """File and line of the innermost frame of the user's own files, else of the innermost one at all."""
+        """File and line of the innermost frame in the user's files, or of the innermost frame of all."""
         own = [frame for frame in frames if self._places.is_user(frame.filename)]
         for frame in reversed(own or list(frames)):
             return self.shown(frame.filename), frame.lineno or 0
         return None
 
     def in_stack_trace(self, text: str | None) -> tuple[str, int] | None:
-        """The innermost place of the user in a ``stack_trace`` that torch keeps at a node."""
+        """The innermost place in user code of a ``stack_trace``, which torch keeps at a node."""
         frames = [
             traceback.FrameSummary(match["file"], int(match["line"]), match["name"] or "", lookup_line=False)
             for match in _STACK_LINE.finditer(text or "")
@@ -76,10 +76,10 @@ class Frames:
         fallback: dict[str, object],
         internal: bool = False,
     ) -> NoReturn:
-        """Raise a SourceError about `error`: `what` happened, the error itself, and the user's frames.
+        """Raise a SourceError about `error`: `what` happened, the error itself, and the frames of user code.
 
-        `fallback` is the place where no frame is the user's. An `internal` error speaks of torch's internals: it is
-        left out where there is a frame to show. What `advice` knows about the error goes before `hint`.
+        `fallback` is the place if there is no frame of user code. The text of an `internal` error is about torch's
+        internals: it is left out if there is a frame to show. `advice` about the error comes before `hint`.
         """
         frames = self.user(error.__traceback__)
         place = self.deepest(frames)
@@ -93,7 +93,7 @@ class Frames:
         raise SourceError("\n".join(lines), code=code, hint=hint, **where) from error  # type: ignore[arg-type]
 
     def _shown_frames(self, frames: Sequence[traceback.FrameSummary]) -> list[str]:
-        """One line for each frame; one for several in a row that are equal."""
+        """One line for each frame; equal frames in a row are one line."""
         found = []
         for line, same in groupby(
             f"  {self.shown(frame.filename)}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
@@ -104,7 +104,7 @@ class Frames:
         return found[-_MAX_FRAMES:]
 
     def is_shown(self, filename: str) -> bool:
-        """Whether a file is the user's or of a distribution whose frames a user may want to see."""
+        """Whether a file belongs to the user, or to a distribution whose frames are shown."""
         place = self._places.of(filename)
         if place.owner == "distribution":
             return place.distribution not in _OURS
@@ -112,20 +112,20 @@ class Frames:
 
 
 def described(error: BaseException) -> str:
-    """``ValueError: what it says``, without what Python or torch add for themselves."""
+    """The type and text of an error (``ValueError: its text``), without the additions of Python and torch."""
     text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(text_of(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def first_lines(text: str, count: int = 4) -> str:
-    """The first lines of an error's text, each cut where it is too long, without torch's advice on its own logs."""
+    """The first lines of an error's text; long lines are cut, and torch's advice on its logs is left out."""
     lines = [line.rstrip() for line in text.expandtabs(2).strip().splitlines()]
     lines = [line for line in lines if line and not _NOISE.search(line)]
     return "\n".join(line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]}…" for line in lines[:count])
 
 
 def caller(places: Places, skip: Callable[[str], bool] | None = None) -> tuple[str, int] | None:
-    """File and line of the nearest frame that is neither trtbuild's nor the standard library's; None without one."""
+    """File and line of the nearest frame outside trtbuild and the standard library; None if there is no such frame."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename

@@ -1,13 +1,13 @@
-"""What is there now of something that a trace depended on. Standard library only: plans look with it too.
+"""Look up the present state of a dependency. It uses the standard library only, because plans use it, too.
 
-A listing is the names of a directory's entries, directories with a ``/`` behind them; entries of `IGNORED_ENTRIES`
-(derived state) are left out, and in the project itself those of `IGNORED_IN_PROJECT`. A link is the text of a symbolic
-link; one that points into the project by an absolute path is written relative to it, with ``./`` before it. A
-distribution's version is the one its ``.dist-info`` directory is named with, in the first place of ``sys.path`` that
-has it.
+A listing consists of the names of a directory's entries, with ``/`` after the names of directories. Entries of
+`IGNORED_ENTRIES` (derived state) are left out, and in the project itself those of `IGNORED_IN_PROJECT`. A link is the
+text of a symbolic link. An absolute path into the project is written relative to it, with ``./`` before it. A
+distribution's version is that in the name of its ``.dist-info`` directory, in the first entry of ``sys.path`` that has
+it.
 """
 
-# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# Paths are strings here: there are thousands of them, and their exact spelling counts.
 # ruff: noqa: PTH115, PTH116, PTH208
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from pathlib import Path
 
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
 
-#: Names that come and go while nothing changes → why.
+#: Names that may appear and disappear without a change of the model → the reason.
 IGNORED_ENTRIES: dict[str, str] = {
     "__pycache__": "Python derives it from sources",
     ".git": "version control's own files",
     ".trtbuild": "trtbuild's own state",
 }
 
-#: Names that a build makes in the project → why. Whoever lists the project would else make each first build stale.
+#: Names that a build makes in the project → the reason. Otherwise code that lists the project would make each first
+#: build stale.
 IGNORED_IN_PROJECT: dict[str, str] = {
     "dist": "outputs are put there",
     "cache": "the default store",
     "trtbuild.lock": "`trtbuild lock` writes it",
 }
 
-#: Seen of what is neither a file nor a directory: a pipe, a socket, a device.
+#: The observation of a path that is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
-#: How variables begin that no worker inherits: the signing key, and remotes with their credentials. User code never sees
-#: them, so they are never there.
+#: Prefixes of variables that workers do not inherit: the signing key, and remotes with their credentials. User code
+#: never sees them, so their observation is always `ABSENT`.
 HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE")
 
 _INFO = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -50,9 +51,9 @@ _versions: dict[str, tuple[int, dict[str, str]]] = {}
 
 
 def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str | None]) -> str:
-    """What is seen of `dependency` now (`trtbuild.core.recipes.dependency` says in which form).
+    """Observe `dependency` now, in the form of `trtbuild.core.recipes.dependency`.
 
-    `sha256` gives the digest of a file's bytes by its path, None where it cannot be read.
+    `sha256` returns the digest of a file's bytes by its path, None if it cannot be read.
     """
     if dependency.kind == "distribution":
         return installed_version(dependency.name) or ABSENT
@@ -90,7 +91,7 @@ def listing(path: str, *, in_project: bool = False) -> str:
 
 
 def link(path: str, project: str) -> str:
-    """Where a symbolic link points, or ``absent`` where there is none."""
+    """The target of a symbolic link, or ``absent`` if it does not exist."""
     try:
         target = os.readlink(path)
     except (OSError, ValueError):
@@ -106,7 +107,7 @@ def environment_digest(value: str) -> str:
 
 
 def file_digest(path: str) -> str | None:
-    """SHA-256 of a file's bytes, None where it cannot be read."""
+    """SHA-256 of a file's bytes, None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest(file)

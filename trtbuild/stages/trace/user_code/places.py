@@ -1,13 +1,13 @@
-"""Whose a file is: Python's, an installed distribution's, trtbuild's own, or the user's.
+"""Find the owner of a file: Python, an installed distribution, trtbuild, or the user.
 
 Rules
-1. A file belongs to a distribution when the RECORD of an installed one lists it. An editable distribution lists none
-   of its sources, so they are the user's, like everything else that nothing claims.
+1. A file belongs to a distribution when the RECORD of an installed one lists it. An editable distribution does not list
+   its sources, so they belong to the user, like all files without another owner.
 2. The standard library and the interpreter's prefix belong to Python; the version of Python is in the key.
-3. Names of the system and of this process (`IGNORED`) say nothing about a model.
+3. Files of the system and of this process (`IGNORED`) do not affect a model.
 """
 
-# Paths are strings here: they come by the thousand, and count in the spelling in which they were used.
+# Paths are strings here: there are thousands of them, and their exact spelling counts.
 # ruff: noqa: PTH112, PTH117, PTH206, PTH208
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
 Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
-#: Absolute prefixes that are never dependencies → why.
+#: Absolute prefixes that are never dependencies → the reason.
 IGNORED: dict[str, str] = {
     "/proc": "the state of processes, not of a model",
     "/sys": "the state of the kernel and its devices",
@@ -48,9 +48,9 @@ IGNORED: dict[str, str] = {
     "/usr/lib64": "the system's libraries; the platform is in the key",
 }
 
-#: Installed distributions that say nothing about a model → why.
+#: Installed distributions that do not affect a model → the reason.
 DISTRIBUTIONS: dict[str, str] = {
-    "trtbuild": "its steps have versions of their own in the key",
+    "trtbuild": "the key has the versions of its steps",
     "setuptools": "its .pth file loads a shim into every interpreter",
     "pip": "it installs, and is not imported by models",
 }
@@ -63,14 +63,14 @@ HOME = os.path.dirname(_PACKAGE)
 
 @dataclass(frozen=True)
 class Place:
-    """`owner` of a path; `distribution` is the normalized name of the one that it belongs to."""
+    """The owner of a path. `distribution` is the normalized name of the distribution that it belongs to."""
 
     owner: Owner
     distribution: str | None = None
 
 
 class Places:
-    """Answers whose a path is. Answers are kept, because the same files are asked about thousands of times."""
+    """Finds the owners of paths. Answers are cached, because the same files are looked up thousands of times."""
 
     def __init__(self) -> None:
         self._known: dict[str, Place] = {}
@@ -79,7 +79,7 @@ class Places:
         self._owners: dict[str, _Records] = {}
 
     def of(self, path: str) -> Place:
-        """Whose `path` (absolute, or a frame's file name) is. The file need not exist."""
+        """The owner of `path` (absolute, or a frame's file name). The file need not exist."""
         place = self._known.get(path)
         if place is None:
             place = self._known[path] = self._find(path)
@@ -90,7 +90,7 @@ class Places:
 
     def _find(self, path: str) -> Place:
         if path.startswith("<") or not os.path.isabs(path):
-            # <frozen importlib._bootstrap> and <string>: code that has no file
+            # <frozen importlib._bootstrap> and <string>: code without a file
             return Place("python" if path.startswith("<frozen") else "ignored")
         plain = os.path.normpath(path)
         for name in (plain, os.path.realpath(plain)):
@@ -126,7 +126,7 @@ class Places:
 
 
 class _Records:
-    """The RECORD files of one directory of installed distributions, read when first asked about a top-level name."""
+    """The RECORD files of one directory of installed distributions."""
 
     def __init__(self, directory: str) -> None:
         self._lists: list[tuple[str, frozenset[str], frozenset[str]]] = []

@@ -1,0 +1,65 @@
+"""Documents for screens: real ones, in which a test names what it looks at and the rest is nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtbuild.core.planning.graph import Reason
+from trtbuild.core.recipes.recipe import Change
+from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, Plan, StepEntry
+from trtbuild.store.layers.accounts import Account
+
+NEW = Reason("new", "it was not built in this project before")
+RECORDED = Reason("recorded", "nothing that it depends on has changed")
+
+
+def changed(*parts: str) -> Reason:
+    """A reason: these parts, which are digests, have changed."""
+    changes = tuple(Change(part, "0" * 64, "f" * 64) for part in parts)
+    return Reason("changed", f"changed: {', '.join(parts)}", changes)
+
+
+def a_step(
+    model: str, name: str, verdict: Any, reason: Reason = NEW, target: str | None = None, **more: Any
+) -> StepEntry:
+    """The step ``model/name@target``."""
+    entry = {
+        "id": f"{model}/{name}" + (f"@{target}" if target else ""),
+        "model": model,
+        "stage": name.partition("/")[0],
+        "target": target,
+        "key": None,
+        "verdict": verdict,
+        "source": None,
+        "reason": reason,
+        "duration_s": 0.0,
+        "saved_s": 0.0,
+        "outputs": {},
+    }
+    return StepEntry(**{**entry, **more})
+
+
+def an_error(text: str, **more: Any) -> ErrorEntry:
+    return ErrorEntry(**{"type": "SourceError", "text": text, "file": None, "line": None, "hint": None, **more})
+
+
+def an_output(model: str, *, written: bool = True) -> BuiltOutput:
+    return BuiltOutput(model=model, kind="package", path=f"dist/{model}", written=written)
+
+
+def a_plan(*steps: StepEntry, **more: Any) -> Plan:
+    rest = {"ok": True, "duration_s": 0.1, "totals": {}, "outputs": [], "errors": [], "warnings": [], "remotes": []}
+    return Plan(steps=steps, **{**rest, **more})
+
+
+def a_build(*steps: StepEntry, **more: Any) -> Build:
+    rest = {"ok": True, "totals": {}, "outputs": [], "not_begun": 0, "errors": [], "warnings": [], "remotes": []}
+    return Build(steps=steps, **{**rest, **more})
+
+
+def an_account(name: str, **more: Any) -> Account:
+    """The account of a remote that was not used."""
+    counts = ("hits", "misses", "blobs_gone", "lost_races", "untrusted", "records_sent", "records_not_sent")
+    numbers = ("requests", "bytes_down", "bytes_up", "retries", "failures", "skipped")
+    rest = {"place": f"https://{name}.example", "given_up": None, "troubles": (), "warnings": ()}
+    return Account(name=name, **{**dict.fromkeys((*counts, *numbers), 0), **rest, **more})

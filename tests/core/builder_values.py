@@ -1,0 +1,22 @@
+"""A value of every builder setting that is not its default, from the setting's type."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
+
+
+def other_value(name: str) -> Any:
+    """A value of the setting `name` that a manifest may have, and that is not the default."""
+    default, annotation = getattr(BuilderSettings(), name), get_type_hints(BuilderSettings)[name]
+    (kind, *_) = [kind for kind in (get_args(annotation) or (annotation,)) if kind is not type(None)]
+    if get_origin(annotation) is Literal:
+        return next(choice for choice in get_args(annotation) if choice != default)
+    if kind is bool:
+        return not default
+    if get_origin(kind) is tuple:
+        return ("jit_convolutions",)
+    if SETTINGS[name].in_bytes:
+        return 1 << 20
+    return SETTINGS[name].least if default is None else default + 1

@@ -1,0 +1,213 @@
+"""The English that this project writes: a table of wordings to avoid, and a reader that finds the sentences of a file.
+
+The reader of code, messages and documents is an engineer whose first language is another. Each rule has the reason and
+two examples: `avoid` breaks the rule, `write` says the same and breaks none. `tests/docs/test_prose.py` applies the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: A sentence of more words than this is two sentences.
+MOST_WORDS = 35
+
+
+#: A string with one of these words is a message, not data.
+_ENGLISH = re.compile(r"\b(the|a|an|is|are|of|not)\b")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern that no sentence may match; `avoid` matches it and `write` does not."""
+
+    pattern: str
+    reason: str
+    avoid: str
+    write: str
+
+
+RULES = (
+    Rule(
+        r"^(What|Whatever|Who|Whoever|Whose|That)\b(?!.*\?$)",
+        "a sentence begins with its subject: a noun",
+        "What is no date is refused by who parses the line.",
+        "The parser rejects lines with an invalid date.",
+    ),
+    Rule(
+        r"^(Of|Nor|Not so)\b",
+        "a sentence begins with its subject, and the verb follows",
+        "Of two records the older counts.",
+        "The older of two records counts.",
+    ),
+    Rule(
+        r"\b(is|are|was|were|be|has|have|gives?|knows?|there) none\b",
+        "`none` needs the sentence before to be understood",
+        "A link that leads nowhere is none.",
+        "A link that leads nowhere is not followed.",
+    ),
+    Rule(
+        r"(?<![Tt]here )\b(is|are|was|were|be) no (?!longer\b|more\b|less\b|earlier\b|later\b)",
+        "`is not a` is plain English",
+        "A directory is no valid entry.",
+        "A directory is not a valid entry.",
+    ),
+    Rule(
+        r"\blet be\b|\blet go of\b",
+        "say what happens",
+        "An entry that cannot be removed is let be.",
+        "An entry that cannot be removed is left in place.",
+    ),
+    Rule(
+        r"\b(go|goes|going|went|gone) by\b|\bhad by\b|\bcome by\b",
+        "use an ordinary verb",
+        "A hit whose results cannot be gone by is a miss.",
+        "A hit whose results must not be used is a miss.",
+    ),
+    Rule(
+        r"\b(told|said|judged?|judges|tells|telling)\b",
+        "name the value or the function that says it",
+        "The parser is told which sizes there are.",
+        "The parser reads the sizes from the profile.",
+    ),
+    Rule(
+        r"\btaken? (for|at its word)\b|\btakes? .{1,40} for (a|an) (fact|mean)\b",
+        "use an ordinary verb",
+        "A missing file is taken for an empty one.",
+        "A missing file counts as an empty file.",
+    ),
+    Rule(
+        r"\b(whoever|whosoever|whatever|somebody|someone|nobody'?s?|anybody|whose is)\b",
+        "name the person, the process or the function",
+        "The lock is for whoever writes.",
+        "The lock is for the process that writes.",
+    ),
+    Rule(
+        r"\b(afar|anew|aside|lest|thereof|hitherto|mended|strangers?|in vain|kin|comes? to stand|by itself alone)\b",
+        "the word is rare, or means something here only",
+        "The file is set aside.",
+        "The file is moved to the quarantine.",
+    ),
+    Rule(
+        r"\b(would|will|must|may|can|is|are) else\b|\belse (it|they|the|a) ",
+        "write `otherwise`, or `if not`",
+        "The file would else be read twice.",
+        "Otherwise the file would be read twice.",
+    ),
+    Rule(
+        r"\bof (one's|its|their|our|his|the \w+'s) own\b|\bof (ours|theirs|the user's)(?=[.,;:)]|$| (is|are|was|may)\b)",
+        "write whose it is before the noun",
+        "A file of the user's is read.",
+        "The user's file is read.",
+    ),
+    Rule(
+        r"\b(but for|all but|no more than|other than that)\b",
+        "write `except`, `at most`",
+        "All fields count but for the name.",
+        "All fields except the name count.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of a file, and the line on which its paragraph begins."""
+
+    line: int
+    text: str
+
+
+def faults(sentence: str) -> list[str]:
+    """The reasons why a sentence should be written in another way; empty for a plain sentence."""
+    found = [f"{rule.reason} (for example: {rule.write})" for rule in RULES if re.search(rule.pattern, sentence)]
+    if len(sentence.split()) > MOST_WORDS:
+        found.append(f"{len(sentence.split())} words: write two sentences, of at most {MOST_WORDS} words each")
+    return found
+
+
+def sentences(path: Path) -> Iterator[Sentence]:
+    """The sentences of a Python file (docstrings, comments, strings of four words and more) or of a Markdown document."""
+    text = path.read_text(encoding="utf-8")
+    paragraphs = _python(text) if path.suffix == ".py" else _markdown(text)
+    for line, paragraph in paragraphs:
+        for sentence in _split(paragraph):
+            yield Sentence(line, sentence)
+
+
+def _split(paragraph: str) -> Iterator[str]:
+    """The sentences of a paragraph. Code counts as one word; a semicolon ends a sentence, too."""
+    plain = re.sub(r"``.+?``|`[^`]*`", "`code`", paragraph, flags=re.DOTALL)
+    plain = re.sub(r"\]\([^)]*\)|[\[\]*]", " ", plain)
+    for part in re.split(r"(?<=[.!?;])\)?\s+|\s—\s|(?<=:)\s+", plain):
+        if words := " ".join(part.split()).strip("() "):
+            yield words
+
+
+def _python(text: str) -> Iterator[tuple[int, str]]:
+    yield from _comments(text)
+    docstrings: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring is not None:
+                docstrings.update(ast.walk(node.body[0]))
+                yield from _blocks(docstring, node.body[0].lineno)
+        elif node not in docstrings and _ENGLISH.search(message := _message(node)) and message.count(" ") >= 3:
+            docstrings.update(ast.walk(node))
+            yield node.lineno, message
+
+
+def _message(node: Any) -> str:
+    """The text of a string literal, with a number for each inserted value; empty for any other node."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Each comment; comments on consecutive lines are one paragraph."""
+    start, last, words = 0, 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, comment = token.start[0], token.string.lstrip("#: ")
+        alone = token.line.strip().startswith("#")
+        if alone and line == last + 1:
+            last, words = line, f"{words} {comment}"
+            continue
+        if words:
+            yield start, words
+        start, last, words = line, line if alone else 0, comment
+    if words:
+        yield start, words
+
+
+def _markdown(text: str) -> Iterator[tuple[int, str]]:
+    without_code = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    without_code = re.sub(r"<!--.*?-->", lambda m: "\n" * m[0].count("\n"), without_code, flags=re.DOTALL)
+    for line, block in _blocks(without_code, 1):
+        if block.lstrip().startswith("|"):
+            yield from ((line, cell) for cell in block.split("|"))
+        elif not block.startswith("    "):
+            yield line, block
+
+
+def _blocks(text: str, first_line: int) -> Iterator[tuple[int, str]]:
+    """(line, text) of the paragraphs, list items, table rows and headings of a text."""
+    start, block = first_line, ""
+    for number, line in enumerate(text.splitlines(), first_line):
+        begins = re.match(r"\s*(\d+\.|[*+-]|\||#+)\s*", line)
+        if not line.strip() or begins:
+            if block.strip():
+                yield start, block
+            start, block = number, line[begins.end() :] if begins and begins[1] != "|" else line
+        else:
+            block += f"\n{line}"
+    if block.strip():
+        yield start, block

@@ -1,0 +1,64 @@
+"""Prints everything about one builder setting that follows from its field, as JSON.
+
+Run with a setting's name, in an empty directory. `tests.docs.test_adding_a_builder_setting` runs it with a changed copy of
+trtbuild.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tensorrt_rtx
+
+from tests.core import recipes
+from tests.core.builder_values import other_value
+from tests.driver.inspection.test_trtexec import of
+from tests.manifest.conftest import BASE
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import Target
+from trtbuild.errors import ManifestErrors
+from trtbuild.manifest import load, reference
+from trtbuild.toolchain.compiling.configuration import configure
+
+BAD = "surely not"
+
+
+def manifest(name: str, value: Any) -> Any:
+    """The setting of a manifest that has `value`, or its errors."""
+    Path("trtbuild.yaml").write_text(f"{BASE}    builder: {{{name}: {json.dumps(value)}}}\n")
+    try:
+        (model,) = load(Path()).models
+    except ManifestErrors as errors:
+        return str(errors)
+    return getattr(model.builder, name)
+
+
+def flags(settings: BuilderSettings) -> int:
+    """The flags of a real builder configuration with these settings."""
+    builder = tensorrt_rtx.Builder(tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR))
+    job = EngineJob("onnx", (), (), settings, Target("ada", 89), tensorrt_rtx.__version__)
+    return int(configure(tensorrt_rtx, builder, builder.create_network(0), job).flags)
+
+
+def facts(name: str) -> dict[str, Any]:
+    value = other_value(name)
+    changed = replace(BuilderSettings(), **{name: value})
+    build = recipes.Build()
+    other = replace(build, model=replace(build.model, builder=replace(build.model.builder, **{name: value})))
+    return {
+        "manifest": [manifest(name, value), manifest(name, BAD)],
+        "keys": {stage: recipe.key for stage, recipe in build.recipes().items()},
+        "other keys": {stage: recipe.key for stage, recipe in other.recipes().items()},
+        "flags": [flags(BuilderSettings()), flags(changed)],
+        "reference": [line for line in reference().splitlines() if f"`{name}`" in line],
+        "trtexec": [of().arguments, of(changed).arguments],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(facts(sys.argv[1])))

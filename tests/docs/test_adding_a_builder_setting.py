@@ -1,0 +1,88 @@
+"""The recipe "Adding a builder setting" of docs/architecture.md. A copy of trtbuild gets its field, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorrt_rtx
+
+from tests.core.test_recipe import GOLDEN
+
+ROOT = Path(__file__).parents[2]
+NAME = "error_on_timing_cache_miss"
+TABLE = "core/model/builder_settings.py"
+END = "\n\n\n#: The facts about every setting"
+
+
+def field_of_the_recipe() -> str:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    section = page.partition("### Adding a builder setting\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len([line for line in section.splitlines() if line.strip()]) <= 10
+    return str(code)
+
+
+def facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+    """Run `tests.docs.setting_facts` with the packages of `path` before all others."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.docs.setting_facts", NAME],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT)))},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The facts about the new setting, from a copy of trtbuild to which the recipe was applied."""
+    copy, project = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("project")
+    shutil.copytree(ROOT / "trtbuild", copy / "trtbuild", ignore=shutil.ignore_patterns("__pycache__"))
+    table = copy / "trtbuild" / TABLE
+    text = table.read_text("utf-8")
+    assert text.count(END) == 1
+    field = textwrap.indent(field_of_the_recipe().rstrip(), "    ")
+    table.write_text(text.replace(END, f"\n{field}{END}"), "utf-8")
+    done = facts(project, copy)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_without_the_field_there_is_no_such_setting(tmp_path: Path) -> None:
+    done = facts(tmp_path)
+    assert done.returncode != 0 and NAME in done.stderr
+
+
+def test_the_manifest_takes_the_setting_and_rejects_other_values_with_their_place(found: dict[str, Any]) -> None:
+    accepted, errors = found["manifest"]
+    assert accepted is True
+    assert "trtbuild.yaml:13:" in errors
+    assert f"`{NAME}` must be true or false, not the text 'surely not'" in errors
+
+
+def test_the_default_changes_no_key_and_another_value_changes_the_key_of_engines(found: dict[str, Any]) -> None:
+    assert found["keys"] == GOLDEN
+    assert {stage for stage, key in found["other keys"].items() if key != GOLDEN[stage]} == {"engine"}
+
+
+def test_the_builder_configuration_gets_it(found: dict[str, Any]) -> None:
+    default, changed = found["flags"]
+    assert default ^ changed == 1 << int(tensorrt_rtx.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
+
+
+def test_the_manifests_page_has_it(found: dict[str, Any]) -> None:
+    assert found["reference"] == [f"| `{NAME}` | true or false | `false` | Whether a missing timing is an error. |"]
+
+
+def test_trtexec_gets_it_only_if_it_is_not_at_its_default(found: dict[str, Any]) -> None:
+    default, changed = found["trtexec"]
+    assert set(changed) - set(default) == {"--errorOnTimingCacheMiss"} and set(default) <= set(changed)

@@ -1,0 +1,74 @@
+"""Sentences are plain: the table of `tests/docs/prose.py`, applied to code and documents.
+
+`prose_not_done.txt` lists the files that still have other sentences. Nothing may be added to it. With
+``TRTBUILD_WRITE_PROSE=1`` this test takes out the files that have become clean.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.prose import MOST_WORDS, RULES, Rule, faults, sentences
+
+ROOT = Path(__file__).parents[2]
+NOT_DONE = Path(__file__).parent / "prose_not_done.txt"
+FILES = [
+    *sorted((ROOT / "trtbuild").rglob("*.py")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cache/README.md")),
+]
+
+
+def found(path: Path) -> list[str]:
+    """The faults of a file, each with its place."""
+    name = path.relative_to(ROOT)
+    return [
+        f"{name}:{sentence.line}: {sentence.text!r}: {fault}"
+        for sentence in sentences(path)
+        for fault in faults(sentence.text)
+    ]
+
+
+def test_every_sentence_is_plain_but_in_the_listed_files() -> None:
+    listed = set(NOT_DONE.read_text().splitlines())
+    by_file = {path.relative_to(ROOT).as_posix(): found(path) for path in FILES}
+    if os.environ.get("TRTBUILD_WRITE_PROSE"):
+        listed &= {name for name, faults_ in by_file.items() if faults_}
+        NOT_DONE.write_text("".join(f"{name}\n" for name in sorted(listed)))
+    assert not [fault for name, faults_ in by_file.items() if name not in listed for fault in faults_]
+    assert not [name for name in sorted(listed) if not by_file.get(name)], "clean now, or gone: take it out of the list"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.avoid)
+def test_a_rule_finds_its_example(rule: Rule) -> None:
+    assert re.search(rule.pattern, rule.avoid)
+    assert not faults(rule.write)
+
+
+def test_a_long_sentence_is_found() -> None:
+    assert not faults("word " * MOST_WORDS)
+    assert faults("word " * (MOST_WORDS + 1))
+
+
+def test_docstrings_comments_and_strings_are_read(tmp_path: Path) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(
+        '"""One.\n\nTwo. Three\nis long.\n\n1. Four.\n"""\n# Five\n# goes on.\nx = 1  # six\n'
+        'def f():\n    """Seven."""\n    raise ValueError(f"eight of {x} words", hint="two words")\n'
+    )
+    assert sorted(s.text for s in sentences(source)) == [
+        "Five goes on.", "Four.", "One.", "Seven.", "Three is long.", "Two.",
+        "eight of 1 words", "six",
+    ]  # fmt: skip
+
+
+def test_documents_are_read_without_their_code(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(
+        "# Title\n\nOne `a b c` word\nmore.\n\n* item\n\n```\ncode here\n```\n\n| cell | other |\n|---|---|\n"
+    )
+    assert [s.text for s in sentences(document)][:5] == ["Title", "One `code` word more.", "item", "cell", "other"]

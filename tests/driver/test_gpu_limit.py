@@ -1,0 +1,40 @@
+"""Of the engines that are timed on a GPU, one is built at a time."""
+
+from __future__ import annotations
+
+from tests.core.conftest import HOPPER, FakeWorld, a_model
+from trtbuild.core.planning.graph import Step
+from trtbuild.driver.building.executor import NoLimit
+from trtbuild.driver.building.gpu_limit import GpuLimit
+
+
+def _steps() -> dict[str, Step]:
+    world = FakeWorld()
+    model = a_model(targets=(*a_model().targets, HOPPER))
+    world.build(model)
+    return world.plan(model).steps
+
+
+def test_one_engine_for_a_gpu_at_a_time_and_any_number_of_others() -> None:
+    steps = _steps()
+    hopper = [step for name, step in steps.items() if name.endswith("@hopper") and step.stage == "engine"]
+    ada = [step for name, step in steps.items() if name.endswith("@ada") and step.stage == "engine"]
+    limit = GpuLimit(NoLimit())
+    assert len(hopper) > 1 and all(limit.allows(step) for step in steps.values())
+    limit.acquire(hopper[0])
+    assert not limit.allows(hopper[1])
+    assert all(limit.allows(step) for step in (*ada, steps["net/trace"], steps["net/package"]))
+    for step in ada:
+        limit.acquire(step)
+    limit.release(ada[0])
+    assert not limit.allows(hopper[1])
+    limit.release(hopper[0])
+    assert limit.allows(hopper[1])
+
+
+def test_there_is_no_more_room_than_inside() -> None:
+    class Full(NoLimit):
+        def allows(self, step: Step) -> bool:
+            return False
+
+    assert not any(GpuLimit(Full()).allows(step) for step in _steps().values())

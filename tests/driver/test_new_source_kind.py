@@ -1,0 +1,132 @@
+"""A source kind that is added as docs/architecture.md says: one class and one row, in a copy of trtbuild, build a model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import trtbuild
+from tests.conftest import CommandLine, ran
+from trtbuild.stages.trace.examples import seed_everything
+
+PACKAGE = Path(trtbuild.__file__).parent
+RECIPE = PACKAGE.parent / "docs/architecture.md"
+
+ROW = """\
+    SourceKind(
+        "layers",
+        PROGRAM,
+        "layers_source:LayersSource",
+        "A JSON list of layers of `torch.nn`.",
+        file="the list of layers",
+        example="net.json",
+    ),
+"""
+
+READER = '''\
+"""``layers:`` sources: a JSON list of layers of torch.nn, each with its arguments."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.sources.reading import SourceReader
+
+
+class LayersSource(SourceReader):
+    def read(self) -> torch.nn.Module:
+        """The layers, one after the other. Raises SourceError."""
+        layers = []
+        for name, *arguments in json.loads(self.path.read_text()):
+            if not hasattr(torch.nn, name):
+                raise SourceError(f"torch.nn has no {name!r}", **self.job.place("source.layers", "source"))
+            layers.append(getattr(torch.nn, name)(*arguments))
+        return torch.nn.Sequential(*layers).eval()
+'''
+
+MANIFEST = """\
+version: 1
+targets:
+  ada: {sm: 89}
+profiles:
+  rows:
+    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
+models:
+  net:
+    source: {layers: net.json}
+    inputs: {x: {}}
+    dims: {rows: x.0}
+    profiles: [rows]
+    targets: [ada]
+    reference: true
+"""
+
+LAYERS = [["Linear", 16, 32], ["ReLU"], ["Linear", 32, 8]]
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """A project with such a source, and the command line of a trtbuild that has the kind."""
+    root = tmp_path_factory.mktemp("kinds")
+    copy, project = root / "copy", root / "project"
+    shutil.copytree(PACKAGE, copy / "trtbuild", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "trtbuild/stages/trace/sources/layers_source.py").write_text(READER)
+    table = copy / "trtbuild/core/model/source_kinds.py"
+    before, rows, after = table.read_text().partition("_ROWS = (\n")
+    assert rows
+    table.write_text(before + rows + ROW + after)
+    project.mkdir()
+    (project / "trtbuild.yaml").write_text(MANIFEST)
+    (project / "net.json").write_text(json.dumps(LAYERS))
+    return CommandLine(project, root / "cache", {"PYTHONPATH": str(copy)}, cold=True)
+
+
+def test_it_builds(added: CommandLine) -> None:
+    document = added("build")
+    assert ran(document) == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
+    assert ran(added("build")) == {}
+    seed_everything()
+    net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8)).eval()
+    x = torch.randn(5, 16)
+    with trtbuild.load(added.project / "dist/net", device="cpu") as loaded, torch.no_grad():
+        assert torch.allclose(loaded.module()(x), net(x), rtol=1e-5, atol=1e-5)
+
+
+def test_its_file_is_a_dependency(added: CommandLine) -> None:
+    added("build")
+    (added.project / "net.json").write_text(json.dumps([LAYERS[0], ["Tanh"], LAYERS[2]]))
+    assert ran(added("build"))["trace"] == 1
+
+
+def test_its_errors_name_the_manifests_line(added: CommandLine) -> None:
+    (added.project / "net.json").write_text(json.dumps([["Linea", 16, 8]]))
+    error = added("build", expect=1)["errors"][0]
+    assert (error["file"], error["line"]) == ("trtbuild.yaml", 9)
+    assert "torch.nn has no 'Linea'" in error["text"]
+
+
+def test_the_manifest_knows_it(added: CommandLine) -> None:
+    assert "layers" in added("schema")["$defs"]["Source"]["properties"]
+    (added.project / "net.json").unlink()
+    assert "the list of layers 'net.json' cannot be read" in added.run("build").stderr
+
+
+def test_without_the_row_there_is_no_such_kind(added: CommandLine) -> None:
+    without = CommandLine(added.project, added.cache, cold=True)
+    assert "unknown field 'layers'" in without.run("build").stderr
+
+
+def test_the_recipe_is_short_and_its_files_exist() -> None:
+    _, _, rest = RECIPE.read_text().partition("### Adding a source kind\n")
+    recipe = [line for line in re.split(r"\n##", rest)[0].splitlines() if line]
+    assert 0 < len(recipe) <= 12
+    code = [PACKAGE / name for line in recipe for name in re.findall(r"`((?:core|stages)/[\w/]+(?:\.py)?/?)`", line)]
+    assert code and all(path.exists() for path in code)

@@ -1,0 +1,154 @@
+"""An ONNX model between the steps: what is its graph, and its form for older opsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from trtbuild.core.partition.partitions import TensorType
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.graphs import onnx_model
+from trtbuild.stages.graphs.handlers import HANDLERS, Cut
+
+WEIGHT = np.arange(20, dtype=np.float32).reshape(4, 5)
+INPUT, OUTPUT = TensorType("float32", (["sym", 0], 4)), (["sym", 0], 5)
+
+
+def blob(nodes: list[onnx.NodeProto], opset: int, *, size: str = "n") -> bytes:
+    """Of a model ``x [n, 4], w [4, 5] → y``."""
+    inputs = [h.make_tensor_value_info("w", T.FLOAT, [4, 5]), h.make_tensor_value_info("x", T.FLOAT, [size, 4])]
+    outputs = [h.make_tensor_value_info("y", T.FLOAT, [size, 5])]
+    for number, node in enumerate(nodes):
+        node.name = node.name or f"user_{number}"
+    axes = onnx.numpy_helper.from_array(np.array([0], np.int64), "axes")
+    graph = h.make_graph(nodes, "g", inputs, outputs, initializer=[axes])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", opset)])
+    return onnx_model.blob(model, 1, [INPUT], [OUTPUT], [(3, 4)])
+
+
+def product(name: str = "product") -> list[onnx.NodeProto]:
+    return [h.make_node("Relu", ["x"], ["r"]), h.make_node("MatMul", ["r", "w"], ["y"], name=name)]
+
+
+def run(model: bytes, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(materialize(model, {"w0": WEIGHT}))
+    (found,) = session.run(None, {"i0": x})
+    return np.asarray(found)
+
+
+def test_a_model_that_is_old_enough_stays_as_it_is() -> None:
+    made, calls = onnx_model.for_opset(blob(product(), 13), 20)
+    proto = onnx.ModelProto.FromString(made)
+    assert proto.opset_import[0].version == 13
+    assert not proto.metadata_props and not any(node.metadata_props for node in proto.graph.node)
+    assert calls == (0, 1)
+    x = np.ones((3, 4), np.float32)
+    assert np.array_equal(run(made, x), x @ WEIGHT)
+
+
+@pytest.mark.parametrize(("opset", "wanted"), [(18, 17), (20, 17), (24, 20)])
+def test_a_newer_one_is_written_in_the_wanted_opset(opset: int, wanted: int) -> None:
+    nodes = [
+        h.make_node("Relu", ["x"], ["r"]),
+        h.make_node("ReduceMax", ["r", "axes"], ["m"], keepdims=1),
+        h.make_node("Sub", ["r", "m"], ["d"]),
+        h.make_node("MatMul", ["d", "w"], ["y"]),
+    ]
+    made, calls = onnx_model.for_opset(blob(nodes, opset), wanted)
+    assert onnx.ModelProto.FromString(made).opset_import[0].version == wanted
+    assert calls == (0, 1, 2, 3)
+    x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
+    assert np.allclose(run(made, x), (x - x.max(0)) @ WEIGHT, rtol=1e-5, atol=1e-5)
+
+
+def test_what_has_no_older_form_is_refused_with_the_way_out() -> None:
+    nodes = [h.make_node("Gelu", ["x"], ["r"]), h.make_node("MatMul", ["r", "w"], ["y"])]
+    with pytest.raises(
+        ConversionRefused, match=r"is in opset 20, the toolchain takes 17.*No Previous Version of Gelu"
+    ) as caught:
+        onnx_model.for_opset(blob(nodes, 20), 17)
+    assert caught.value.hint == "export it with opset_version=17"
+
+
+@pytest.mark.parametrize("opset", [15, 17, 18, 20])
+def test_a_part_of_a_shape_is_taken_by_a_slice_in_whatever_opset_it_comes(opset: int) -> None:
+    # the parser of TensorRT 8.6.0 ignores `start` and `end` in silence
+    nodes = [
+        h.make_node("Shape", ["x"], ["rows"], start=0, end=1),
+        h.make_node("Cast", ["rows"], ["r"], to=T.FLOAT),
+        h.make_node("Mul", ["x", "r"], ["p"]),
+        h.make_node("MatMul", ["p", "w"], ["y"]),
+    ]
+    made, calls = onnx_model.for_opset(blob(nodes, opset), 17)
+    proto = onnx.ModelProto.FromString(made)
+    assert [node.op_type for node in proto.graph.node] == ["Shape", "Slice", "Cast", "Mul", "MatMul"]
+    assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)
+    x = np.ones((3, 4), np.float32)
+    assert np.array_equal(run(made, x), (x * 3) @ WEIGHT)
+    newer, _ = onnx_model.for_opset(blob(nodes, opset), 20)
+    assert len(onnx.ModelProto.FromString(newer).graph.node) == 4  # its parser knows them
+
+
+def test_a_reduction_that_no_old_parser_knows_is_refused_in_its_own_opset() -> None:
+    nodes = [
+        h.make_node("Cast", ["axes"], ["i"], to=T.INT64),
+        h.make_node("Unsqueeze", ["i", "axes"], ["at"]),
+        h.make_node("Gather", ["x", "axes"], ["row"]),
+        h.make_node("ScatterND", ["x", "at", "row"], ["r"], reduction="add"),
+        h.make_node("MatMul", ["r", "w"], ["y"]),
+    ]
+    with pytest.raises(
+        ConversionRefused, match="takes ONNX opset 17, and the model cannot be written in it: ScatterND"
+    ):
+        onnx_model.for_opset(blob(nodes, 17), 17)
+    onnx_model.for_opset(blob(nodes, 17), 20)
+
+
+def test_a_conversion_that_changes_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    convert, bent = onnx.version_converter.convert_version, []
+
+    def wrong(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+        converted = convert(model, opset)
+        converted.graph.node[0].op_type = "Tanh"
+        bent.append(converted)
+        return converted
+
+    monkeypatch.setattr(onnx.version_converter, "convert_version", wrong)
+    with pytest.raises(ConversionRefused, match=r"converter to opset 17 changes the model: output 0 has a relative"):
+        onnx_model.for_opset(blob(product(), 20), 17)
+    assert bent
+
+
+def test_the_graph_is_all_but_users_names() -> None:
+    first = onnx_model.graph_text(blob(product(), 17))
+    assert onnx_model.graph_text(blob(product("renamed"), 17, size="rows")) == first
+    assert onnx_model.graph_text(blob(product(), 18)) != first
+    assert onnx_model.node_names(blob(product("renamed"), 17))[1] == ("renamed", "MatMul", "")
+
+
+def cut(answer: object, nodes: list[onnx.NodeProto] | None = None) -> Cut:
+    return HANDLERS["onnx"].cut(blob(nodes or product(), 17), 20, lambda model: answer)  # type: ignore[arg-type, return-value]
+
+
+def test_the_whole_model_is_one_partition() -> None:
+    found = cut(None)
+    (part,) = found.document.partitions
+    assert (part.name, part.kind, part.weights, part.calls) == ("model", "tensorrt", (0,), (0, 1))
+    assert part.inputs == (("input:0", INPUT),)
+    assert [type_.shape for type_ in part.outputs] == [OUTPUT]
+    assert found.document.outputs == ("model:0",)
+    assert HANDLERS["onnx"].origins(found.model) == [("n0", 0), ("n1", 1)]
+
+
+def test_a_refusal_names_the_users_nodes() -> None:
+    class Refusal:
+        nodes = ("n1",)
+        messages = ("n1: MatMul: UNSUPPORTED_NODE: no",)
+
+    with pytest.raises(ConversionRefused, match=r"refuses node 'product': product: MatMul: UNSUPPORTED_NODE: no"):
+        cut(Refusal())

@@ -1,0 +1,42 @@
+"""Splits along an axis whose size differs from call to call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trtbuild.core.model.spec import NamedDim
+from trtbuild.stages.program.functional import Program
+
+FOURS = {"x": ((4, 2), (4, 2), (8, 2))}
+FOUR = [NamedDim("rows", (("x", 0),), 4)]
+
+
+def targets(data: bytes) -> list[str]:
+    return [str(node.target) for node in Program.from_bytes(data).graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize(("pieces", "start"), [([0], 0), ([1], 2), ([0, 1], 0)])
+def test_a_program_with_unused_pieces_can_be_loaded_and_is_right(traced, job_of, pieces, start) -> None:
+    program = traced(lambda x: [x.split(2)[n] * 2 for n in pieces], job_of(FOURS, dims=FOUR)).program
+    assert targets(program).count("aten.slice.Tensor") == len(pieces)
+    assert "aten.split.Tensor" not in targets(program)
+    loaded = Program.from_bytes(program)
+    for rows in (4, 8):
+        x = torch.rand(rows, 2)
+        for n, value in zip(pieces, loaded.exported.module()(x), strict=True):
+            assert torch.equal(value, x.split(2)[n] * 2)
+
+
+def test_without_the_slices_the_program_cannot_be_loaded(traced, job_of, monkeypatch) -> None:
+    monkeypatch.setattr("trtbuild.stages.trace.export.arranging.slice_used_pieces", lambda graph: None)
+    program = traced(lambda x: x.split(2)[0] * 2, job_of(FOURS, dims=FOUR)).program
+    with pytest.raises(RuntimeError, match="deserializing"):
+        Program.from_bytes(program)
+
+
+def test_a_split_of_a_static_axis_or_with_all_pieces_used_stays(traced, job_of) -> None:
+    static = traced(lambda x: x.split(1, 1)[0] * 2, job_of(FOURS, dims=FOUR)).program
+    whole = traced(lambda x: torch.cat([p * 2 for p in x.split(x.shape[0] // 2)]), job_of(FOURS, dims=FOUR)).program
+    assert "aten.split.Tensor" in targets(static)
+    assert "aten.split.Tensor" in targets(whole)

@@ -1,0 +1,160 @@
+"""A file is replaced as a whole: by a child that is killed, on a full disk, by two writers at once."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.syscalls import traced
+from trtbuild.atomic import replace_file, replacing, write_all
+
+ROOT = Path(__file__).parents[1]
+OLD, NEW = b"old" * 1000, b"new" * 100_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "file").write_bytes(OLD)
+    return tmp_path / "files" / "file"
+
+
+def child(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE)
+
+
+def test_the_new_bytes_replace_the_old_ones_and_nothing_else_is_left(path: Path) -> None:
+    replace_file(path, NEW)
+    assert path.read_bytes() == NEW
+    replace_file(str(path), memoryview(b""), durable=True)
+    assert path.read_bytes() == b""
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o666, 0o640), (0o600, 0o600)])
+def test_the_mode_is_less_the_umask(path: Path, mode: int, expected: int) -> None:
+    before = os.umask(0o027)
+    try:
+        replace_file(path, NEW, mode=mode)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == expected
+
+
+def test_a_link_is_replaced_and_not_followed(path: Path) -> None:
+    link = path.with_name("link")
+    link.symlink_to(path)
+    replace_file(link, NEW)
+    assert not link.is_symlink()
+    assert (link.read_bytes(), path.read_bytes()) == (NEW, OLD)
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "é" * 127])
+def test_a_name_may_be_as_long_as_the_file_system_allows(path: Path, name: str) -> None:
+    replace_file(path.with_name(name), NEW)
+    assert path.with_name(name).read_bytes() == NEW
+
+
+def test_an_error_in_the_block_leaves_the_old_file(path: Path) -> None:
+    with pytest.raises(KeyError), replacing(path) as descriptor:
+        write_all(descriptor, NEW)
+        raise KeyError
+    assert path.read_bytes() == OLD
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_kill_in_the_middle_leaves_the_old_file(path: Path) -> None:
+    killed = child(
+        "import os, signal, sys\n"
+        "from trtbuild.atomic import replacing\n"
+        "with replacing(sys.argv[1]) as descriptor:\n"
+        "    os.write(descriptor, b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n",
+        path,
+    )
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = path.parent.glob(".file.*.tmp")
+    assert left.read_bytes() == b"half", "it was killed between the first write and the rename"
+    assert path.read_bytes() == OLD
+
+
+def test_a_disk_that_is_full_leaves_the_old_file(path: Path) -> None:
+    full = child(  # a limit on the size of files stops a write in its middle, as a full disk does
+        "import resource, sys\n"
+        "from trtbuild.atomic import replace_file\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try:\n"
+        "    replace_file(sys.argv[1], bytes(10_000))\n"
+        "except OSError as error:\n"
+        "    print(error.strerror)\n",
+        path,
+    )
+    assert full.communicate()[0] == b"File too large\n"
+    assert path.read_bytes() == OLD
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_of_two_writers_at_once_one_wins_with_all_its_bytes(path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from trtbuild.atomic import replace_file\n"
+        "while not os.path.exists(sys.argv[3]):\n"
+        "    replace_file(sys.argv[1], sys.argv[2].encode() * 50_000)\n"
+    )
+    stop = path.with_name("stop")
+    writers = [child(code, path, letter, stop) for letter in "ab"]
+    seen: list[bytes] = [OLD]
+    while len(seen) < 100 or len(set(seen)) < 3:  # both of them write while it is read
+        seen.append(path.read_bytes())
+    stop.touch()
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert set(seen) == {OLD, b"a" * 50_000, b"b" * 50_000}
+    assert sorted(path.parent.iterdir()) == [path, stop]
+
+
+def _replace_durably(place: Path) -> None:
+    replace_file(place / "file", NEW, durable=True)
+
+
+def _replace(place: Path) -> None:
+    replace_file(place / "file", NEW)
+
+
+def test_what_is_durable_is_synced_before_it_has_its_name_and_the_name_after_that(path: Path) -> None:
+    calls = [call.name for call in traced(_replace_durably, path.parent).calls]
+    assert [name for name in calls if name in ("fsync", "rename")] == ["fsync", "rename", "fsync"]
+    assert "fsync" not in [call.name for call in traced(_replace, path.parent).calls]
+
+
+def test_a_file_that_cannot_be_synced_leaves_the_old_one(path: Path) -> None:
+    outcome = traced(_replace_durably, path.parent, "fsync:error=EIO:when=1")
+    assert outcome.tampered and outcome.report["error"] == "OSError"
+    assert path.read_bytes() == OLD
+    assert list(path.parent.iterdir()) == [path]
+
+
+#: Files that rename by themselves, and why `atomic` is not right there.
+OWN_RENAMES = {
+    "atomic.py": "the one writer",
+    "store/collection/condemned.py": "hides entries of a shared directory, and puts them back",
+    "store/transports/shared_folder.py": "relative to descriptors, so that no link is followed, with the root's mode",
+    "store/local/entries.py": "moves entries into quarantine",
+    "store/local/layout.py": "through the store's tmp/, with the root's mode",
+    "store/local/publication.py": "many files through the store's tmp/, synced together",
+}
+
+
+def test_no_other_file_renames_or_makes_temporary_files_to_rename() -> None:
+    found = set()
+    for module in (ROOT / "trtbuild").rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.rename", "os.replace", "tempfile.mkstemp"):
+                found.add(str(module.relative_to(ROOT / "trtbuild")))
+    assert found == set(OWN_RENAMES)

@@ -1,0 +1,80 @@
+"""Replacing a file atomically: a reader finds all the old bytes or all the new ones, and never a part.
+
+The new bytes are written to a temporary file in the same directory, which is then renamed.
+
+Promises
+1. A kill at any moment (``kill -9``) leaves the old file or the new one. The temporary file, ``.<name>.<random>.tmp``, may
+   stay behind. Nothing reads it.
+2. A full disk, or any other error, raises OSError. The old file is unchanged, and the temporary file is removed.
+3. If two writers replace a file at once, the later one wins, with all its bytes. Their changes are not merged: a caller
+   that reads, changes and writes a file needs a lock.
+4. With `durable`, the bytes and the name survive a loss of power once the call has returned. Without it, a loss of power
+   may leave the old file, the new one or an empty one. This is right only if readers ignore a damaged file.
+5. A symbolic link at the path is replaced. The file that it leads to is unchanged.
+"""
+
+# Paths are strings here, as in the store.
+# ruff: noqa: PTH100, PTH105, PTH108
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+
+
+def replace_file(
+    path: str | os.PathLike[str], data: bytes | memoryview, *, durable: bool = False, mode: int = 0o666
+) -> None:
+    """Give the file at `path` the bytes `data`. The new file has the permissions `mode`, less the umask. Raises OSError."""
+    with replacing(path, durable=durable, mode=mode) as descriptor:
+        write_all(descriptor, data)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int = 0o666) -> Iterator[int]:
+    """A descriptor to write the new bytes of `path` to. The file is replaced when the block ends, and unchanged when the
+    block raises. Raises OSError."""
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # a name has at most 255 bytes
+    with new_file(temporary, mode) as descriptor:
+        yield descriptor
+        if durable:
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    if durable:
+        sync_folder(folder)
+
+
+@contextlib.contextmanager
+def new_file(path: str, mode: int) -> Iterator[int]:
+    """A descriptor to write a new file. The file is removed when the block raises. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        yield descriptor
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of `data`: one call of ``write`` may take a part only. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a directory survive a loss of power, if the file system supports that. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,49 @@
+"""The JSON Schemas of the documents that commands print with ``--json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtbuild.core.values.json_schema import DIALECT, schema_of
+from trtbuild.driver.answers import documents as answers
+from trtbuild.driver.answers.differences import Diff
+from trtbuild.driver.cache import documents as caches
+from trtbuild.driver.doctor.examination import Diagnosis
+from trtbuild.driver.project.versions import Versions
+from trtbuild.driver.running.documents import Bench, Run
+
+DOCUMENTS = (
+    answers.Build,
+    answers.Failure,
+    answers.Graph,
+    answers.NewProject,
+    answers.Plan,
+    answers.Status,
+    answers.Why,
+    caches.CacheExport,
+    caches.CacheGc,
+    caches.CacheImport,
+    caches.CachePull,
+    caches.CachePush,
+    caches.CacheStats,
+    caches.CacheVerify,
+    caches.Locked,
+    caches.NewKey,
+    Bench,
+    Diagnosis,
+    Diff,
+    Run,
+    Versions,
+)
+
+
+def schema() -> dict[str, Any]:
+    """A schema that every document conforms to, with a definition for each kind of document."""
+    definitions: dict[str, Any] = {}
+    kinds = [schema_of(kind, definitions) for kind in DOCUMENTS]
+    return {
+        "$schema": DIALECT,
+        "title": "The documents that trtbuild prints with --json",
+        "anyOf": kinds,
+        "$defs": dict(sorted(definitions.items())),
+    }

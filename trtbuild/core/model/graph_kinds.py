@@ -1,0 +1,48 @@
+"""The kinds of graphs that a trace produces, and how the steps treat each.
+
+Everything that depends on the kind of a model's graph is in this table and in the handlers of `trtbuild.stages.graphs`.
+Other code reads a field of the kind, and never compares its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+GraphKindName = Literal["program", "onnx", "network"]
+
+
+@dataclass(frozen=True)
+class GraphKind:
+    """One kind of graph. Jobs and documents contain its `name`.
+
+    `is_lowered`: whether the steps lower, cut and convert the graph. Otherwise the graph is not changed, and becomes one
+    engine.
+    `reference`: the library that computes the model without TensorRT, for `verify` and for a package's reference program.
+    `changes_opset`: whether the partition step converts the graph to the toolchain's ONNX opset.
+    `program_file`: the path of a partition's graph in a package, with ``{}`` for its digest.
+    """
+
+    name: GraphKindName
+    is_lowered: bool = False
+    reference: Literal["torch", "onnxruntime"] | None = None
+    changes_opset: bool = False
+    program_file: str = "torch/{}.pt2"
+
+    def program_path(self, sha256: str) -> str:
+        """The path in a package of the graph with this digest.
+
+        The path depends on the content, because the steps for two toolchains may store the same graph as different bytes.
+        """
+        return self.program_file.format(sha256[:32])
+
+
+#: A program of torch.export.
+PROGRAM = GraphKind("program", is_lowered=True, reference="torch")
+#: An ONNX model.
+ONNX = GraphKind("onnx", reference="onnxruntime", changes_opset=True, program_file="onnx/{}.onnx")
+#: A recorded TensorRT network. A package has no file for it, because only TensorRT can run it.
+NETWORK = GraphKind("network")
+
+GRAPH_KINDS: Mapping[str, GraphKind] = {kind.name: kind for kind in (PROGRAM, ONNX, NETWORK)}

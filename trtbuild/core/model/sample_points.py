@@ -1,0 +1,33 @@
+"""Points within the ranges of a program's symbols, at which the sizes of its values are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: For a symbol without a max, `sample_points` uses its min plus this number as the max.
+_UNBOUNDED_SPAN = 64
+
+
+def sample_points(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
+    """Sample points in these ranges, with a number for each symbol; a max of None means no upper limit.
+
+    The points are: all symbols at their min, all at their max, and two points between, where all symbols differ if
+    possible. For each symbol whose range has just two numbers, there are two more points: this symbol at its min and all
+    others at their max, and the reverse. Reason: PyTorch removes size 1 from ranges (torch 2.13), so it treats 1..2 as the
+    number 2 and does not report that two such axes must be equal.
+    """
+    ends = [(low, low + _UNBOUNDED_SPAN if high is None else high) for low, high in ranges]
+    points = [tuple(low for low, _ in ends), tuple(high for _, high in ends)]
+    for shift in (0, 1):
+        numbers: list[int] = []
+        for position, (low, high) in enumerate(ends):
+            middle = low + (high - low) * (position + 1 + shift) // (len(ends) + 2)
+            free = (n for n in (*range(middle, high + 1), *range(low, middle)) if n not in numbers and n not in (0, 1))
+            numbers.append(next(free, middle))
+        points.append(tuple(numbers))
+    lowest, highest = points[:2]
+    for position, (low, high) in enumerate(ends):
+        if high - low == 1:
+            points.append((*highest[:position], low, *highest[position + 1 :]))
+            points.append((*lowest[:position], high, *lowest[position + 1 :]))
+    return list(dict.fromkeys(points))

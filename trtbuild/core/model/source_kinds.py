@@ -1,0 +1,73 @@
+"""The kinds of sources: the ways in which a manifest can name a model. Each row of the table is one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtbuild.core.model.graph_kinds import NETWORK, ONNX, PROGRAM, GraphKind
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """One kind of source. `name` is the manifest's field, and is in keys; `graph` is the kind of graph after the trace.
+
+    `reader` is the class in `trtbuild.stages.trace.sources` that reads it, as ``module:Class``; it is empty for a module in
+    memory. Editors and docs/manifest.md show `description` and `example`. `file` is the name of the file in messages. A
+    kind without `file` names a callable, as ``module.path:callable``, which takes ``kwargs``.
+    """
+
+    name: str
+    graph: GraphKind
+    reader: str = ""
+    description: str = ""
+    file: str | None = None
+    example: str | None = None
+
+
+_ROWS = (
+    SourceKind(
+        "python",
+        PROGRAM,
+        "python_source:PythonSource",
+        "A callable that returns an `nn.Module` in evaluation mode, as `module.path:callable`.",
+    ),
+    SourceKind(
+        "exported_program",
+        PROGRAM,
+        "exported_program:ExportedProgramSource",
+        "A `.pt2` file of `torch.export.save`.",
+        file="the exported program",
+        example="vit.pt2",
+    ),
+    SourceKind(
+        "onnx",
+        ONNX,
+        "onnx_source:OnnxSource",
+        "An ONNX file; its external data lies beside it.",
+        file="the ONNX file",
+        example="vit.onnx",
+    ),
+    SourceKind(
+        "torchscript",
+        PROGRAM,
+        "torchscript:TorchScriptSource",
+        "A TorchScript file of `torch.jit.save`.",
+        file="the TorchScript file",
+        example="vit.ts",
+    ),
+    SourceKind(
+        "network",
+        NETWORK,
+        "network_source:NetworkSource",
+        "A callable that defines a TensorRT network, as `module.path:callable`: it is called with the network, "
+        "TensorRT's module and the kwargs.",
+    ),
+)
+
+#: The kinds that a manifest can name, in the order of its reference.
+SOURCE_KINDS: Mapping[str, SourceKind] = {kind.name: kind for kind in _ROWS}
+#: The kinds that name a callable, which takes kwargs.
+CALLABLES = [name for name, kind in SOURCE_KINDS.items() if kind.file is None]
+#: A module that a running program has in memory.
+IN_MEMORY = SourceKind("module", PROGRAM)

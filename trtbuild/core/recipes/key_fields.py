@@ -1,0 +1,77 @@
+"""The fields of settings and models that are parts of a key: all except those with a reason in this file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from trtbuild.core.model.builder_settings import IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings, Target
+from trtbuild.core.values.encoding import Shared, Value
+
+#: (type, field) → the reason why `fields_of` leaves it out. Every other field of every type in `core.model.spec`,
+#: `core.model.shapes` and `core.engines.engine_job` is in a key unchanged. Labels are only in the package's key, because
+#: they are part of the package's contents.
+EXCLUDED: Mapping[tuple[str, str], str] = {
+    ("Model", "name"): "a label: it names the steps, not their results",
+    ("Model", "origin"): "the place of its declaration",
+    ("Model", "places"): "the places where its fields are declared",
+    ("Model", "outputs"): "the paths of results; the results are the same",
+    ("Model", "targets"): "in another form: the key of each engine has its own target",
+    ("Model", "dims"): "in another form: the symbols and shapes that follow from them are in the key",
+    ("Model", "profiles"): "in another form: their shapes, in order, are in the keys of traces and engines",
+    ("Model", "weights"): "in another form: a path; the content of the file is in the key",
+    ("Profile", "name"): "a label; its number and its shapes are in the key",
+    ("Target", "name"): "a label; the other fields of the target are in the key",
+    ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",
+    ("Symbol", "name"): "a label; symbols are numbered",
+    ("EngineJob", "inputs"): "in another form: they follow from the conversion, and the engine is compared with them",
+    ("EngineJob", "outputs"): "in another form: they follow from the conversion, and the engine is compared with them",
+}
+
+#: (type, field) → the meaning of None. Such a field is a part only if it is not None. It was added after keys of its type
+#: were in use, and so earlier keys stay valid.
+OMITTED_IF_NONE: Mapping[tuple[str, str], str] = {
+    ("Input", "range"): "with None, values are drawn as before there were ranges",
+}
+
+
+def fields_of(value: Any) -> dict[str, Value]:
+    """The fields of a dataclass and of nested dataclasses, except those in `EXCLUDED`, as encodable values.
+
+    A field that was added after keys of its type were in use is left out at its default."""
+    owner = type(value).__name__
+    return {
+        entry.name: _plain(getattr(value, entry.name))
+        for entry in dataclasses.fields(value)
+        if (owner, entry.name) not in EXCLUDED
+        and not (_came_later(owner, entry) and getattr(value, entry.name) == entry.default)
+    }
+
+
+def _came_later(owner: str, entry: dataclasses.Field[Any]) -> bool:
+    if "setting" in entry.metadata:
+        return entry.name not in IN_EVERY_KEY
+    return (owner, entry.name) in OMITTED_IF_NONE
+
+
+def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
+    """`fields_of`, computed once for all equal settings."""
+    return _settings_of(value, tuple(map(type, vars(value).values())))  # by type too, because 1 == True
+
+
+@lru_cache(maxsize=1024)
+def _settings_of(value: Any, _: tuple[type, ...]) -> Shared:
+    return Shared(fields_of(value))
+
+
+def _plain(value: Any) -> Value:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return fields_of(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}  # not str(key), because 1 and "1" are different keys
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value  # type: ignore[no-any-return]  # the encoder refuses unknown types

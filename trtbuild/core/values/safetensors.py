@@ -1,0 +1,81 @@
+"""The header of a safetensors file (https://github.com/huggingface/safetensors, "Format").
+
+The first eight bytes are the header's length, little-endian. The header is JSON: name → dtype, shape, data_offsets. The
+data follows without gaps. Tensors are little-endian and row-major.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from trtbuild.core.values.element_types import BY_SAFETENSORS
+
+#: The size of the field in front of the header.
+LENGTH_BYTES = 8
+#: The format's own limit.
+_LARGEST_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file. `dtype` is torch's name. Its data is from byte `first` up to, but not including, byte `last`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    first: int
+    last: int
+
+
+def header_length(head: bytes, size_bytes: int) -> int:
+    """The header's length in bytes. `head` is the start of a file of `size_bytes`. Raises ValueError."""
+    length = int.from_bytes(head[:LENGTH_BYTES], "little") if len(head) >= LENGTH_BYTES else 0
+    if not 2 <= length <= min(_LARGEST_HEADER_BYTES, size_bytes - LENGTH_BYTES):
+        raise ValueError("its header's length is wrong")
+    return length
+
+
+def entries(header: bytes, size_bytes: int) -> list[Entry]:
+    """The tensors in the order of their data, from the header of a file of `size_bytes`. Raises ValueError."""
+    try:
+        tensors = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its header is not JSON: {error}") from None
+    if not isinstance(tensors, dict):
+        raise ValueError("its header is not an object")
+    found = [_entry(name, fields) for name, fields in tensors.items() if name != "__metadata__"]
+    found.sort(key=lambda entry: (entry.first, entry.last))
+    end = 0
+    for entry in found:
+        if entry.first != end:
+            raise ValueError(f"tensor {entry.name!r} begins at byte {entry.first} of the data, not at {end}")
+        end = entry.last
+    wanted = LENGTH_BYTES + len(header) + end
+    if wanted != size_bytes:
+        raise ValueError(f"its tensors need {wanted} bytes, and it has {size_bytes}: it was cut off or added to")
+    return found
+
+
+def tensors(data: bytes) -> Iterator[tuple[Entry, bytes]]:
+    """The tensors of a file with the content `data`, each with its bytes. Raises ValueError."""
+    start = LENGTH_BYTES + header_length(data, len(data))
+    for entry in entries(data[LENGTH_BYTES:start], len(data)):
+        yield entry, data[start + entry.first : start + entry.last]
+
+
+def _entry(name: str, fields: Any) -> Entry:
+    try:
+        element = BY_SAFETENSORS[fields["dtype"]]
+        shape = tuple(index(length) for length in fields["shape"])
+        first, last = (index(offset) for offset in fields["data_offsets"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"the entry of tensor {name!r} is not understood: {fields!r}") from None
+    wanted = element.itemsize * math.prod(shape)
+    if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != wanted:
+        raise ValueError(f"tensor {name!r} has {last - first} bytes where {element.name}{list(shape)} needs {wanted}")
+    return Entry(name, element.name, shape, first, last)

@@ -1,0 +1,238 @@
+"""The documents that ``plan``, ``build``, ``why``, ``graph``, ``status`` and ``init`` print with ``--json``.
+
+The members of a document have the names of the fields. An `optional` member is left out if it does not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trtbuild.core.planning.graph import Reason, Stage, Verdict
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.values.codec import optional
+from trtbuild.driver.project.history import LastRun
+from trtbuild.store.layers.accounts import Account
+
+#: Stage → verdict → number of steps. All six stages are included.
+Totals = Mapping[Stage, Mapping[Verdict, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorEntry:
+    """An error: what is wrong, where, and what to do next. `package`: the directory that it is about."""
+
+    package: str | None = optional()
+    type: str
+    text: str
+    file: str | None
+    line: int | None
+    column: int | None = optional()
+    hint: str | None
+    step: str | None = optional()
+    log: str | None = optional()
+
+    @property
+    def place(self) -> str:
+        """``file:line:column`` as far as it is known; otherwise the empty string."""
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepError:
+    """Why a step failed."""
+
+    type: str
+    text: str
+    file: str | None
+    line: int | None
+    log: str | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEntry:
+    """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran."""
+
+    id: str
+    model: str
+    stage: Stage
+    target: str | None
+    key: str | None
+    verdict: Verdict
+    source: str | None
+    reason: Reason
+    duration_s: float
+    saved_s: float
+    outputs: Mapping[str, Output]
+    error: StepError | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedOutput:
+    """One output of a model."""
+
+    model: str
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltOutput(PlannedOutput):
+    """One output of a model, and whether its files were written just now."""
+
+    written: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The steps that a build would run, and why."""
+
+    schema: Literal["trtbuild.plan/1"] = "trtbuild.plan/1"
+    ok: bool
+    duration_s: float
+    totals: Totals
+    steps: Sequence[StepEntry]
+    outputs: Sequence[PlannedOutput]
+    errors: Sequence[ErrorEntry]
+    warnings: Sequence[str]
+    remotes: Sequence[Account]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """The result of a build. `not_begun`: the number of steps that could have run, but did not because another failed."""
+
+    schema: Literal["trtbuild.build/1"] = "trtbuild.build/1"
+    ok: bool
+    duration_s: float
+    totals: Totals
+    steps: Sequence[StepEntry]
+    outputs: Sequence[BuiltOutput]
+    not_begun: int
+    errors: Sequence[ErrorEntry]
+    warnings: Sequence[str]
+    remotes: Sequence[Account]
+    verification: dict[str, Any] | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error that ended a command: no steps, all errors. `schema` is that of the command's document."""
+
+    schema: str
+    ok: bool
+    duration_s: float
+    totals: Totals
+    steps: Sequence[StepEntry]
+    outputs: Sequence[PlannedOutput]
+    errors: Sequence[ErrorEntry]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyStep:
+    """Why a step would run now, and why it last ran."""
+
+    id: str
+    key: str | None
+    verdict: Verdict
+    reason: Reason
+    last_run: LastRun | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """The reasons of the selected steps."""
+
+    schema: Literal["trtbuild.why/1"] = "trtbuild.why/1"
+    steps: Sequence[WhyStep]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A step of a graph."""
+
+    id: str
+    model: str
+    stage: Stage
+    target: str | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """The known steps. An edge leads from a step to a step that reads its outputs."""
+
+    schema: Literal["trtbuild.graph/1"] = "trtbuild.graph/1"
+    nodes: Sequence[Node]
+    edges: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextStep:
+    """The first step of a model that would run."""
+
+    id: str
+    reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOutput:
+    """One output of the model."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStatus:
+    """Whether a model is built and its outputs are in place, with the number of steps by verdict."""
+
+    model: str
+    up_to_date: bool
+    steps: Mapping[Verdict, int]
+    next: NextStep | None
+    outputs: Sequence[StatusOutput]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The state of each model."""
+
+    schema: Literal["trtbuild.status/1"] = "trtbuild.status/1"
+    models: Sequence[ModelStatus]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewFile:
+    """A file that `init` wrote, added to, or left alone."""
+
+    path: str
+    action: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledToolchain:
+    """A toolchain; `version` is null if it is not installed."""
+
+    name: str
+    version: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewProject:
+    """A new project, and the commands to type next."""
+
+    schema: Literal["trtbuild.init/1"] = "trtbuild.init/1"
+    ok: bool = True
+    files: Sequence[NewFile]
+    model: str
+    source: str
+    toolchain: InstalledToolchain
+    targets: Sequence[str]
+    warnings: Sequence[str]
+    next: Sequence[str]

@@ -1,0 +1,37 @@
+"""The manifest's `builder` fields, made from the table of builder settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from pydantic import Field
+
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings, Setting
+from trtbuild.manifest.format import kinds
+
+
+def builder_fields() -> dict[str, Any]:
+    """The arguments of `pydantic.create_model`: for each field its type, and its default with a description."""
+    types, defaults = get_type_hints(BuilderSettings), vars(BuilderSettings())
+    found: dict[str, Any] = {}
+    for name, setting in SETTINGS.items():
+        kind = _type(types[name], setting)
+        examples: list[Any] | None = (
+            [[]] if kind == kinds.TacticSources | None else None
+        )  # an empty list and null have different meanings
+        found[name] = (kind, Field(defaults[name], description=setting.description, examples=examples))
+    return found
+
+
+def _type(annotation: Any, setting: Setting) -> Any:
+    """`annotation`, the type of a setting, with the manifest's checks and their texts."""
+    if type(None) in get_args(annotation):
+        (bare,) = (kind for kind in get_args(annotation) if kind is not type(None))
+        return _type(bare, setting) | None
+    if get_origin(annotation) is tuple:
+        return kinds.TacticSources
+    if setting.in_bytes:
+        return kinds.Bytes
+    if annotation is int:
+        return Annotated[int, Field(ge=setting.least, le=setting.most)]
+    return annotation

@@ -1,0 +1,48 @@
+"""Vector norms of float16 and bfloat16 values add up in float32, as PyTorch's do.
+
+The ONNX operators for a norm keep the type of their input for the powers and their sum. float16 ends at 65,504: the square
+of 300 is infinite there, though the norm is not.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trtbuild.stages.lower.modules import set_stack, stack_of
+from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+#: Norms that select or count: no power is computed for them.
+_SELECTING = (0, float("inf"), float("-inf"))
+
+
+def sum_norms_in_float32(program: Program, request: Request) -> Program:
+    """`program` with casts around its norms, in nested graphs too."""
+    for module in program.exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.find_nodes(op="call_function", target=_aten.linalg_vector_norm.default):
+                order = node.args[1] if len(node.args) > 1 else node.kwargs.get("ord", 2)
+                is_half = node.args[0].meta["val"].dtype in _HALVES and node.meta["val"].dtype in _HALVES
+                if is_half and node.kwargs.get("dtype") is None and order not in _SELECTING:
+                    _widen(node)
+            module.recompile()
+    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
+        spec.arg.name = output.name
+    return program
+
+
+def _widen(norm: torch.fx.Node) -> None:
+    dtype = norm.meta["val"].dtype
+    with norm.graph.inserting_before(norm):
+        wide = norm.graph.call_function(_aten._to_copy.default, (norm.args[0],), {"dtype": torch.float32})
+    with norm.graph.inserting_after(norm):
+        narrow = norm.graph.call_function(_aten._to_copy.default, (norm,), {"dtype": dtype})
+    norm.replace_all_uses_with(narrow)
+    norm.args = (wide, *norm.args[1:])
+    narrow.args = (norm,)
+    for node in (wide, norm, narrow):
+        set_stack(node, stack_of(norm))
+        propagate(node)

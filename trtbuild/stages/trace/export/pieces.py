@@ -1,0 +1,35 @@
+"""Pieces of a tensor that is split along a dynamic axis."""
+
+from __future__ import annotations
+
+import torch
+
+_aten = torch.ops.aten
+
+
+def slice_used_pieces(graph: torch.fx.Graph) -> None:
+    """Replace a split along a dynamic axis by slices, in place, where the graph does not use all pieces.
+
+    The program has as many pieces as the example. At a smaller size some of them do not exist, and their declared size is
+    negative (``s - 6`` for s = 4). torch.export.load rejects a program with such a size (torch 2.13).
+    """
+    for node in graph.find_nodes(op="call_function", target=_aten.split.Tensor):
+        source, piece_size, axis = node.args[0], node.args[1], _axis(node)
+        is_dynamic = isinstance(source.meta["val"].shape[axis], torch.SymInt)
+        used = {user.args[1] for user in node.users}
+        if not is_dynamic or not isinstance(piece_size, int) or len(used) == len(node.meta["val"]):
+            continue
+        for piece in list(node.users):
+            start = piece.args[1] * piece_size
+            with graph.inserting_before(piece):
+                sliced = graph.call_function(_aten.slice.Tensor, (source, axis, start, start + piece_size))
+            sliced.meta = piece.meta
+            piece.replace_all_uses_with(sliced)
+            graph.erase_node(piece)
+        graph.erase_node(node)
+
+
+def _axis(split: torch.fx.Node) -> int:
+    axis = split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
+    assert isinstance(axis, int)
+    return axis

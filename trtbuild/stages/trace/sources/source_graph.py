@@ -1,0 +1,52 @@
+"""Sources that are a graph already (ONNX models and TensorRT networks): a trace of them exports nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class SourceGraph:
+    """The graph of such a source.
+
+    `blob` is the form in which the steps store it. `text` and `names` are the results of its handler for that blob
+    (`trtbuild.stages.graphs.handlers`). `interface` has the form of `trtbuild.stages.trace.export.interface`. `weights` are
+    (slot number, value) of all weights, on the CPU.
+    """
+
+    blob: bytes
+    text: str
+    names: list[tuple[str, str, str]]
+    interface: dict[str, Any]
+    weights: list[tuple[int, torch.Tensor]]
+
+
+class GraphHandler(Protocol):
+    """The part of `trtbuild.stages.graphs.handlers.GraphHandler` that a trace calls."""
+
+    @property
+    def blob(self) -> Callable[..., bytes]: ...
+
+    @property
+    def text(self) -> Callable[[bytes], str]: ...
+
+    @property
+    def names(self) -> Callable[[bytes], list[tuple[str, str, str]]]: ...
+
+
+@dataclass(frozen=True)
+class Makers:
+    """Functions that read such sources. The caller of a trace passes them, because a trace imports no toolchain and no
+    other stage.
+
+    `handler` gives the handler of a kind of graph, by name. `record` runs a function that defines a TensorRT network, and
+    records its calls (`trtbuild.toolchain.networks.recording.record`).
+    """
+
+    handler: Callable[[str], GraphHandler]
+    record: Callable[..., Any]

@@ -89,7 +89,7 @@ def _note(entry: Document, cut: Document) -> list[str]:
     if entry["status"] == "unchecked":
         return [f"    {terminal.yellow('not compared')}: {what}: {entry['text']}"]
     if entry["status"] != "wrong":
-        return []
+        return [terminal.dim(f"    {what.rstrip(',')}: {entry['text']}")] if entry["text"] else []
     lines = [f"    {what} {error_text(entry, tolerance_of(entry, cut))}"]
     return [*lines, *(f"    {line}" for line in advice(entry))]
 

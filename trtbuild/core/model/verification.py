@@ -5,7 +5,8 @@ Rules
    multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
 2. In half of the random points, a quarter of the input values are exactly zero. Some operators have special cases at zero
    (``atan2``), and random values almost never are zero.
-3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal.
+3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal, unless
+   rounding decides them (`trtbuild.stages.verify.rounding`).
 4. The tolerance of an output follows from the coarsest floating type among the values that it is computed from, with inputs
    and weights (`trtbuild.stages.verify.precisions`). The manifest's `precision` is one source of such values; another is a
    module with float16 weights.

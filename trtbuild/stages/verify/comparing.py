@@ -8,12 +8,13 @@ Rules
    do not count in max|b|: a mask's -1e9 would hide every error. A fill value is equal in both tensors, at least `FILL`,
    one of at most two numbers that occur several times, and a thousand times larger than the other values.
 4. Empty tensors of one shape are equal.
+5. Values that rounding decides (`rounding`) are left out. If nothing is left, nothing was compared.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -24,18 +25,33 @@ FILL = 1e4
 @dataclass(frozen=True)
 class Gap:
     """The error of a comparison. `text` describes a difference without a number; `compared` is False if nothing was
-    compared."""
+    compared; `undecided` is the number of values that were left out."""
 
     error: float
     text: str = ""
     compared: bool = True
+    undecided: int = 0
 
 
 EQUAL, NOTHING = Gap(0.0), Gap(0.0, compared=False)
 
 
-def gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
-    """Compare `ours` with `theirs`, the reference. The error is infinite if they cannot be compared."""
+def gap(ours: torch.Tensor, theirs: torch.Tensor, undecided: torch.Tensor | None = None) -> Gap:
+    """Compare `ours` with `theirs`, the reference. The error is infinite if they cannot be compared.
+
+    `undecided` is True at the values that are left out; it has the shape of `theirs`.
+    """
+    left_out = int(undecided.sum()) if undecided is not None else 0
+    if undecided is None or not left_out:
+        return _gap(ours, theirs)
+    if left_out == undecided.numel():  # the shapes may differ, too
+        return Gap(0.0, compared=False, undecided=left_out)
+    if ours.shape == theirs.shape:
+        ours, theirs = ours[~undecided], theirs[~undecided]
+    return replace(_gap(ours, theirs), undecided=left_out)
+
+
+def _gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
     if ours.dtype != theirs.dtype:
         return _wrong(f"dtype {_name(ours.dtype)} instead of {_name(theirs.dtype)}")
     if ours.shape != theirs.shape:

@@ -28,8 +28,10 @@ class Found:
     smallest: int | None = None
     unchecked: str | None = None
     points: int = 0
-    #: Outputs that are NaN everywhere at every point so far.
+    #: Outputs that had no value to compare at any point so far.
     unseen: set[int] | None = None
+    #: The number of values that rounding decides, over all points.
+    undecided: int = 0
 
     @property
     def tolerance(self) -> float:
@@ -43,6 +45,7 @@ class Found:
     def see(self, point: int, gaps: Sequence[Gap], size: Callable[[int], int]) -> None:
         """Add the results of each output at a point."""
         self.points += 1
+        self.undecided += sum(found.undecided for found in gaps)
         nothing = {output for output, found in enumerate(gaps) if not found.compared}
         self.unseen = nothing if self.unseen is None else self.unseen & nothing
         shares = [
@@ -55,17 +58,24 @@ class Found:
         if any(taken > 1 for taken in shares) and (self.smallest is None or size(point) < size(self.smallest)):
             self.smallest = point
 
+    @property
+    def _left_out(self) -> str:
+        values = "1 value" if self.undecided == 1 else f"{self.undecided:,} values"
+        return f"rounding decides {values}, which were not compared" if self.undecided else ""
+
     def entry(self, points: Sequence[Point]) -> dict[str, Any]:
         """The entry for the report."""
         unchecked = self.unchecked
         if unchecked is None and self.unseen != set():
             unchecked = (
-                f"output {min(self.unseen)} is NaN everywhere at every point" if self.unseen else "no point was run"
+                f"output {min(self.unseen)} has no value to compare at any point: it is NaN, or rounding decides it"
+                if self.unseen
+                else "no point was run"
             )
         if self.smallest is not None:
             status, text = "wrong", self.worst.text
         else:
-            status, text = ("right", self.worst.text) if unchecked is None else ("unchecked", unchecked)
+            status, text = ("right", self._left_out) if unchecked is None else ("unchecked", unchecked)
         finite = self.point is not None and math.isfinite(self.worst.error)
         return {
             "status": status,

@@ -2,7 +2,8 @@
 
 Rules
 1. Both run once, on the same inputs. Rounding cannot explain a difference of more than `TIMES` the tolerance of
-   `trtbuild verify`: then a pass is wrong. Smaller differences are left to `trtbuild verify`.
+   `trtbuild verify`: then a pass is wrong. Smaller differences are left to `trtbuild verify`, and values that rounding
+   decides (`rounding`) are not compared.
 2. Each value inside the lowered program has the dtype and sizes that torch declares. If an operator gives another type
    in the traced program too, the error names the model; otherwise a pass is wrong.
 3. A number that half precision cannot hold is an error of the model: the message names the other precisions.
@@ -27,12 +28,9 @@ from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Point, PointEvaluator, shown
 from trtbuild.stages.program.text import target_name
-from trtbuild.stages.verify.comparing import gap
 from trtbuild.stages.verify.precisions import of_outputs
+from trtbuild.stages.verify.rounding import TIMES, Again, gaps
 from trtbuild.stages.verify.running import Torch, arguments
-
-#: A difference of more than this many tolerances is not rounding.
-TIMES = 10
 
 _aten = torch.ops.aten
 _PRODUCTS = frozenset(
@@ -74,10 +72,11 @@ def refuse_another_model(
             code="wrong-type",
             hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
-    allowed = tolerances("onnxruntime")
-    for number, (ours, theirs, own) in enumerate(zip(found, wanted, of_outputs(traced), strict=True)):
-        far = gap(ours, theirs)
-        if far.error <= TIMES * allowed[coarsest([precision, own])]:
+    of_precision = tolerances("onnxruntime")
+    allowed = [of_precision[coarsest([precision, own])] for own in of_outputs(traced)]
+    again = Again(lambda inputs, weights: Torch.whole(traced, weights, inputs), at.inputs, weights)
+    for number, far in enumerate(gaps(found, wanted, allowed, again, times=TIMES)):
+        if far.error <= TIMES * allowed[number]:
             continue
         difference = far.text or f"a relative difference of {far.error:.1e}"
         if precision != "float32":

@@ -15,6 +15,7 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify import blame, precisions
 from trtbuild.stages.verify import inputs as inputs_of
 from trtbuild.stages.verify.job import VerifyJob
+from trtbuild.stages.verify.rounding import Again
 from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Values, Weights
 
 
@@ -57,6 +58,28 @@ class Reference:
             return Torch.whole(self._program, [self._weights[k] for k in range(len(self._weights))], inputs)
         except Exception as error:
             raise Fails(_first_line(error)) from error
+
+    def part_again(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Again:
+        """Runs a partition again on moved values. The weights of an ONNX source do not move."""
+        if self._onnx is not None:
+            return Again(lambda moved, _: self.part(part, moved, point), inputs, ())
+        program = self.torch.program(part)
+        return Again(lambda moved, weights: Torch.whole(program, weights, moved), inputs, self.torch.weights(part))
+
+    def model_again(self, inputs: Sequence[torch.Tensor], point: Point) -> Again:
+        """Runs the whole model again on moved values."""
+        program = self._program
+        if program is None:
+            return Again(lambda moved, _: self._parts(moved, point), inputs, ())
+        weights = [self._weights[k] for k in range(len(self._weights))]
+        return Again(lambda moved, weights: Torch.whole(program, weights, moved), inputs, weights)
+
+    def _parts(self, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
+        """The model's results from its partitions, one after another."""
+        values = Values(self._partitions, self._weights, inputs)
+        for index, part in enumerate(self._partitions.partitions):
+            values.put(index, part, self.part(part, values.of(part), point))
+        return [values[source] for source in self._partitions.outputs]
 
     def failure(self, error: Fails, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
         """The error if the model itself fails on `inputs`."""

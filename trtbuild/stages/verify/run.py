@@ -6,7 +6,8 @@ Rules
    compared that with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. A file keeps the inputs of the worst one.
-   The tolerance of an output follows from its precision (`precisions`).
+   The tolerance of an output follows from its precision (`precisions`). Values that rounding decides (`rounding`) are not
+   compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
 5. A model with an ONNX source has no PyTorch program: the reference is onnxruntime on the CPU.
 """
@@ -27,10 +28,11 @@ from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.verify import inputs as inputs_of
-from trtbuild.stages.verify.comparing import Gap, gap
+from trtbuild.stages.verify.comparing import Gap
 from trtbuild.stages.verify.found import Found
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.reference import Reference
+from trtbuild.stages.verify.rounding import Again, gaps
 from trtbuild.stages.verify.running import Fails, PartRunner, Read, Unchecked, Values, Weights
 
 Report = dict[str, Any]
@@ -118,17 +120,22 @@ class _Verification:
                     broken = f"partition {part.name} fails on the results of earlier partitions: {error}"
             right.put(index, part, theirs)
         lowered = [right[source] for source in self._partitions.outputs]
-        want = lowered if want is None else self._see(self._lowered, number, lowered, want)
+        again = self._reference.model_again(inputs, point)
+        if want is None:
+            want = lowered
+        else:
+            self._see(self._lowered, number, lowered, want, again)
         if broken is not None:
             self._whole.see(number, [Gap(math.inf, broken)], self._size)
         else:
-            self._see(self._whole, number, [ours[source] for source in self._partitions.outputs], want)
+            self._see(self._whole, number, [ours[source] for source in self._partitions.outputs], want, again)
 
     def _see(
-        self, found: Found, number: int, results: Sequence[torch.Tensor], want: list[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        found.see(number, [gap(a, b) for a, b in zip(results, want, strict=True)], self._size)
-        return want
+        self, found: Found, number: int, ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], again: Again
+    ) -> None:
+        """Compare the results of a partition or of the whole model at a point."""
+        allowed = [self._job.tolerances[precision] for precision in found.precisions]
+        found.see(number, gaps(ours, theirs, allowed, again), self._size)
 
     def _precisions(self) -> Iterator[Precision]:
         """The precisions of all outputs, of the partitions and of the whole model."""
@@ -157,7 +164,7 @@ class _Verification:
         except Fails as error:
             found.see(number, [Gap(math.inf, str(error))], self._size)
             return None
-        found.see(number, [gap(a, b) for a, b in zip(results, theirs, strict=True)], self._size)
+        self._see(found, number, results, theirs, self._reference.part_again(part, inputs, point))
         return results
 
     def _ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:

@@ -19,6 +19,7 @@ DOCUMENTS = (
     answers.NewProject,
     answers.Plan,
     answers.Status,
+    answers.Verification,
     answers.Why,
     caches.CacheExport,
     caches.CacheGc,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.memory_store import MemoryStore
-from trtbuild.core.packages.packaging import SCHEMA
+from trtbuild.core.packages.package_index import SCHEMA
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver import outputs

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trtbuild.core.packages.package_index import SCHEMA
 from trtbuild.core.packages.package_reading import check_path
-from trtbuild.core.packages.packaging import SCHEMA
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record, is_digest
 from trtbuild.driver.outputs.files import OutputFile

@@ -20,7 +20,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import packages
 from trtbuild.driver.outputs.files import OutputFile, made
 from trtbuild.driver.outputs.triton import native, served
-from trtbuild.driver.outputs.triton.flavour import why_not_native
+from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 from trtbuild.driver.outputs.triton.text_format import Message, render
 from trtbuild.regular import read_regular
 
@@ -32,7 +32,7 @@ CONFIGURATION = "config.pbtxt"
 def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
     """Return the files of one model. Raises UsageError for a dtype without a Triton type, ValueError for invalid names."""
     _check_names(index)
-    reason = why_not_native(index)
+    reason = unsupported_reason(index)
     found = _native(root, index) if reason is None else _served(root, index, record, reason)
     listing = {
         "schema": SCHEMA,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trtbuild.driver.outputs.triton.flavour import serves
+from trtbuild.driver.outputs.triton.native_support import served_sms
 from trtbuild.driver.outputs.triton.tensors import described, max_batch_size
 from trtbuild.driver.outputs.triton.text_format import Message, Value, Word
 
@@ -58,7 +58,7 @@ def _files(index: Index) -> _Fields:
     """Return the fields that map compute capabilities to plans."""
     fields: _Fields = []
     for name, target in index["targets"].items():
-        for sm in serves(target):
+        for sm in served_sms(target):
             if isinstance(sm, int):
                 capability = f"{sm // 10}.{sm % 10}"
                 fields.append(("cc_model_filenames", (("key", capability), ("value", f"{name}.plan"))))

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.driver.outputs.triton.repositories import B, a_target, an_index, configurations, one_engine, part, tensor
+from tests.driver.outputs.triton.repositories import (
+    B,
+    a_target,
+    an_index,
+    configurations,
+    one_engine,
+    part,
+    profile,
+    tensor,
+    typed,
+)
 from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 
 Index = dict[str, Any]
@@ -40,8 +50,8 @@ def of_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
 
 
 def test_engines_of_tensorrt_alone_are_served_by_triton() -> None:
-    assert unsupported_reason(an_index()) is None
-    assert unsupported_reason(with_another()) is None
+    assert unsupported_reason(typed(an_index())) is None
+    assert unsupported_reason(typed(with_another())) is None
 
 
 CASES: dict[str, tuple[Callable[[], Index], str]] = {
@@ -98,6 +108,7 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
             [part("a", [("input:0", X)], [X])],
             ["a:0"],
             inputs=[{**X, "name": name, "keyword": False} for name in ("x", "unused")],
+            profiles=[profile("p", x=([1, 4], [1, 4], [1, 4]), unused=([1, 4], [1, 4], [1, 4]))],
         ),
         "an input of the model is not used",
     ),
@@ -116,7 +127,7 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_triton_cannot_serve_by_itself_is_served_by_trtbuild(case: str) -> None:
     make, words = CASES[case]
-    reason = unsupported_reason(make())
+    reason = unsupported_reason(typed(make()))
     assert reason is not None and words in reason
     (config,) = configurations(make()).values()
     assert (config.name, config.backend, config.platform) == ("det", "python", "")

@@ -14,29 +14,27 @@ Rules (with their place in triton-inference-server's sources)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
 from trtbuild.core.values.expressions import depends_on_data
 from trtbuild.toolchain.libraries.releases import release
 
-Index = Mapping[str, Any]
 
-
-def unsupported_reason(index: Index) -> str | None:
-    """Return the first reason why Triton cannot run the engines itself, or None if it can. `index` is a package's index."""
+def unsupported_reason(index: PackageIndex) -> str | None:
+    """Return the first reason why Triton cannot run the engines itself, or None if it can."""
     return next(_reasons(index), None)
 
 
-def _reasons(index: Index) -> Iterator[str]:
-    targets: Mapping[str, Any] = index["targets"]
+def _reasons(index: PackageIndex) -> Iterator[str]:
+    targets = index.targets
     for name, target in targets.items():
-        toolchain = target["toolchain"]
-        if toolchain != "tensorrt":
-            yield f"target {name} is built with {toolchain}, whose plans Triton's TensorRT backend does not accept"
-    for field, subject in (("version", "versions of TensorRT"), ("platform", "platforms")):
-        found = sorted({str(target[field]) for target in targets.values()})
+        if target.toolchain != "tensorrt":
+            yield f"target {name} is built with {target.toolchain}, whose plans Triton's TensorRT backend does not accept"
+    versions = {target.version for target in targets.values()}
+    platforms = {target.platform for target in targets.values()}
+    for subject, found in (("versions of TensorRT", versions), ("platforms", platforms)):
         if len(found) > 1:
-            yield f"its targets need different {subject} ({' and '.join(found)}), but a server has one"
+            yield f"its targets need different {subject} ({' and '.join(sorted(found))}), but a server has one"
     yield from _ambiguous_targets(targets)
     cuts = [_interface(target) for target in targets.values()]
     if any(cut != cuts[0] for cut in cuts):
@@ -45,7 +43,7 @@ def _reasons(index: Index) -> Iterator[str]:
         yield from _partition_reasons(index, target)
 
 
-def _ambiguous_targets(targets: Mapping[str, Any]) -> Iterator[str]:
+def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
     """Yield a reason for each target that the backend cannot distinguish from an earlier one (rule 2)."""
     first: dict[object, str] = {}
     for name, target in targets.items():
@@ -56,44 +54,43 @@ def _ambiguous_targets(targets: Mapping[str, Any]) -> Iterator[str]:
                 yield f"targets {other} and {name} are both for {gpus}"
 
 
-def served_sms(target: Mapping[str, Any]) -> list[int | str]:
+def served_sms(target: PackedTarget) -> list[int | str]:
     """Return the SMs of a target's plans; ``["default"]`` for a plan that also runs on other GPUs."""
-    return ["default"] if target["compatibility"] == "ampere_plus" else list(target.get("sms") or [target["sm"]])
+    return ["default"] if target.compatibility == "ampere_plus" else [*(target.sms or (target.sm,))]
 
 
-def _interface(target: Mapping[str, Any]) -> object:
+def _interface(target: PackedTarget) -> object:
     """Return the inputs and outputs of a target's partitions, for a comparison with other targets."""
-    cut = target["partitions"]
-    parts = [(part["name"], part["inputs"], part["outputs"]) for part in cut["partitions"]]
-    return parts, cut["outputs"]
+    cut = target.partitions
+    return [(part.name, part.inputs, part.outputs) for part in cut.partitions], cut.outputs
 
 
-def _partition_reasons(index: Index, target: Mapping[str, Any]) -> Iterator[str]:
+def _partition_reasons(index: PackageIndex, target: PackedTarget) -> Iterator[str]:
     """Yield the reasons about a target's partitions (rules 3 to 6)."""
-    cut = target["partitions"]
-    supported = release("tensorrt", str(target["version"])).dtypes
+    supported = release("tensorrt", target.version).dtypes
     used: set[str] = set()
-    for part in cut["partitions"]:
-        name = part["name"]
-        if part["kind"] != "tensorrt":
+    for part in target.partitions.partitions:
+        name = part.name
+        if part.kind != "tensorrt":
             yield f"partition {name} runs in PyTorch"
-        used.update(source for source, _ in part["inputs"])
-        if not part["inputs"]:
+        sources = [source for source, _ in part.inputs]
+        used.update(sources)
+        if not sources:
             yield f"partition {name} has no input"
-        if any(source.startswith("weight:") for source, _ in part["inputs"]):
+        if any(source.startswith("weight:") for source in sources):
             yield f"partition {name} has a weight as an input"
-        tensors = [*(type_ for _, type_ in part["inputs"]), *part["outputs"]]
+        tensors = [*(type_ for _, type_ in part.inputs), *part.outputs]
         for type_ in tensors:
-            if type_["dtype"] not in supported:
-                yield f"partition {name} has the type {type_['dtype']}, which TensorRT {target['version']} does not support"
-        if not any(type_["shape"] for type_ in tensors):
+            if type_.dtype not in supported:
+                yield f"partition {name} has the type {type_.dtype}, which TensorRT {target.version} does not support"
+        if not any(type_.shape for type_ in tensors):
             yield f"partition {name} has only scalar tensors"
-        if any(depends_on_data(size) for type_ in part["outputs"] for size in type_["shape"]):
+        if any(depends_on_data(size) for type_ in part.outputs for size in type_.shape):
             yield f"partition {name} has an output whose size depends on the values of its inputs"
-    if not cut["partitions"]:
+    if not target.partitions.partitions:
         yield "it has no engine"
-    outputs = list(cut["outputs"])
+    outputs = target.partitions.outputs
     if len(set(outputs)) < len(outputs) or any(source.startswith(("input:", "weight:")) for source in outputs):
         yield "an output of the model is also an input, a weight or another output"
-    if any(f"input:{number}" not in used for number in range(len(index["inputs"]))):
+    if any(f"input:{number}" not in used for number in range(len(index.inputs))):
         yield "an input of the model is not used"

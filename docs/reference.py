@@ -137,7 +137,7 @@ def python_api() -> str:
 
     parts = [PYTHON_API]
     parts += _function("trtbuild.load", trtbuild.load)
-    parts += _class("What `trtbuild.load` returns", "Loaded", Loaded, constructor=False)
+    parts += _class("The result of `trtbuild.load`", "Loaded", Loaded, constructor=False)
     parts += _function("trtbuild.compile", trtbuild.compile)
     parts += ["### Options of `trtbuild.compile`\n", *_documented("options_of", options_of)]
     parts += _class("`trtbuild.Input`", "trtbuild.Input", trtbuild.Input)

@@ -18,7 +18,9 @@ from typing import Any
 
 from benchmarks.figure import Check, Row
 from benchmarks.gpu.host import Host
-from trtbuild.core.model.verification import worst
+from trtbuild.core.model.verification_messages import worst
+from trtbuild.core.model.verified import CutEntry
+from trtbuild.core.values.codec import decode
 
 #: Model and partition whose engine is replaced, and by whose: both take and give (batch, 64).
 _WRONG, _PART, _BY = "three_parts", "p0", "chosen"
@@ -41,7 +43,7 @@ def _verified(host: Host, by: str, what: list[str]) -> Iterator[Row]:
     (host.work / "verify.json").write_text(done.stdout)
     (host.work / "verify.stderr").write_text(done.stderr)
     for report in json.loads(done.stdout)["models"]:
-        cuts = [cut for cut in report["cuts"] if cut["by"] != "onnxruntime"]
+        cuts = [decode(CutEntry, cut) for cut in report["cuts"] if cut["by"] != "onnxruntime"]
         missed = [entry["reason"] for entry in report["not_run"]]
         found = "; ".join([*(_said(cut) for cut in cuts), *missed]) or report["status"]
         yield Check(f"{report['model']}: verify by {by}", bool(cuts) and report["ok"], found)
@@ -49,9 +51,9 @@ def _verified(host: Host, by: str, what: list[str]) -> Iterator[Row]:
         print(f"    {error['text']}")
 
 
-def _said(cut: Mapping[str, Any]) -> str:
+def _said(cut: CutEntry) -> str:
     error, tolerance = worst(cut)
-    return f"{cut['status']}, worst {error:.1e} of {tolerance:.0e} at {len(cut['points'])} points"
+    return f"{cut.status}, worst {error:.1e} of {tolerance:.0e} at {len(cut.points)} points"
 
 
 def _wrong_on_purpose(host: Host) -> Row:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.core.verified_values import a_model
+from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
-from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, Plan, StepEntry
+from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, Plan, StepEntry, Verification
 from trtbuild.store.layers.accounts import Account
 
 NEW = Reason("new", "it was not built in this project before")
@@ -55,6 +57,13 @@ def a_plan(*steps: StepEntry, **more: Any) -> Plan:
 def a_build(*steps: StepEntry, **more: Any) -> Build:
     rest = {"ok": True, "totals": {}, "outputs": [], "not_begun": 0, "errors": [], "warnings": [], "remotes": []}
     return Build(steps=steps, **{**rest, **more})
+
+
+def a_verification(*cuts: CutEntry, errors: Any = (), **more: Any) -> Verification:
+    """The verification of one model, which `more` is about."""
+    model = a_model(*cuts, **more)
+    ok = model.ok and not errors
+    return Verification(ok=ok, duration_s=1.0, seed=3, random_points=2, models=[model], errors=errors, warnings=[])
 
 
 def an_account(name: str, **more: Any) -> Account:

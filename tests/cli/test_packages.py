@@ -2,50 +2,95 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from tests.core.verified_values import WORST, a_cut, a_part, a_whole
 from trtbuild.cli.screens.packages import inspected
+from trtbuild.core.engines.engine_layers import Layer
+from trtbuild.core.packages.package_index import SCHEMA
+from trtbuild.core.packages.provenance import Provenance
+from trtbuild.core.partition.partitions import SCHEMA as PARTITIONS
+from trtbuild.core.values.codec import encode
+from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection, TrtexecCommand
+
+SHA = "0" * 64
+
+
+def tensor(name: str, dtype: str, *shape: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": list(shape), **more}
+
+
+def part(name: str, kind: str, reads: str, **reasons: str) -> dict[str, Any]:
+    rows = {"dtype": "float32", "shape": [["sym", 0]]}
+    plain = {"graph": SHA, "weights": [], "outputs": [rows], "calls": []}
+    return {"name": name, "kind": kind, "inputs": [[reads, rows]], "reasons": reasons, **plain}
+
+
+BATCH, HEIGHT = ["sym", 0], ["mul", 32, ["sym", 1]]
 
 INDEX: dict[str, Any] = {
+    "schema": SCHEMA,
     "model": "det",
     "precision": "float16",
     "reference": True,
     "inputs": [
-        {"name": "image", "dtype": "float32", "shape": [["sym", 0], 3, ["mul", 32, ["sym", 1]]], "keyword": False},
-        {"name": "scale", "dtype": "float16", "shape": [["sym", 0]], "keyword": True},
+        tensor("image", "float32", BATCH, 3, HEIGHT, keyword=False),
+        tensor("scale", "float16", BATCH, keyword=True),
     ],
-    "outputs": [{"name": "boxes", "dtype": "float32", "shape": [["sym", 0], ["add", ["sym", 1], 1]]}],
+    "outputs": [tensor("boxes", "float32", BATCH, ["add", ["sym", 1], 1])],
+    "output_tree": {"kind": "tensor", "index": 0},
     "dims": [
         {"name": "batch", "min": 1, "max": 8, "multiple_of": 1},
         {"name": "height", "min": 32, "max": 640, "multiple_of": 32},
     ],
     "profiles": [
-        {"name": "photo", "shapes": {"image": {"min": [1, 3, 32], "opt": [4, 3, 320], "max": [8, 3, 640]}}},
+        {
+            "name": "photo",
+            "shapes": {
+                "image": {"min": [1, 3, 32], "opt": [4, 3, 320], "max": [8, 3, 640]},
+                "scale": {"min": [1], "opt": [4], "max": [8]},
+            },
+        },
     ],
     "targets": {
         "ada": {
             "sm": 89,
             "toolchain": "tensorrt-rtx",
             "version": "1.7.1.116",
+            "compatibility": "exact",
             "platform": "linux-x86_64",
             "partitions": {
+                "schema": PARTITIONS,
                 "partitions": [
-                    {"name": "p0", "kind": "tensorrt"},
-                    {"name": "p1", "kind": "torch", "reasons": {"aten.sort": "the parser refuses it"}},
-                    {"name": "p2", "kind": "tensorrt"},
-                ]
+                    part("p0", "tensorrt", "input:0"),
+                    part("p1", "torch", "p0:0", **{"aten.sort": "the parser refuses it"}),
+                    part("p2", "tensorrt", "p1:0"),
+                ],
+                "outputs": ["p2:0"],
+                "programs": {SHA: SHA},
             },
             "engines": {"p0": "engines/p0", "p2": "engines/p2"},
         }
     },
-    "files": {"engines/p0": {"size": 2048}, "engines/p2": {"size": 1024}},
+    "weights": {},
+    "files": {
+        "engines/p0": {"sha256": SHA, "size": 2048},
+        "engines/p2": {"sha256": SHA, "size": 1024},
+        f"torch/{SHA[:32]}.pt2": {"sha256": SHA, "size": 1},
+    },
 }
 
 
+def inspection(**more: Any) -> Inspection:
+    rest = {"index": INDEX, "source": None, "engines": [], "memory": None, "provenance": Provenance()}
+    return Inspection(path="dist/det", **{**rest, **more})
+
+
 def test_everything_that_is_in_a_package() -> None:
-    lines = [click.unstyle(line) for line in inspected()({"path": "dist/det", "index": INDEX})]
+    lines = [click.unstyle(line) for line in inspected()(inspection())]
     assert lines == [
         "dist/det: model det, float16, with its reference program",
         "inputs",
@@ -58,44 +103,49 @@ def test_everything_that_is_in_a_package() -> None:
         "  height  32 to 640, multiples of 32",
         "profiles",
         "  photo  image  min [1, 3, 32]  opt [4, 3, 320]  max [8, 3, 640]",
+        "  photo  scale  min [1]         opt [4]          max [8]",
         "target ada: SM 89, tensorrt-rtx 1.7.1.116, linux-x86_64",
         "  p0     engine     2.0 KiB",
         "  p1     PyTorch    aten.sort: the parser refuses it",
         "  p2     engine     1.0 KiB",
         "  total  2 engines  3.0 KiB",
+        "not verified: trtbuild verify",
     ]
 
 
-def layer(name: str, module: str | None, operator: str | None) -> dict[str, Any]:
-    return {"name": name, "type": "elementwise", "module": module, "operator": operator}
+COMMAND = TrtexecCommand(
+    tool="trtexec",
+    arguments=["--onnx=p0.onnx", "--minShapes=i0:1x3,i1:scalar"],
+    differs=["it has no flag for builder.strict_nans"],
+    text="",
+)
 
-
-ENGINE: dict[str, Any] = {
-    "target": "ada",
-    "partition": "p0",
-    "layers": [
-        layer("n0", "encoder.0", "aten.linear.default"),
-        layer("n0_1", "encoder.0", "aten.linear.default"),
-        layer("n1", "", "aten.relu.default"),
-        layer("odd", None, None),
+ENGINE = InspectedEngine(
+    target="ada",
+    partition="p0",
+    plan="engines/p0",
+    size=2048,
+    sha256=SHA,
+    layers=[
+        Layer("n0", "elementwise", "encoder.0", "aten.linear.default"),
+        Layer("n0_1", "elementwise", "encoder.0", "aten.linear.default"),
+        Layer("n1", "elementwise", "", "aten.relu.default"),
+        Layer("odd", "elementwise", None, None),
     ],
-    "trtexec": {
-        "tool": "trtexec",
-        "arguments": ["--onnx=p0.onnx", "--minShapes=i0:1x3,i1:scalar"],
-        "differs": ["it has no flag for builder.strict_nans"],
-    },
-}
+    onnx=None,
+    trtexec=COMMAND,
+)
 
 
-def beyond(found: dict[str, Any], **asked: bool) -> list[str]:
+def beyond(*asked: str, **found: Any) -> list[str]:
     """The lines below the index."""
-    document = {"path": "dist/det", "index": INDEX, "engines": [ENGINE], **found}
-    lines = [click.unstyle(line) for line in inspected(**asked)(document)]
+    document = inspection(**{"engines": [ENGINE], **found})
+    lines = [click.unstyle(line) for line in inspected(**dict.fromkeys(asked, True))(document)]
     return lines[lines.index("  total  2 engines  3.0 KiB") + 1 :]
 
 
 def test_layers_by_the_modules_that_they_come_from() -> None:
-    assert beyond({}, layers=True) == [
+    assert beyond("layers")[1:] == [
         "engine p0 @ada",
         "  encoder.0    2 layers  n0 … n0_1  linear",
         "  (the model)  1 layer   n1         relu",
@@ -104,52 +154,48 @@ def test_layers_by_the_modules_that_they_come_from() -> None:
 
 
 def test_the_trtexec_command_can_be_copied() -> None:
-    assert beyond({}, trtexec=True) == [
+    assert beyond("trtexec")[1:] == [
         "engine p0 @ada",
         "  trtexec \\",
         "    --onnx=p0.onnx \\",
         "    --minShapes=i0:1x3,i1:scalar",
         "  # it has no flag for builder.strict_nans",
     ]
-    assert beyond({"engines": [{**ENGINE, "trtexec": None}]}, trtexec=True)[1:] == [
+    assert beyond("trtexec", engines=[replace(ENGINE, trtexec=None)])[2:] == [
         "  the source of this engine is not in this cache"
     ]
 
 
 def test_engines_that_are_alike_are_told_once() -> None:
-    other = {**ENGINE, "target": "blackwell"}
-    assert beyond({"engines": [ENGINE, other]}, layers=True)[0] == "engine p0 @ada,blackwell"
+    other = replace(ENGINE, target="blackwell")
+    assert beyond("layers", engines=[ENGINE, other])[1] == "engine p0 @ada,blackwell"
 
 
 def test_device_memory_by_profile() -> None:
-    memory = {"target": "ada", "device": "RTX 4090", "because": None, "contexts": {"p0": [2048], "long": [4096]}}
-    assert beyond({"memory": memory}) == [
+    memory = DeviceMemory(target="ada", device="RTX 4090", because=None, contexts={"p0": [2048], "long": [4096]})
+    assert beyond(memory=memory)[:-1] == [
         "device memory of a context, RTX 4090, target ada",
         "  p0    2.0 KiB",
         "  long  4.0 KiB",
     ]
-    nothing = {"target": None, "contexts": {}, "because": "unknown without a GPU"}
-    assert beyond({"memory": nothing}) == ["device memory: unknown without a GPU"]
+    nothing = DeviceMemory(target=None, contexts={}, because="unknown without a GPU")
+    assert beyond(memory=nothing)[:-1] == ["device memory: unknown without a GPU"]
 
 
 def test_what_was_verified() -> None:
-    nothing = {"verified": [], "void": None}
-    assert beyond({"provenance": nothing}) == ["not verified: trtbuild verify"]
-    assert beyond({"provenance": nothing, "source": "program"}) == ["not verified: trtbuild verify"]
-    assert "trtbuild verify, on a GPU" in beyond({"provenance": nothing, "source": "onnx"})[0]
-    assert "no other implementation to compare with" in beyond({"provenance": nothing, "source": "network"})[0]
-    entry = {
-        "by": "onnxruntime",
-        "status": "right",
-        "targets": ["ada", "blackwell"],
-        "tolerance": 1e-5,
-        "points": [{}, {}],
-        "partitions": [{"error": 1e-8}, {"error": None}],
-        "whole": {"error": 2.1e-7},
-        "finished": "2026-01-31T12:00:00Z",
-    }
-    assert beyond({"provenance": {"verified": [entry], "void": None}}) == [
+    assert beyond() == ["not verified: trtbuild verify"]
+    assert beyond(source="program") == ["not verified: trtbuild verify"]
+    assert "trtbuild verify, on a GPU" in beyond(source="onnx")[0]
+    assert "no other implementation to compare with" in beyond(source="network")[0]
+    entry = a_cut(
+        targets=["ada", "blackwell"],
+        points=[WORST] * 2,
+        partitions=[a_part(error=1e-8), a_part(error=None)],
+        whole=a_whole(error=2.1e-7),
+        finished="2026-01-31T12:00:00Z",
+    )
+    assert beyond(provenance=Provenance((encode(entry),))) == [
         "verified by onnxruntime: right @ada,blackwell, worst error 2.1e-07 within 1e-05 at 2 points, 2026-01-31T12:00:00Z"
     ]
-    void = {"verified": [], "void": "provenance.json is about another package"}
-    assert beyond({"provenance": void}) == ["not verified: provenance.json is about another package"]
+    void = Provenance(void="provenance.json is about another package")
+    assert beyond(provenance=void) == ["not verified: provenance.json is about another package"]

@@ -15,6 +15,7 @@ from trtbuild.core.engines.binding import names_of, weights_to_json
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan, derive
 from trtbuild.core.model.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
+from trtbuild.core.packages.package_writing import index_to_json
 from trtbuild.core.packages.packaging import name_table
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.planning.graph import Reason, Step
@@ -330,7 +331,7 @@ class FakeWorld:
         names = {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}
         plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
         table = self.put(names)
-        return {"index": self.put(contents.index(table)), "names": table}, {"plans": plans}
+        return {"index": self.put(index_to_json(contents.index(table))), "names": table}, {"plans": plans}
 
 
 @pytest.fixture

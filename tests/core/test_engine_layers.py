@@ -55,7 +55,7 @@ def test_what_nobody_reads_and_nobody_named_is_unknown() -> None:
 def test_operators_come_along() -> None:
     (one,) = layers({"schema": "trtbuild.layers/1", "layers": [layer("n1", ["i0"], ["o0"], "activation")]}, NAMES)
     assert one == Layer("n1", "activation", "", "aten.relu.default")
-    assert one.to_json()["operator"] == "aten.relu.default"
+    assert one.operator == "aten.relu.default"
 
 
 @pytest.mark.parametrize(

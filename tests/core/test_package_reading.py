@@ -14,6 +14,7 @@ from tests.core.recipes import MODEL, Build
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.packages.package_reading import check_path, read_index
+from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import Cut
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import PackageDamaged, PackageTooNew
@@ -26,7 +27,7 @@ def document() -> Any:
     made = Build(replace(MODEL, reference=True)).contents()
     cut = next(iter(made.cuts.values()))
     cuts = {name: Cut(cut.partitions, {A: Output(B, 50), B: Output(D, 100)}) for name in made.cuts}
-    return json.loads(json.dumps(replace(made, cuts=cuts).index(Output(A, 30)), sort_keys=True))
+    return json.loads(index_to_bytes(replace(made, cuts=cuts).index(Output(A, 30))))
 
 
 def read(changed: Any) -> PackageIndex:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,10 @@ import pytest
 from tests.core.recipes import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D
 from trtbuild.core.engines.binding import Slot
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.packages.packaging import SCHEMA, Contents, Cut, Engine, name_table
+from trtbuild.core.packages.package_index import SCHEMA
+from trtbuild.core.packages.package_reading import read_index
+from trtbuild.core.packages.package_writing import index_to_bytes, index_to_json
+from trtbuild.core.packages.packaging import Contents, Cut, Engine, name_table
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 
@@ -23,8 +25,13 @@ def contents(**changes: Any) -> Contents:
     return replace(Build().contents(), **changes)
 
 
+def index_of(**changes: Any) -> dict[str, Any]:
+    """The JSON of a package's index."""
+    return index_to_json(contents(**changes).index(NAMES))
+
+
 def test_the_index_is_what_a_loader_needs() -> None:
-    index = contents().index(NAMES)
+    index = index_of()
     assert list(index) == [
         "schema",
         "model",
@@ -56,7 +63,7 @@ def test_the_index_is_what_a_loader_needs() -> None:
         "compatibility": "same_compute_capability",
         "platform": "windows-x86_64",
     }
-    assert hopper["sms"] == [90] and hopper["version_compatible"] is False
+    assert [*hopper["sms"]] == [90] and hopper["version_compatible"] is False
     assert hopper["engines"] == {"encoder.0": "engines/hopper/encoder.0.plan"}
     assert hopper["layers"] == {"encoder.0": "engines/hopper/encoder.0.layers.json"}
     assert [part["name"] for part in hopper["partitions"]["partitions"]] == ["encoder.0", "p1"]
@@ -65,7 +72,10 @@ def test_the_index_is_what_a_loader_needs() -> None:
 
 def test_names_of_inputs_are_the_manifest_s() -> None:
     inputs = (replace(MODEL.inputs[0], name="picture"), MODEL.inputs[1])
-    found = contents(model=replace(MODEL, inputs=inputs)).index(NAMES)["inputs"]
+    profiles = tuple(
+        replace(profile, shapes=(("picture", profile.shapes[0][1]), *profile.shapes[1:])) for profile in MODEL.profiles
+    )
+    found = index_of(model=replace(MODEL, inputs=inputs, profiles=profiles))["inputs"]
     assert [(entry["name"], entry["keyword"], entry["dtype"]) for entry in found] == [
         ("picture", False, "float32"),
         ("mask", True, "bool"),
@@ -73,7 +83,7 @@ def test_names_of_inputs_are_the_manifest_s() -> None:
 
 
 def test_the_index_lists_every_file_with_size_and_digest() -> None:
-    assert contents().index(NAMES)["files"] == {
+    assert index_of()["files"] == {
         "engines/ada/encoder.0.layers.json": {"sha256": C, "size": 20},
         "engines/ada/encoder.0.plan": {"sha256": B, "size": 1000},
         "engines/hopper/encoder.0.layers.json": {"sha256": C, "size": 20},
@@ -86,20 +96,19 @@ def test_the_index_lists_every_file_with_size_and_digest() -> None:
 
 def test_programs_of_one_graph_that_are_stored_differently_are_two_files() -> None:
     cuts = {"ada": Cut(PARTITIONS, {B: Output(D, 100)}), "hopper": Cut(PARTITIONS, {B: Output(C, 101)})}
-    files = contents(cuts=cuts).index(NAMES)["files"]
+    files = index_of(cuts=cuts)["files"]
     assert files[f"torch/{D[:32]}.pt2"] == {"sha256": D, "size": 100}
     assert files[f"torch/{C[:32]}.pt2"] == {"sha256": C, "size": 101}
 
 
 def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
-    assert contents().index(NAMES)["weights"] == {"0": {"name": "w", "dtype": "float32", "shape": [2, 3], "sha256": B}}
+    (weight,) = index_of()["weights"].values()
+    assert weight == {"name": "w", "dtype": "float32", "shape": (2, 3), "sha256": B}
     engine_only = Partitions(PARTITIONS.partitions[:1], ("encoder.0:0", "weight:1"))
-    index = contents(cuts={name: Cut(engine_only, {}) for name in ("ada", "hopper")}).index(NAMES)
+    index = index_of(cuts={name: Cut(engine_only, {}) for name in ("ada", "hopper")})
     assert list(index["weights"]) == ["1"]
     fed = replace(PARTITIONS.partitions[0], inputs=(("weight:0", PARTITIONS.partitions[0].inputs[0][1]),))
-    index = contents(cuts={name: Cut(Partitions((fed,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")}).index(
-        NAMES
-    )
+    index = index_of(cuts={name: Cut(Partitions((fed,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")})
     assert list(index["weights"]) == ["0"]
 
 
@@ -116,14 +125,26 @@ def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
     ],
 )
 def test_a_weight_s_size_follows_from_its_dtype(dtype: str, size: int) -> None:
-    index = contents(weights=(Weight(dtype, (2, 3), B), WEIGHTS[1])).index(NAMES)
+    index = index_of(weights=(Weight(dtype, (2, 3), B), WEIGHTS[1]))
     assert index["files"][f"weights/{B[:32]}"]["size"] == size
 
 
 def test_with_a_reference_it_has_the_weights_of_all_partitions() -> None:
-    index = contents(model=replace(MODEL, reference=True)).index(NAMES)
+    index = index_of(model=replace(MODEL, reference=True))
     assert index["reference"] is True and list(index["weights"]) == ["0", "1"]
-    assert contents().index(NAMES)["reference"] is False
+    assert index_of()["reference"] is False
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_the_index_that_was_written_is_read(reference: bool) -> None:
+    cuts = {name: Cut(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
+    index = contents(model=replace(MODEL, reference=reference), cuts=cuts).index(NAMES)
+    data = index_to_bytes(index)
+    found = read_index(data)
+    assert index_to_bytes(found) == data
+    assert (found.inputs, found.outputs, found.dims) == (index.inputs, index.outputs, index.dims)
+    assert (found.profiles, found.weights, found.files) == (index.profiles, index.weights, index.files)
+    assert found.targets.keys() == index.targets.keys()
 
 
 def test_blobs_are_all_programs_and_weights() -> None:
@@ -177,12 +198,12 @@ def test_the_recipe_holds_all_that_the_index_and_the_names_are_made_of(change: s
 
 def test_equal_recipes_have_equal_indexes() -> None:
     """But for plans: what is in the index and not in the recipe would be stale after a hit."""
-    index = json.dumps(contents().index(NAMES))
+    index = index_to_bytes(contents().index(NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
         other = contents(model=replace(MODEL, **change))
         assert other.recipe().same_as(contents().recipe())
-        assert json.dumps(other.index(NAMES)) == index
+        assert index_to_bytes(other.index(NAMES)) == index
 
 
 # -- the table of names

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from tests.core.verified_values import a_cut, a_part, a_whole
 from trtbuild.core.packages import provenance
+from trtbuild.core.values.codec import encode
 
 A, B = "a" * 64, "b" * 64
 ENTRIES = [{"by": "onnxruntime", "status": "right"}]
@@ -16,7 +18,7 @@ DATA = provenance.to_bytes(provenance.document("net", A, ENTRIES))
 def test_of_the_package_that_it_names() -> None:
     found = provenance.parse(DATA, A)
     assert found.void is None and list(found.verified) == ENTRIES
-    assert found.to_json() == {"verified": ENTRIES, "void": None}
+    assert encode(found) == {"verified": ENTRIES, "void": None}
 
 
 def test_nothing_is_known_without_a_document() -> None:
@@ -46,3 +48,18 @@ def test_it_is_void_for_any_other_package() -> None:
 def test_a_damaged_document_says_nothing(data: bytes) -> None:
     found = provenance.parse(data, A)
     assert not found.verified and found.void
+
+
+def test_the_summary_of_an_entry_has_its_largest_error() -> None:
+    cut = a_cut(partitions=[a_part(error=1e-8), a_part(error=None)], whole=a_whole(error=2.1e-7), finished="2026")
+    found = provenance.summary(encode(cut))
+    assert (found.by, found.status, found.targets, found.finished) == ("onnxruntime", "right", ("ada",), "2026")
+    assert (found.error, found.tolerance, found.points) == (2.1e-7, 1e-5, 5)
+
+
+@pytest.mark.parametrize("odd", [None, 3, "x", [3], {"x": 1}])
+def test_an_entry_may_hold_anything(odd: object) -> None:
+    assert provenance.summary({}).by == "an unknown program"
+    for name in encode(a_cut()):
+        provenance.summary({**encode(a_cut()), name: odd})
+    assert provenance.summary({"partitions": [{"error": odd}], "whole": odd}).error in (None, 3.0)

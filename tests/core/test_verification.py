@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import pytest
-
 from tests.core.recipes import MODEL
 from trtbuild.core.model.shapes import derive, symbol_values
 from trtbuild.core.model.spec import Input, Model, NamedDim, Profile, ShapeRange
@@ -14,14 +12,9 @@ from trtbuild.core.model.verification import (
     COARSENESS,
     TOLERANCES,
     Point,
-    advice,
     coarsest,
-    error_text,
     points,
-    tf32_hint,
-    tolerance_of,
     tolerances,
-    worst,
 )
 
 
@@ -110,51 +103,3 @@ def test_coarser_types_may_be_further_away() -> None:
     assert coarsest(["float32", "bfloat16", "float16"]) == "bfloat16"
     assert tolerances("engine") == TOLERANCES["engine"]
     assert set(tolerances("engine", 0.25).values()) == {0.25}
-
-
-def test_the_worst_of_a_cut_is_what_takes_most_of_its_tolerance() -> None:
-    exact, coarse = {"error": 8e-6, "tolerance": 1e-5}, {"error": 2e-3, "tolerance": 5e-3}
-    cut = {"tolerance": 5e-3, "partitions": [coarse, exact, {"error": None, "tolerance": 1e-5}], "whole": coarse}
-    assert worst(cut) == (8e-6, 1e-5)
-    old = {"tolerance": 1e-5, "partitions": [{"error": 2e-6}], "whole": {"error": 3e-6}}  # from before entries had one
-    assert worst(old) == (3e-6, 1e-5) and tolerance_of(old["whole"], old) == 1e-5  # type: ignore[arg-type]
-    assert worst({"tolerance": 0.0, "partitions": [{"error": 0.0}, {"error": 1e-9}], "whole": None}) == (1e-9, 0.0)
-    assert worst({"tolerance": 1e-5, "partitions": [], "whole": {"error": None}}) == (0.0, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("dims", "said"),
-    [({"batch": 3}, " at profile rows, min (batch = 3)"), ({}, " at profile rows, min")],
-)
-def test_how_wrong(dims: dict[str, int], said: str) -> None:
-    worst = {"profile": "rows", "which": "min", "dims": dims}
-    assert (
-        error_text({"error": 0.25, "text": "", "worst": worst}, 1e-5)
-        == f"is wrong: 2.5e-01 away (1e-05 is allowed){said}"
-    )
-    assert "is wrong: shape [1] instead" in error_text(
-        {"error": None, "text": "shape [1] instead", "worst": None}, 1e-5
-    )
-
-
-def test_advice() -> None:
-    first = {"module": "layers.2", "operator": "aten.add.Tensor", "nodes": [f"n{k}" for k in range(6)]}
-    since = {"module": "", "operator": "aten.mul.Tensor", "nodes": []}
-    assert advice({"place": None}) == []
-    (line,) = advice({"place": {"first": first, "since": first, "error": 0.5, "text": ""}})
-    assert line == "first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n0, n1, n2 and 3 more)"
-    lines = advice({"place": {"first": first, "since": since, "error": None, "text": "dtype"}})
-    assert "between aten.mul.Tensor in the model itself and there" in lines[1]
-
-
-def test_tf32_is_named_where_it_may_be_all_that_is_wrong() -> None:
-    entry = {"status": "wrong", "error": 1.1e-3, "text": "", "worst": None, "place": None}
-    known, unknown = tf32_hint(entry, 1e-3, True), tf32_hint(entry, 1e-3, None)
-    assert known is not None and unknown is not None and unknown.endswith(known) and unknown.startswith("unless it was")
-    for said in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
-        assert said in known
-    assert tf32_hint(entry, 1e-3, False) is None
-    assert tf32_hint({**entry, "error": 1e-2}, 1e-3, True) is None
-    assert tf32_hint({**entry, "error": None}, 1e-3, True) is None
-    assert tf32_hint({**entry, "status": "right"}, 1e-3, True) is None
-    assert advice({**entry, "hint": known}) == [known] and advice(entry) == []

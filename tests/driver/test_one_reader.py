@@ -110,8 +110,8 @@ def test_what_load_refuses_every_command_refuses(
             call()
         assert (refused.value.text, refused.value.hint) == (caught.value.text, caught.value.hint), command
     verified = verify_packages([tmp_path / "p"], (), Options(), Watchers([]))
-    assert not verified["ok"]
-    assert [error["text"] for error in verified["errors"]] == [caught.value.text]
+    assert not verified.ok
+    assert [error.text for error in verified.errors] == [caught.value.text]
 
 
 def test_diff_of_what_is_damaged_does_not_say_that_it_differs(small: Small, tmp_path: Path) -> None:

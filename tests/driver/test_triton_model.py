@@ -16,6 +16,7 @@ import torch
 
 from tests.driver.conftest import Small
 from trtbuild.driver import outputs
+from trtbuild.driver.outputs import triton
 
 
 class FakeTensor:
@@ -128,7 +129,7 @@ def test_a_build_writes_no_file_of_it_again(small: Small) -> None:
 
 def test_what_is_no_more_goes_and_files_of_others_stay(small: Small, tmp_path: Path) -> None:
     """A model that Triton served engine by engine becomes one that trtbuild's runtime serves."""
-    from tests.driver.outputs.triton.repositories import an_index, kept
+    from tests.driver.outputs.triton.repositories import an_index, kept, typed
     from tests.store.memory_store import MemoryStore
 
     store = MemoryStore()
@@ -140,7 +141,7 @@ def test_what_is_no_more_goes_and_files_of_others_stay(small: Small, tmp_path: P
         return dict.fromkeys(paths)
 
     def write(index: Any, record: Any) -> None:
-        files = outputs.output_files("triton", "r", index, record)
+        files = triton.model_files("r", typed(index), record)
         outputs.write_output(tmp_path, "triton", "r", files, store, digests, lambda _: None)
 
     write(index, record)

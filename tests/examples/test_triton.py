@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.conftest import BuiltExamples
-from tests.driver.outputs.triton.repositories import configurations
+from tests.driver.outputs.triton.repositories import configurations, typed
 from tests.examples.conftest import Example, example_names, far
 from tests.examples.test_numbers import TOLERANCE
-from trtbuild.driver.outputs.triton.flavour import why_not_native
+from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 
 Find = Callable[[str], Example]
 
@@ -32,7 +32,7 @@ _TYPES = {
 NOT_NATIVE = {
     "three_parts": "partition p1 runs in PyTorch",
     "chosen": "partition p1 runs in PyTorch",
-    "digits": "partition model has an output whose size only running it tells",
+    "digits": "partition model has an output whose size depends on the values of its inputs",
 }
 
 
@@ -58,7 +58,7 @@ def test_an_ensemble_computes_the_model(name: str, example: Find, built_examples
     """Its configuration is followed as Triton follows it, with PyTorch in the place of the engines; what a request says and
     what a step gives has the types and shapes that configurations promise."""
     index = as_if_by_tensorrt(built_examples.index(name))
-    assert why_not_native(index) == NOT_NATIVE.get(name)
+    assert unsupported_reason(typed(index)) == NOT_NATIVE.get(name)
     if name in NOT_NATIVE:
         return
     configs, found = configurations(index), example(name)

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from tests.driver.conftest import Small
+from trtbuild.core.packages.provenance import Provenance
 from trtbuild.driver.inspection import inspect
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
@@ -25,32 +26,34 @@ def its_cache(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layers_lead_to_modules_and_operators(small: Small) -> None:
-    engine = inspect(Request(small.project), "ranker")["engines"][0]
-    told = {(layer["module"], layer["operator"]) for layer in engine["layers"]}
+    engine = inspect(Request(small.project), "ranker").engines[0]
+    told = {(layer.module, layer.operator) for layer in engine.layers}
     assert {("hidden", "aten.linear.default"), ("score", "aten.linear.default"), ("", "aten.relu.default")} <= told
-    assert all(layer["module"] is not None for layer in engine["layers"])
+    assert all(layer.module is not None for layer in engine.layers)
 
 
 def test_each_engine_has_its_command(small: Small) -> None:
-    engines = inspect(Request(small.project), "dist/ranker")["engines"]
-    assert {engine["target"] for engine in engines} == {"ada", "blackwell"}
+    engines = inspect(Request(small.project), "dist/ranker").engines
+    assert {engine.target for engine in engines} == {"ada", "blackwell"}
     for engine in engines:
-        said = engine["trtexec"]["arguments"]
-        assert f"--computeCapabilities={'89' if engine['target'] == 'ada' else '120'}" in said
+        assert engine.trtexec is not None
+        said = engine.trtexec.arguments
+        assert f"--computeCapabilities={'89' if engine.target == 'ada' else '120'}" in said
         assert "--profile=0" in said and "--maxShapes=i0:16x8" in said
-        assert engine["size"] == (small.package / engine["plan"]).stat().st_size
+        assert engine.size == (small.package / engine.plan).stat().st_size
 
 
 def test_onnx_models_are_written_whole(small: Small, tmp_path: Path) -> None:
     document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
-    (path,) = {engine["onnx"] for engine in document["engines"] if engine["target"] == "ada"}
+    (path,) = {engine.onnx for engine in document.engines if engine.target == "ada"}
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     shapes = {entry.name: entry.shape for entry in session.get_inputs()}
     assert len(shapes) == 2 and not [entry for entry in session.get_inputs() if entry.name.startswith("w")]
     x, scale = np.ones((2, 8), dtype=np.float32), np.array(1.0, dtype=np.float32)
     feeds = {name: x if len(shape) == 2 else scale for name, shape in shapes.items()}
     assert len(session.run(None, feeds)) == 3
-    assert f"--onnx={path}" in document["engines"][0]["trtexec"]["arguments"]
+    command = document.engines[0].trtexec
+    assert command is not None and f"--onnx={path}" in command.arguments
 
 
 def test_the_onnx_model_is_what_the_library_was_given(
@@ -65,7 +68,7 @@ def test_the_onnx_model_is_what_the_library_was_given(
 
     monkeypatch.setattr("trtbuild.toolchain.compiling.preparing.prepared", prepared)
     document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
-    assert {onnx.load(engine["onnx"]).graph.name for engine in document["engines"]} == {"prepared"}
+    assert {onnx.load(engine.onnx).graph.name for engine in document.engines} == {"prepared"}
     assert given and all(opset == 20 and names and {name[0] for name in names} == {"w"} for names, opset in given)
 
 
@@ -76,7 +79,7 @@ def test_what_it_came_from_is_only_where_it_was_built(
     shutil.copytree(small.package, tmp_path / "copied")
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     document = inspect(Request(tmp_path), "copied")
-    assert all(engine["trtexec"] is None and engine["layers"] for engine in document["engines"])
+    assert all(engine.trtexec is None and engine.layers for engine in document.engines)
     with pytest.raises(UsageError, match="is not in the cache of this project"):
         inspect(Request(tmp_path), "copied", onnx="onnx")
 
@@ -84,14 +87,15 @@ def test_what_it_came_from_is_only_where_it_was_built(
 def test_a_package_of_older_files_has_no_layers(small: Small, tmp_path: Path) -> None:
     shutil.copytree(small.package, tmp_path / "old")
     (tmp_path / "old/names.json").unlink()
-    assert all(engine["layers"] == [] for engine in inspect(Request(tmp_path), "old")["engines"])
+    assert all(engine.layers == [] for engine in inspect(Request(tmp_path), "old").engines)
 
 
 def test_device_memory_is_unknown_without_a_gpu(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtbuild.toolchain.libraries.devices.device_sms", lambda: ())
     request = Request(small.project)
-    assert inspect(request, "ranker")["memory"] is None
-    assert inspect(request, "ranker", memory=True)["memory"]["because"] == "unknown without a GPU"
+    assert inspect(request, "ranker").memory is None
+    found = inspect(request, "ranker", memory=True).memory
+    assert found is not None and found.because == "unknown without a GPU"
 
 
 def test_it_tells_what_was_verified_of_this_very_package(small: Small, tmp_path: Path) -> None:
@@ -99,8 +103,8 @@ def test_it_tells_what_was_verified_of_this_very_package(small: Small, tmp_path:
     (tmp_path / "p/provenance.json").write_text(
         json.dumps({"schema": "trtbuild.provenance/1", "index": "0" * 64, "verified": []})
     )
-    assert "another package" in inspect(Request(tmp_path), "p")["provenance"]["void"]
-    assert inspect(Request(small.project), "ranker")["provenance"] == {"verified": [], "void": None}
+    assert "another package" in str(inspect(Request(tmp_path), "p").provenance.void)
+    assert inspect(Request(small.project), "ranker").provenance == Provenance()
 
 
 def test_json_holds_all_of_it(small: Small) -> None:

@@ -10,8 +10,10 @@ import pytest
 from tests.core.builder_values import other_value
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
 from trtbuild.core.model.spec import ShapeRange, Target
+from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.driver.inspection.trtexec import Command, command
+from trtbuild.driver.inspection.documents import TrtexecCommand
+from trtbuild.driver.inspection.trtexec import command
 
 BATCH = ["sym", 0]
 
@@ -30,7 +32,7 @@ def of(
     profiles: dict[str, Any] | None = None,
     dtype: str = "float32",
     shape: Any = (BATCH, 3),
-) -> Command:
+) -> TrtexecCommand:
     ranges = profiles or {"0": {"i0": range_((1, 3), (4, 3), (8, 3)), "i1": range_((), (), ())}}
     recipe = Recipe(
         "engine",
@@ -44,10 +46,9 @@ def of(
             ("toolchain", [target.toolchain, version]),
         ),
     )
-    part = {
-        "inputs": [["input:0", {"dtype": dtype, "shape": list(shape)}], ["input:1", {"dtype": dtype, "shape": []}]],
-        "outputs": [{"dtype": dtype, "shape": list(shape)}],
-    }
+    tensor = TensorType(dtype, tuple(shape))
+    inputs = (("input:0", tensor), ("input:1", TensorType(dtype, ())))
+    part = Partition("p0", "tensorrt", "0" * 64, weights=(), inputs=inputs, outputs=(tensor,), calls=())
     return command(recipe, part, [target.sm], "p0.onnx", "p0.plan")
 
 
@@ -57,7 +58,7 @@ TENSORRT = Target("hopper", 90, toolchain="tensorrt")
 def test_for_tensorrt_rtx_it_is_the_tool_of_that_name() -> None:
     found = of(replace(BuilderSettings(), workspace=64 << 30))
     assert found.tool == "tensorrt_rtx"
-    assert found.arguments == (
+    assert found.arguments == [
         "--onnx=p0.onnx",
         "--saveEngine=p0.plan",
         "--skipInference",
@@ -69,8 +70,8 @@ def test_for_tensorrt_rtx_it_is_the_tool_of_that_name() -> None:
         "--avgTiming=1",
         "--profilingVerbosity=detailed",
         "--computeCapabilities=89",
-    )
-    assert found.differs == ()
+    ]
+    assert found.differs == []
 
 
 def test_shapes_of_static_inputs_are_not_said() -> None:
@@ -112,7 +113,7 @@ def test_every_setting_is_an_argument_or_named_as_having_none(name: str) -> None
     plain = of(BuilderSettings(), TENSORRT, "10.8.0")
     changed = of(replace(BuilderSettings(), **{name: other_value(name)}), TENSORRT, "10.8.0")
     if SETTINGS[name].trtexec is None:
-        assert changed.differs == (*plain.differs, f"it has no flag for builder.{name}")
+        assert changed.differs == [*plain.differs, f"it has no flag for builder.{name}"]
     else:
         assert changed.arguments != plain.arguments
 
@@ -150,4 +151,4 @@ def test_the_arguments_of_settings() -> None:
 
 
 def test_the_text_can_be_typed() -> None:
-    assert str(of()).startswith("tensorrt_rtx --onnx=p0.onnx --saveEngine=p0.plan --skipInference --minShapes=i0:1x3")
+    assert of().text.startswith("tensorrt_rtx --onnx=p0.onnx --saveEngine=p0.plan --skipInference --minShapes=i0:1x3")

@@ -64,10 +64,11 @@ def test_device_memory_is_what_the_engines_say(project: Path, rig: Rig, monkeypa
 
     monkeypatch.setattr(execution, "load_library", lambda name, version: rig.library)
     monkeypatch.setattr(devices, "use_device", lambda sm: devices.Device(0, sm, "H200", 1, "580"))
-    memory = inspect(Request(project), "rows", memory=True)["memory"]
-    assert (memory["device"], memory["target"], memory["because"]) == ("H200", "hopper", None)
-    assert set(memory["contexts"]) == {"first", "second"}
-    assert all(len(sizes) == 2 and min(sizes) >= 0 for sizes in memory["contexts"].values())
+    memory = inspect(Request(project), "rows", memory=True).memory
+    assert memory is not None
+    assert (memory.device, memory.target, memory.because) == ("H200", "hopper", None)
+    assert set(memory.contexts) == {"first", "second"}
+    assert all(len(sizes) == 2 and min(sizes) >= 0 for sizes in memory.contexts.values())
 
 
 class GpuTensor:

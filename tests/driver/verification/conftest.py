@@ -18,6 +18,7 @@ from tests.driver.verification.test_engines import FakeMemory
 from trtbuild.core.model.verification import Point
 from trtbuild.core.packages import provenance
 from trtbuild.core.partition.partitions import Partition
+from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.verification import engines as engines_here
@@ -204,11 +205,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     return FakeOpenEngines
 
 
-def verify_here(line: CommandLine, monkeypatch: pytest.MonkeyPatch, model: str = "net") -> Any:
+def verify_here(line: CommandLine, monkeypatch: pytest.MonkeyPatch, model: str = "net") -> Verification:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(line.cache))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
     return verify(Request(line.project, models=(model,)), Options(), Watcher())
 
 
-def verify_folders(*folders: Path, targets: Sequence[str] = ()) -> Any:
+def verify_folders(*folders: Path, targets: Sequence[str] = ()) -> Verification:
     return packages.verify_packages(folders, targets, Options(), Watcher())

@@ -78,8 +78,8 @@ def cut() -> Cut:
 def test_an_engine_within_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:
     engines = FakeEngines(cut)
     report = verify(cut.job, cut.read, lambda *_: EngineRunner(engines, PLAN))
-    (part,) = report["partitions"]
-    assert (report["runner"], part["status"]) == ("engine", "right") and 1e-5 < part["error"] <= 1e-3
+    (part,) = report.partitions
+    assert (report.runner, part.status) == ("engine", "right") and 1e-5 < part.error <= 1e-3
     assert [(call.profile, call.sizes, call.stream) for call in engines.calls] == [
         (point.profile, point.sizes, 7) for point in cut.job.points
     ]
@@ -88,9 +88,9 @@ def test_an_engine_within_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:
 
 def test_an_engine_that_is_wrong_on_purpose_is_found(cut: Cut) -> None:
     report = verify(cut.job, cut.read, lambda *_: EngineRunner(FakeEngines(cut, lambda value: value + 0.1), PLAN))
-    (part,) = report["partitions"]
-    assert part["status"] == report["whole"]["status"] == "wrong"
-    assert part["place"] is None  # the conversion is right: the engine is not made of it
+    (part,) = report.partitions
+    assert part.status == report.whole.status == "wrong"
+    assert part.place is None  # the conversion is right: the engine is not made of it
 
 
 def test_what_tensorrt_refuses_is_wrong_and_said_in_its_words(cut: Cut) -> None:
@@ -98,5 +98,5 @@ def test_what_tensorrt_refuses_is_wrong_and_said_in_its_words(cut: Cut) -> None:
         raise EngineError("enqueueV3: Error Code 3")
 
     report = verify(cut.job, cut.read, lambda *_: EngineRunner(FakeEngines(cut, refuse), PLAN))
-    assert report["partitions"][0]["text"] == "the engine fails: enqueueV3: Error Code 3"
-    assert report["partitions"][0]["status"] == "wrong"
+    assert report.partitions[0].text == "the engine fails: enqueueV3: Error Code 3"
+    assert report.partitions[0].status == "wrong"

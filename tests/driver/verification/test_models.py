@@ -250,20 +250,20 @@ def test_onnxruntime_missing_is_said_with_what_to_install(trtbuild: CommandLine,
 def test_engines_are_compared_where_a_gpu_fits(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (model,) = verify_here(trtbuild, monkeypatch)["models"]
-    by_onnx, engine = model["cuts"]
-    assert (by_onnx["by"], engine["by"], engine["status"], engine["tolerance"]) == (
+    (model,) = verify_here(trtbuild, monkeypatch).models
+    by_onnx, engine = model.cuts
+    assert (by_onnx.by, engine.by, engine.status, engine.tolerance) == (
         "onnxruntime",
         "engine",
         "right",
         2e-3,
     )
-    assert engine["machine"]["device"] == "FakeGPU" and model["not_run"] == []
+    assert engine.machine["device"] == "FakeGPU" and not model.not_run
     place, digest = package(trtbuild)
     assert [entry["by"] for entry in provenance.parse(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
     again = verify_here(trtbuild, monkeypatch)
-    assert [cut["verdict"] for cut in again["models"][0]["cuts"]] == ["hit", "hit"]  # these very plans, on this GPU
+    assert [cut.verdict for cut in again.models[0].cuts] == ["hit", "hit"]  # these very plans, on this GPU
 
 
 def test_an_engine_that_is_wrong_on_purpose_is_named(
@@ -271,12 +271,12 @@ def test_an_engine_that_is_wrong_on_purpose_is_named(
 ) -> None:
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
     document = verify_here(trtbuild, monkeypatch)
-    assert not document["ok"]
-    by_onnx, engine = document["models"][0]["cuts"]
-    assert by_onnx["status"] == "right" and engine["status"] == "wrong" and engine["worst_input"]
-    assert {part["status"] for part in engine["partitions"]} == {"wrong"}
-    assert all(part["place"] is None for part in engine["partitions"])  # what they were made of is right
-    assert not any("hint" in part for part in engine["partitions"])
+    assert not document.ok
+    by_onnx, engine = document.models[0].cuts
+    assert by_onnx.status == "right" and engine.status == "wrong" and engine.worst_input
+    assert {part.status for part in engine.partitions} == {"wrong"}
+    assert all(part.place is None for part in engine.partitions)  # what they were made of is right
+    assert not any(part.hint for part in engine.partitions)
     assert not package(trtbuild)[0].exists()
 
 
@@ -286,10 +286,10 @@ def test_an_error_that_tf32_may_explain_says_so(
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.004))
     by_folder = verify_folders(trtbuild.project / "dist" / "net")
     for document, known in ((by_folder, False), (verify_here(trtbuild, monkeypatch), True)):
-        engine = document["models"][0]["cuts"][-1]
-        assert engine["by"] == "engine" and engine["status"] == "wrong"
-        for entry in (*engine["partitions"], engine["whole"]):
-            assert "TF32" in entry["hint"] and entry["hint"].startswith("unless") != known
+        engine = document.models[0].cuts[-1]
+        assert engine.by == "engine" and engine.status == "wrong"
+        for entry in (*engine.partitions, engine.whole):
+            assert "TF32" in entry.hint and entry.hint.startswith("unless") != known
         assert "`builder: {tf32: false}`" in "\n".join(verified(document))
 
 
@@ -303,9 +303,9 @@ def test_an_error_that_nobody_expected_is_one_models(
 ) -> None:
     monkeypatch.setattr(engines_here, "OpenEngines", lambda *_: 1 / 0)
     document = verify_here(trtbuild, monkeypatch)
-    assert not document["ok"] and document["models"][0]["status"] == "failed"
-    (error,) = document["errors"]
-    assert error["type"] == "InternalError" and "ZeroDivisionError" in error["text"]
+    assert not document.ok and document.models[0].status == "failed"
+    (error,) = document.errors
+    assert error.type == "InternalError" and "ZeroDivisionError" in error.text
 
 
 def test_a_package_is_not_in_place_once_its_engines_were_built_again(

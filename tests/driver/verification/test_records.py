@@ -2,24 +2,79 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 
+import pytest
+
+from tests.core.verified_values import WORST, a_cut, a_part, a_whole
+from tests.store.memory_store import MemoryStore
+from trtbuild.core.model.comparisons import Comparison, PartitionComparison, Report
+from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verified import CutEntry, partition_entry, whole_entry
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.values.codec import encode
 from trtbuild.driver.verification import records
+
+POINT = Point(0, "max", (8,), 1)
+WHOLE = Comparison(
+    status="right", error=2e-7, tolerance=1e-5, precision="float32", text="", output=0, worst=POINT, points=5
+)
+PART = PartitionComparison(partition="model", onnx="a" * 64, **vars(WHOLE), place=None)
+REPORT = Report(
+    runner="onnxruntime",
+    points=(POINT,),
+    tolerance=1e-5,
+    partitions=[PART],
+    whole=WHOLE,
+    lowered=WHOLE,
+    worst_input="/worst.safetensors",
+    versions={"torch": "2"},
+)
+RECIPE = Recipe("verify", 1, (("runner", "onnxruntime"),))
 
 
 def test_engines_whose_conversion_is_wrong_or_that_are_built_without_tf32_get_no_advice_about_it() -> None:
-    wrong = {"status": "wrong", "error": 2e-3, "tolerance": 1e-3, "precision": "float32"}
-    engine = {"by": "engine", "status": "wrong", "targets": ["ada"], "tolerance": 5e-3, "partitions": [wrong]}
-    engine["whole"] = wrong
-    converted = {"by": "onnxruntime", "status": "right", "targets": ["ada", "blackwell"], "partitions": [], "whole": {}}
+    wrong = {"status": "wrong", "error": 2e-3, "tolerance": 1e-3}
+    engine = a_cut(by="engine", status="wrong", partitions=[a_part(**wrong)], whole=a_whole(**wrong))
+    converted = a_cut(targets=["ada", "blackwell"])
 
-    def hints(cuts: list[Any], tf32: bool | None = True) -> int:
+    def hints(cuts: Sequence[CutEntry], tf32: bool | None = True) -> int:
         found = records.with_tf32_hints(cuts, tf32)
-        return sum("hint" in entry for cut in found for entry in (*cut["partitions"], cut["whole"]))
+        return sum(entry.hint is not None for cut in found for entry in (*cut.partitions, cut.whole))
 
     assert hints([converted, engine]) == hints([engine], tf32=None) == 2
-    assert hints([{**converted, "status": "wrong"}, engine]) == 0
-    assert hints([{**converted, "status": "wrong", "targets": ["blackwell"]}, engine]) == 2
+    assert hints([replace(converted, status="wrong"), engine]) == 0
+    assert hints([replace(converted, status="wrong", targets=["blackwell"]), engine]) == 2
     assert hints([converted, engine], tf32=False) == 0
-    half = {**engine, "whole": {**wrong, "precision": "float16"}}
+    half = replace(engine, whole=a_whole(**wrong, precision="float16"))
     assert hints([converted, half]) == 1
+
+
+def test_a_report_that_was_kept_is_known_without_the_file_of_its_inputs() -> None:
+    store = MemoryStore()
+    record = records.keep(store, RECIPE, REPORT)
+    again, report = records.known(store, RECIPE)
+    assert again == record and report is not None
+    assert report == replace(REPORT, points=[POINT], worst_input=None)
+
+
+@pytest.mark.parametrize("name", ["status", "precision", "points", "worst"])
+def test_a_report_that_is_not_whole_is_not_known(name: str) -> None:
+    store = MemoryStore()
+    record = records.keep(store, RECIPE, REPORT)
+    report = json.loads(store.get_bytes(record.outputs["report"].sha256))
+    del report["whole"][name]
+    output = store.put_bytes(json.dumps(report).encode())
+    store.put_record(replace(record, outputs={"report": output}), replace=True)
+    assert records.known(store, RECIPE) == (None, None)
+
+
+def test_an_entry_from_a_record_has_the_order_of_the_record() -> None:
+    """Its members are in alphabetical order there; those that are added come last."""
+    run, hit = (encode(whole_entry(WHOLE, WORST, recorded=recorded)) for recorded in (False, True))
+    assert run == hit and list(run)[:2] == ["status", "error"] and list(hit) == sorted(run)
+    run, hit = (encode(partition_entry(PART, WORST, {"ada": "0"}, recorded=each)) for each in (False, True))
+    assert run == hit and list(run)[:3] == ["partition", "onnx", "status"] and list(run)[-2:] == ["place", "plans"]
+    assert list(hit) == [*sorted(name for name in run if name != "plans"), "plans"]

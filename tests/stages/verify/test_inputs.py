@@ -34,7 +34,7 @@ def test_ids_choose_from_all_rows_of_the_smallest_table(function: object, end: i
     module = Calls(function, table=nn.Embedding(7, 5), small=nn.Embedding(3, 5))  # type: ignore[arg-type]
     cut = cut_of(module, [((4,), "int64")])
     assert inputs.integer_ends(cut.program) == [end]
-    assert verify(cut.job, cut.read)["whole"]["status"] == "right"
+    assert verify(cut.job, cut.read).whole.status == "right"
 
 
 def test_equal_points_have_equal_inputs_and_others_have_not() -> None:

@@ -10,15 +10,16 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of
+from trtbuild.core.model.comparisons import Place
 from trtbuild.stages.verify import locating
 from trtbuild.stages.verify.run import verify
 
 
-def place(cut: Cut) -> dict[str, object]:
-    (part,) = verify(cut.job, cut.read)["partitions"]
-    assert part["status"] == "wrong"
-    found: dict[str, object] = part["place"]
-    return found
+def place(cut: Cut) -> Place:
+    (part,) = verify(cut.job, cut.read).partitions
+    assert part.status == "wrong"
+    assert part.place is not None
+    return part.place
 
 
 def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], None]:
@@ -40,9 +41,9 @@ def deep() -> Cut:
 @pytest.mark.parametrize("which", range(4))
 def test_the_first_wrong_operator_is_named_with_its_module(deep: Cut, which: int) -> None:
     found = place(deep.altered(rename("Tanh", "Sigmoid", which)))
-    assert found["first"]["operator"] == "aten.tanh.default"  # type: ignore[index]
-    assert found["first"]["module"] == f"{which}.1"  # type: ignore[index]
-    assert found["since"] == found["first"] and 0.1 < float(str(found["error"])) < 10
+    assert found.first.operator == "aten.tanh.default"
+    assert found.first.module == f"{which}.1"
+    assert found.since == found.first and 0.1 < (found.error or 0.0) < 10
 
 
 def test_it_is_the_same_in_groups_of_one_call(deep: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +60,7 @@ def test_the_transpose_of_a_square_matrix(deep: Cut) -> None:
         transposes.i = 1 - transposes.i
 
     found = place(deep.altered(turn))
-    assert (found["first"]["module"], found["first"]["operator"]) == ("1.0", "aten.linear.default")  # type: ignore[index]
+    assert (found.first.module, found.first.operator) == ("1.0", "aten.linear.default")
 
 
 def test_of_two_branches_the_wrong_one_is_named() -> None:
@@ -68,7 +69,7 @@ def test_of_two_branches_the_wrong_one_is_named() -> None:
 
     cut = cut_of(Calls(two), [(("b", 8), "float32")])
     found = place(cut.altered(rename("Cos", "Sin")))
-    assert found["first"]["operator"] == "aten.cos.default"  # type: ignore[index]
+    assert found.first.operator == "aten.cos.default"
 
 
 def test_a_value_that_only_looks_wrong_is_not_named() -> None:
@@ -89,7 +90,7 @@ def test_a_value_that_only_looks_wrong_is_not_named() -> None:
         cos.op_type = "Sin"
 
     found = place(cut.altered(swap))
-    assert found["first"]["operator"] == "aten.cos.default"  # type: ignore[index]
+    assert found.first.operator == "aten.cos.default"
 
 
 def test_a_call_without_a_node_widens_the_range(deep: Cut) -> None:
@@ -105,7 +106,7 @@ def test_a_call_without_a_node_widens_the_range(deep: Cut) -> None:
     altered = deep.altered(rename("Tanh", "Sigmoid", 1))
     altered = replace_job(altered, origins={deep.graph: altered.keep(fewer)})
     found = place(altered)
-    assert (found["since"]["module"], found["first"]["module"]) == ("1.1", "2.0")  # type: ignore[index]
+    assert (found.since.module, found.first.module) == ("1.1", "2.0")
 
 
 def test_several_outputs_of_one_operator() -> None:
@@ -114,5 +115,5 @@ def test_several_outputs_of_one_operator() -> None:
         return [a * 2, torch.sigmoid(b)]
 
     cut = cut_of(Calls(split), [(("b", 8), "float32")])
-    assert place(cut.altered(rename("Sigmoid", "Tanh")))["first"]["operator"] == "aten.sigmoid.default"  # type: ignore[index]
-    assert place(cut.altered(rename("Tanh", "Erf")))["first"]["operator"] == "aten.tanh.default"  # type: ignore[index]
+    assert place(cut.altered(rename("Sigmoid", "Tanh"))).first.operator == "aten.sigmoid.default"
+    assert place(cut.altered(rename("Tanh", "Erf"))).first.operator == "aten.tanh.default"

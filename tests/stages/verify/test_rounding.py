@@ -10,7 +10,6 @@ import torch
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Case, build
 from tests.stages.verify.conftest import cut_of
-from trtbuild.core.model.verification import failures
 from trtbuild.stages.verify.comparing import Gap
 from trtbuild.stages.verify.rounding import RUNS, Again, gaps
 from trtbuild.stages.verify.run import verify
@@ -122,8 +121,8 @@ def test_classes_in_half_precision_are_right(precision: str) -> None:
     """Some rows are between two classes."""
     cut = cut_of(_Classes().eval(), [((8192, 16), "float32")], precision)
     report = verify(cut.job, cut.read)
-    assert not list(failures(report))
-    assert "rounding decides" in report["lowered"]["text"]
+    assert not list(report.failures())
+    assert "rounding decides" in report.lowered.text
 
 
 def test_a_number_that_is_cut_in_half_precision() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import TOLERANCES, Point, failures, tolerances
+from trtbuild.core.model.verification import TOLERANCES, Point, Runner, tolerances
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
@@ -34,14 +34,14 @@ def test_what_was_converted_well_is_right(precision: Precision) -> None:
     module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval()
     cut = cut_of(module, [(("b", 8), "float32")], precision)
     report = verify(cut.job, cut.read)
-    assert not list(failures(report))
-    (part,) = report["partitions"]
-    assert part["status"] == "right" and part["points"] == 3 and part["place"] is None
-    assert part["precision"] == report["whole"]["precision"] == report["lowered"]["precision"] == precision
-    assert 0 <= part["error"] <= part["tolerance"] == report["tolerance"] == TOLERANCES["onnxruntime"][precision]
+    assert not list(report.failures()) and report.status == "right"
+    (part,) = report.partitions
+    assert part.status == "right" and part.points == 3 and part.place is None
+    assert part.precision == report.whole.precision == report.lowered.precision == precision
+    assert 0 <= part.error <= part.tolerance == report.tolerance == TOLERANCES["onnxruntime"][precision]
     # of another precision than the traced program's, the lowered one is some way off, and the same way by ONNX
-    assert (report["lowered"]["error"] > 1e-5) == (precision != "float32")
-    assert report["whole"]["error"] == pytest.approx(report["lowered"]["error"], rel=0.5, abs=1e-6)
+    assert (report.lowered.error > 1e-5) == (precision != "float32")
+    assert report.whole.error == pytest.approx(report.lowered.error, rel=0.5, abs=1e-6)
 
 
 def test_sixteen_bits_are_rounded_after_each_node() -> None:
@@ -50,9 +50,9 @@ def test_sixteen_bits_are_rounded_after_each_node() -> None:
     torch.nn.init.constant_(linear.weight, 3e4)
     cut = cut_of(Calls(lambda m, x: m.linear(x) * 1e-5, linear=linear), [((16, 64), "float32")], "float16")
     report = verify(cut.job, cut.read)
-    assert report["partitions"][0]["status"] == "right"
-    assert report["whole"]["status"] == report["lowered"]["status"] == "wrong"
-    assert "infinite" in report["whole"]["text"] and report["whole"]["error"] is None
+    assert report.partitions[0].status == "right"
+    assert report.whole.status == report.lowered.status == "wrong"
+    assert "infinite" in report.whole.text and report.whole.error is None
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "float16"), (torch.bfloat16, "bfloat16")])
@@ -62,10 +62,10 @@ def test_a_module_of_halves_is_measured_by_what_halves_hold(dtype: torch.dtype, 
     module = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval().to(dtype)
     cut = cut_of(module, [(("b", 8, 64), precision)])
     report = verify(cut.job, cut.read)
-    (part,) = report["partitions"]
-    assert part["error"] > TOLERANCES["onnxruntime"]["float32"]  # float32's tolerance would call it wrong
-    assert part["status"] == report["whole"]["status"] == "right"
-    assert part["tolerance"] == report["whole"]["tolerance"] == report["tolerance"] == cut.job.tolerances[precision]
+    (part,) = report.partitions
+    assert part.error > TOLERANCES["onnxruntime"]["float32"]  # float32's tolerance would call it wrong
+    assert part.status == report.whole.status == "right"
+    assert part.tolerance == report.whole.tolerance == report.tolerance == cut.job.tolerances[precision]
 
 
 def _one_half() -> Cut:
@@ -80,7 +80,7 @@ def _one_half() -> Cut:
 def test_each_output_has_the_tolerance_of_what_it_was_computed_in() -> None:
     cut = _one_half()
     report = verify(cut.job, cut.read)
-    assert report["partitions"][0]["status"] == report["whole"]["status"] == "right"
+    assert report.partitions[0].status == report.whole.status == "right"
 
     class FarOff(FromTorch):
         def __init__(self, output: int) -> None:
@@ -93,19 +93,19 @@ def test_each_output_has_the_tolerance_of_what_it_was_computed_in() -> None:
 
     first = verify(cut.job, cut.read, lambda *_: FarOff(0))
     second = verify(cut.job, cut.read, lambda *_: FarOff(1))
-    (exact,), (coarse,) = first["partitions"], second["partitions"]
-    assert (exact["status"], exact["output"], exact["tolerance"], exact["precision"]) == ("wrong", 0, 1e-5, "float32")
-    assert (coarse["status"], coarse["output"], coarse["tolerance"]) == ("right", 1, 5e-3)
-    assert exact["error"] == pytest.approx(coarse["error"], rel=1e-2)  # the same error is two things
-    assert first["tolerance"] == second["tolerance"] == 5e-3  # the document says the coarsest
+    (exact,), (coarse,) = first.partitions, second.partitions
+    assert (exact.status, exact.output, exact.tolerance, exact.precision) == ("wrong", 0, 1e-5, "float32")
+    assert (coarse.status, coarse.output, coarse.tolerance) == ("right", 1, 5e-3)
+    assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the same error is two things
+    assert first.tolerance == second.tolerance == 5e-3  # the document says the coarsest
 
 
 def test_a_tolerance_of_the_users_own_is_that_of_all() -> None:
     cut = replace_job(_one_half(), tolerances=tolerances("onnxruntime", 0.0))
     report = verify(cut.job, cut.read)
-    entries = (*report["partitions"], report["whole"], report["lowered"], report)
-    assert {entry["tolerance"] for entry in entries} == {0.0}
-    assert report["partitions"][0]["status"] == "wrong" and report["lowered"]["status"] == "right"
+    entries = (*report.partitions, report.whole, report.lowered, report)
+    assert {entry.tolerance for entry in entries} == {0.0}
+    assert report.partitions[0].status == "wrong" and report.lowered.status == "right"
 
 
 def test_outputs_of_every_kind() -> None:
@@ -114,20 +114,20 @@ def test_outputs_of_every_kind() -> None:
 
     cut = cut_of(Calls(several), [(("b", 8), "float32"), (("b", 3), "int32")])
     report = verify(cut.job, cut.read)
-    assert report["whole"]["status"] == "right" and report["partitions"][0]["status"] == "right"
+    assert report.whole.status == "right" and report.partitions[0].status == "right"
 
 
 def test_the_worst_inputs_are_kept_and_can_be_replayed(mlp: Cut, tmp_path: Path) -> None:
     place = tmp_path / "deep" / "worst.safetensors"
     report = verify(replace_job(mlp, worst=str(place)).job, mlp.read)
-    assert report["worst_input"] == str(place)
-    worst = report["partitions"][0]["worst"]
+    assert report.worst_input == str(place)
+    worst = report.partitions[0].worst
     (kept,) = inputs.read(place, mlp.job.inputs)
-    assert kept.shape == (worst["sizes"][0], 8)
-    point = Point(0, "replay", tuple(worst["sizes"]), 0)
+    assert kept.shape == (worst.sizes[0], 8)
+    point = Point(0, "replay", tuple(worst.sizes), 0)
     again = replace_job(mlp, replay=str(place), points=(point,), shapes=((tuple(kept.shape),),))
     found = verify(again.job, mlp.read)
-    assert found["partitions"][0]["error"] == report["partitions"][0]["error"] and found["worst_input"] is None
+    assert found.partitions[0].error == report.partitions[0].error and found.worst_input is None
 
 
 def test_a_model_that_fails_in_pytorch_is_the_models_error() -> None:
@@ -139,7 +139,7 @@ def test_a_model_that_fails_in_pytorch_is_the_models_error() -> None:
 class FromTorch:
     """A runner that computes as PyTorch does, but for what `spoil` does to results."""
 
-    name = "engine"
+    name: Runner = "engine"
 
     def __init__(self, cut: Cut, spoil: Any) -> None:
         self._torch = Torch(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
@@ -154,14 +154,14 @@ class FromTorch:
 def test_another_runner_is_compared_in_the_same_way(mlp: Cut) -> None:
     runner = FromTorch(mlp, lambda value: value)
     report = verify(mlp.job, mlp.read, lambda *_: runner)
-    assert (report["runner"], report["whole"]["error"], report["whole"]["status"]) == ("engine", 0.0, "right")
+    assert (report.runner, report.whole.error, report.whole.status) == ("engine", 0.0, "right")
     assert tuple(runner.points) == mlp.job.points  # once each: what reaches a first partition is the same
 
 
 def test_an_engine_that_is_wrong_where_the_conversion_is_right_has_no_place_in_the_graph(mlp: Cut) -> None:
     report = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, lambda value: value * 1.01))
-    (part,) = report["partitions"]
-    assert part["status"] == "wrong" and part["error"] == pytest.approx(0.01, rel=0.1) and part["place"] is None
+    (part,) = report.partitions
+    assert part.status == "wrong" and part.error == pytest.approx(0.01, rel=0.1) and part.place is None
 
 
 def test_what_cannot_be_run_is_unchecked_and_what_fails_is_wrong(mlp: Cut) -> None:
@@ -171,15 +171,15 @@ def test_what_cannot_be_run_is_unchecked_and_what_fails_is_wrong(mlp: Cut) -> No
 
         return lambda *_: FromTorch(mlp, spoil)
 
-    (part,) = verify(mlp.job, mlp.read, raising(Unchecked("no kernel")))["partitions"]
-    assert (part["status"], part["text"], part["points"]) == ("unchecked", "no kernel", 0)
+    (part,) = verify(mlp.job, mlp.read, raising(Unchecked("no kernel"))).partitions
+    assert (part.status, part.text, part.points) == ("unchecked", "no kernel", 0)
     report = verify(mlp.job, mlp.read, raising(Fails("it breaks")))
-    assert (report["partitions"][0]["status"], report["partitions"][0]["text"]) == ("wrong", "it breaks")
+    assert (report.partitions[0].status, report.partitions[0].text) == ("wrong", "it breaks")
 
 
 def test_nan_where_pytorch_has_none_is_wrong(mlp: Cut) -> None:
     report = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, lambda value: value.masked_fill(value > 0, math.nan)))
-    assert report["partitions"][0]["status"] == "wrong" and "NaN" in report["partitions"][0]["text"]
+    assert report.partitions[0].status == "wrong" and "NaN" in report.partitions[0].text
 
 
 def test_an_operator_that_onnxruntime_lacks_is_a_failure_of_the_conversion(mlp: Cut) -> None:
@@ -188,7 +188,7 @@ def test_an_operator_that_onnxruntime_lacks_is_a_failure_of_the_conversion(mlp: 
 
     altered = mlp.altered(rename)
     report = verify(altered.job, altered.read)
-    assert "NoSuchOperator" in report["partitions"][0]["text"]
+    assert "NoSuchOperator" in report.partitions[0].text
 
 
 def test_what_is_nan_everywhere_was_not_compared() -> None:
@@ -197,11 +197,11 @@ def test_what_is_nan_everywhere_was_not_compared() -> None:
 
     cut = cut_of(Calls(several), [(("b", 8), "float32")])
     report = verify(cut.job, cut.read)
-    for entry in (*report["partitions"], report["whole"]):
-        assert entry["status"] == "unchecked"
-        assert entry["text"] == "output 1 has no value to compare at any point: it is NaN, or rounding decides it"
+    for entry in (*report.partitions, report.whole):
+        assert entry.status == "unchecked"
+        assert entry.text == "output 1 has no value to compare at any point: it is NaN, or rounding decides it"
     wrong = verify(cut.job, cut.read, lambda *_: FromTorch(cut, lambda value: value * 2))
-    assert wrong["partitions"][0]["status"] == "wrong" and wrong["partitions"][0]["text"] == ""
+    assert wrong.partitions[0].status == "wrong" and wrong.partitions[0].text == ""
 
 
 def test_what_was_wrong_once_is_wrong_though_it_cannot_be_run_later(mlp: Cut) -> None:
@@ -213,14 +213,14 @@ def test_what_was_wrong_once_is_wrong_though_it_cannot_be_run_later(mlp: Cut) ->
             raise Unchecked("no room")
         return value * 2
 
-    (part,) = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, spoil))["partitions"]
-    assert len(calls) > 1 and part["status"] == "wrong" and part["error"] == pytest.approx(1.0)
+    (part,) = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, spoil)).partitions
+    assert len(calls) > 1 and part.status == "wrong" and part.error == pytest.approx(1.0)
 
 
 def test_without_points_nothing_is_right(mlp: Cut) -> None:
     none = replace_job(mlp, points=(), shapes=())
     report = verify(none.job, none.read)
-    assert {entry["status"] for entry in (*report["partitions"], report["whole"])} == {"unchecked"}
+    assert {entry.status for entry in (*report.partitions, report.whole)} == {"unchecked"}
 
 
 def test_the_input_whose_values_a_model_does_not_take_is_named(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_input_whose_values_a_model_does_not_take_is_named(tmp_path: Path) -
         verify(too_wide.job, cut.read)
     assert "correct the range of x1, [-9, 3]" in str(caught.value.hint)
     fits = replace_job(cut, ranges={"x1": (-9, -5)})
-    assert verify(fits.job, cut.read)["whole"]["status"] == "right"
+    assert verify(fits.job, cut.read).whole.status == "right"
     file = tmp_path / "in.safetensors"
     inputs.write(file, {"x0": torch.zeros(4, dtype=torch.int64), "x1": torch.full((4,), 8)}, {})
     with pytest.raises(SourceError, match="x1 has values from 8 to 8") as caught:
@@ -267,7 +267,7 @@ def test_a_wrong_index_that_the_next_partition_cannot_take_makes_the_whole_wrong
     programs = {**first.job.programs, **second.job.programs}
     both = replace_job(both, program="", partitions=partitions, programs=programs, weights=second.job.weights)
     right = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value))
-    assert right["whole"]["status"] == "right" and right["whole"]["error"] == 0.0
+    assert right.whole.status == "right" and right.whole.error == 0.0
     wrong = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value + 100))
-    assert wrong["partitions"][0]["status"] == wrong["whole"]["status"] == "wrong"
-    assert "partition rows fails on the results of earlier partitions: IndexError" in wrong["whole"]["text"]
+    assert wrong.partitions[0].status == wrong.whole.status == "wrong"
+    assert "partition rows fails on the results of earlier partitions: IndexError" in wrong.whole.text

@@ -9,6 +9,7 @@ from trtbuild.driver.answers import documents as answers
 from trtbuild.driver.answers.differences import Diff
 from trtbuild.driver.cache import documents as caches
 from trtbuild.driver.doctor.examination import Diagnosis
+from trtbuild.driver.inspection.documents import Inspection
 from trtbuild.driver.project.versions import Versions
 from trtbuild.driver.running.documents import Bench, Run
 
@@ -19,6 +20,7 @@ DOCUMENTS = (
     answers.NewProject,
     answers.Plan,
     answers.Status,
+    answers.Verification,
     answers.Why,
     caches.CacheExport,
     caches.CacheGc,
@@ -32,6 +34,7 @@ DOCUMENTS = (
     Bench,
     Diagnosis,
     Diff,
+    Inspection,
     Run,
     Versions,
 )

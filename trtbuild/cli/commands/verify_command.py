@@ -84,4 +84,4 @@ def verify(
             document = of_models.verify(requested, options, watcher)
     show.document(flags, document, verifications.verified)
     show.problems(verifications.failures(document))
-    return 0 if document["ok"] else 1
+    return 0 if document.ok else 1

@@ -5,111 +5,110 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned, count, size
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX
-from trtbuild.core.values.expressions import expression_text
-
-Document = dict[str, Any]
+from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
+from trtbuild.core.packages.provenance import Provenance, Summary, summary
+from trtbuild.core.values.expressions import Expression
+from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection
 
 #: The largest number of operators that are named for the layers of a module.
 MOST_OPERATORS = 6
 
 
-def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Document], list[str]]:
+def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspection], list[str]]:
     """The function that shows the index of a package and, if required, the layers and trtexec commands of its engines."""
 
-    def lines(found: Document) -> list[str]:
+    def lines(found: Inspection) -> list[str]:
         result = _index(found)
         if layers:
-            result += _each(found["engines"], _layers)
+            result += _each(found.engines, _layers)
         if trtexec:
-            result += _each(found["engines"], _trtexec)
+            result += _each(found.engines, _trtexec)
         return result
 
     return lines
 
 
-def _index(found: Document) -> list[str]:
-    index = found["index"]
-    dims = index["dims"]
-    lines = [f"{terminal.bold(found['path'])}: model {index['model']}, {index['precision']}{_reference(index)}"]
-    for kind in ("inputs", "outputs"):
-        lines += _section(kind, [_tensor(entry, dims) for entry in index[kind]])
-    lines += _section("dims", [(dim["name"], _range(dim)) for dim in dims])
-    shapes = [
-        (profile["name"], name, *(f"{word} {_shape(shape[word], dims)}" for word in ("min", "opt", "max")))
-        for profile in index["profiles"]
-        for name, shape in profile["shapes"].items()
-    ]
-    lines += _section("profiles", shapes)
-    for name, target in index["targets"].items():
-        lines += _target(name, target, index["files"])
-    lines += _memory(found.get("memory"), [profile["name"] for profile in index["profiles"]])
-    return [*lines, *_provenance(found.get("provenance"), _NOT_VERIFIED.get(found.get("source"), "trtbuild verify"))]
+def _index(found: Inspection) -> list[str]:
+    index = found.package
+    lines = [f"{terminal.bold(found.path)}: model {index.model}, {index.precision}{_reference(index)}"]
+    for title, tensors in (("inputs", index.inputs), ("outputs", index.outputs)):
+        lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
+    lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])
+    lines += _section("profiles", [*_profiles(index)])
+    for target in index.targets.values():
+        lines += _target(target, index)
+    lines += _memory(found.memory, [profile.name for profile in index.profiles])
+    return [*lines, *_provenance(found.provenance, _NOT_VERIFIED.get(found.source, "trtbuild verify"))]
 
 
-def _reference(index: Document) -> str:
-    return ", with its reference program" if index.get("reference") else ""
+def _reference(index: PackageIndex) -> str:
+    return ", with its reference program" if index.reference else ""
 
 
-def _tensor(entry: Document, dims: Sequence[Document]) -> tuple[str, ...]:
-    by_name = ("keyword",) if entry.get("keyword") else ()
-    values = entry.get("range")
-    within = (f"{values[0]} to {values[1]}",) if values else ()
-    return (entry["name"], entry["dtype"], _shape(entry["shape"], dims), *within, *by_name)
+def _tensor(entry: PackedTensor, dims: Sequence[PackedDim]) -> tuple[str, ...]:
+    by_name = ("keyword",) if entry.keyword else ()
+    within = (f"{entry.range[0]} to {entry.range[1]}",) if entry.range is not None else ()
+    return (entry.name, entry.dtype, _shape(entry.shape, dims), *within, *by_name)
+
+
+def _profiles(index: PackageIndex) -> Iterator[tuple[str, ...]]:
+    """A row for each input of each profile. Inputs are in alphabetical order, as in the file of the index."""
+    for profile in index.profiles:
+        by_name = {entry.name: shape for entry, shape in zip(index.inputs, profile.shapes, strict=True)}
+        for name, shape in sorted(by_name.items()):
+            ends = (("min", shape.min), ("opt", shape.opt), ("max", shape.max))
+            yield (profile.name, name, *(f"{word} {_shape(sizes, index.dims)}" for word, sizes in ends))
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
     return [title, *aligned([(f"  {row[0]}", *row[1:]) for row in rows])] if rows else []
 
 
-def _range(dim: Document) -> str:
-    steps = f", multiples of {dim['multiple_of']}" if dim["multiple_of"] > 1 else ""
-    return f"{dim['min']} to {dim['max']}{steps}"
+def _range(dim: PackedDim) -> str:
+    steps = f", multiples of {dim.multiple_of}" if dim.multiple_of > 1 else ""
+    return f"{dim.min} to {dim.max}{steps}"
 
 
-def _target(name: str, target: Document, files: Document) -> list[str]:
-    parts = target["partitions"]["partitions"]
-    sizes = {
-        part["name"]: files[target["engines"][part["name"]]]["size"] for part in parts if part["kind"] == "tensorrt"
-    }
-    head = f"target {terminal.bold(name)}: SM {target['sm']}, {target['toolchain']} {target['version']}"
+def _target(target: PackedTarget, index: PackageIndex) -> list[str]:
+    parts = target.partitions.partitions
+    sizes = {part.name: index.files[target.engines[part.name]].size for part in parts if part.kind == "tensorrt"}
+    head = f"target {terminal.bold(target.name)}: SM {target.sm}, {target.toolchain} {target.version}"
     rows = [
-        (f"  {part['name']}", "engine", size(sizes[part["name"]]))
-        if part["name"] in sizes
-        else (f"  {part['name']}", "PyTorch", _reasons(part["reasons"]))
+        (f"  {part.name}", "engine", size(sizes[part.name]))
+        if part.name in sizes
+        else (f"  {part.name}", "PyTorch", _reasons(part.reasons))
         for part in parts
     ]
     if len(sizes) > 1:
         rows.append(("  total", count(len(sizes), "engine"), size(sum(sizes.values()))))
-    return [f"{head}, {target['platform']}", *aligned(rows)]
+    return [f"{head}, {target.platform}", *aligned(rows)]
 
 
-def _reasons(reasons: Document) -> str:
+def _reasons(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{operator}: {reason}" for operator, reason in reasons.items())
 
 
-def _shape(shape: Sequence[Any], dims: Sequence[Document]) -> str:
-    names, units = [dim["name"] for dim in dims], [dim["multiple_of"] for dim in dims]
-    return f"[{', '.join(expression_text(size, names, units) for size in shape)}]"
+def _shape(shape: Sequence[Expression], dims: Sequence[PackedDim]) -> str:
+    return f"[{', '.join(size_text(size, dims) for size in shape)}]"
 
 
 # -- other parts of a package
 
 
-def _memory(found: Document | None, profiles: Sequence[str]) -> Iterator[str]:
+def _memory(found: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[str]:
     """The device memory of one execution context: a row for each engine, a column for each profile."""
     if found is None:
         return
-    if found["because"] is not None:
-        yield f"device memory: {found['because']}"
+    if found.because is not None:
+        yield f"device memory: {found.because}"
         return
-    yield f"device memory of a context, {found['device']}, target {found['target']}"
+    yield f"device memory of a context, {found.device}, target {found.target}"
     rows = [("  profile", *profiles)] if len(profiles) > 1 else []
-    rows += [(f"  {name}", *map(size, sizes)) for name, sizes in found["contexts"].items()]
+    rows += [(f"  {name}", *map(size, sizes)) for name, sizes in found.contexts.items()]
     yield from aligned(rows, right=range(1, len(profiles) + 1))
 
 
@@ -120,51 +119,44 @@ _NOT_VERIFIED: Mapping[str | None, str] = {
 }
 
 
-def _provenance(found: Document | None, otherwise: str) -> Iterator[str]:
-    if found is None:
-        return
-    if found["void"] is not None:
-        yield f"not verified: {found['void']}"
-    elif not found["verified"]:
+def _provenance(found: Provenance, otherwise: str) -> Iterator[str]:
+    if found.void is not None:
+        yield f"not verified: {found.void}"
+    elif not found.verified:
         yield terminal.dim(f"not verified: {otherwise}")
-    for entry in found["verified"]:
-        yield _verified(entry)
+    for entry in found.verified:
+        yield _verified(summary(entry))
 
 
-def _verified(entry: Document) -> str:
+def _verified(entry: Summary) -> str:
     """``verified by onnxruntime: right @ada,blackwell, worst error 2.1e-07 within 1e-05 at 7 points, 2026-01-31T…``."""
-    results = [*entry.get("partitions", ()), *([entry["whole"]] if entry.get("whole") else [])]
-    errors = [result["error"] for result in results if result.get("error") is not None]
-    word = terminal.green("verified") if entry.get("status") == "right" else terminal.yellow("verified")
-    text = f"{word} by {entry.get('by', 'an unknown program')}: {entry.get('status', 'unknown')}"
-    targets = ",".join(entry.get("targets", ()))
-    text += f" @{targets}" if targets else ""
-    if errors:
-        text += (
-            f", worst error {max(errors):.1e} within {entry['tolerance']:.0e} at {count(len(entry['points']), 'point')}"
-        )
-    return f"{text}, {entry['finished']}" if entry.get("finished") else text
+    word = terminal.green("verified") if entry.status == "right" else terminal.yellow("verified")
+    text = f"{word} by {entry.by}: {entry.status}"
+    text += f" @{','.join(entry.targets)}" if entry.targets else ""
+    if entry.error is not None and entry.tolerance is not None:
+        text += f", worst error {entry.error:.1e} within {entry.tolerance:.0e} at {count(entry.points, 'point')}"
+    return f"{text}, {entry.finished}" if entry.finished else text
 
 
-def _each(engines: Sequence[Document], make: Callable[[Document], list[str]]) -> Iterator[str]:
+def _each(engines: Sequence[InspectedEngine], make: Callable[[InspectedEngine], list[str]]) -> Iterator[str]:
     """For each engine a heading and lines. Engines that differ only in their target have a common heading."""
     targets_by_text: dict[tuple[str, ...], list[str]] = {}
     for engine in engines:
-        targets_by_text.setdefault((engine["partition"], *make(engine)), []).append(engine["target"])
+        targets_by_text.setdefault((engine.partition, *make(engine)), []).append(engine.target)
     for (partition, *lines), targets in targets_by_text.items():
         yield f"engine {terminal.bold(partition)} @{','.join(targets)}"
         yield from (f"  {line}" for line in lines)
 
 
-def _layers(engine: Document) -> list[str]:
+def _layers(engine: InspectedEngine) -> list[str]:
     """One row for each sequence of layers that come from the same module."""
-    if not engine["layers"]:
+    if not engine.layers:
         return ["the layers are not known"]
     rows = []
-    for module, of_module in groupby(engine["layers"], key=lambda layer: layer["module"]):
+    for module, of_module in groupby(engine.layers, key=lambda layer: layer.module):
         layers = list(of_module)
-        operators = list(dict.fromkeys(layer["operator"] for layer in layers if layer["operator"]))
-        first, last = layers[0]["name"], layers[-1]["name"]
+        operators = list(dict.fromkeys(layer.operator for layer in layers if layer.operator))
+        first, last = layers[0].name, layers[-1].name
         names = first if first == last else f"{first} … {last}"
         named = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
         more = f" and {len(operators) - MOST_OPERATORS} more" if len(operators) > MOST_OPERATORS else ""
@@ -184,10 +176,10 @@ def _operator(name: str) -> str:
     return parts[1] if len(parts) > 1 and parts[0] == "aten" else name
 
 
-def _trtexec(engine: Document) -> list[str]:
-    found: Mapping[str, Any] | None = engine["trtexec"]
+def _trtexec(engine: InspectedEngine) -> list[str]:
+    found = engine.trtexec
     if found is None:
         return ["the source of this engine is not in this cache"]
-    lines = [found["tool"], *(f"  {shlex.quote(argument)}" for argument in found["arguments"])]
+    lines = [found.tool, *(f"  {shlex.quote(argument)}" for argument in found.arguments)]
     lines = [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
-    return [*lines, *(terminal.dim(f"# {text}") for text in found["differs"])]
+    return [*lines, *(terminal.dim(f"# {text}") for text in found.differs)]

@@ -29,9 +29,6 @@ class Layer:
     module: str | None
     operator: str | None
 
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
 
 def layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> list[Layer]:
     """The layers of an engine in their order. `document` is its layers file, `names` its entry of ``names.json``.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -102,93 +102,6 @@ def coarsest(precisions: Iterable[Precision]) -> Precision:
     return COARSENESS[max(map(COARSENESS.index, precisions), default=0)]
 
 
-def tolerance_of(entry: Mapping[str, Any], cut: Mapping[str, Any]) -> float:
-    """The tolerance of an entry. Documents of older versions have only one tolerance, for all entries of a cut."""
-    return float(entry.get("tolerance", cut["tolerance"]))
-
-
 def relative_to_tolerance(error: float, tolerance: float) -> float:
     """The error divided by the tolerance; more than 1 is wrong."""
     return error / tolerance if tolerance else math.inf if error else 0.0
-
-
-def worst(cut: Mapping[str, Any]) -> tuple[float, float]:
-    """The error that is largest relative to its tolerance, and that tolerance, among the partitions and the whole model.
-
-    The error is 0.0 if no entry has a number."""
-    found = [
-        (entry["error"], tolerance_of(entry, cut))
-        for entry in (*cut.get("partitions", ()), *([cut["whole"]] if cut.get("whole") else ()))
-        if entry.get("error") is not None
-    ]
-    return max(found, key=lambda pair: (relative_to_tolerance(*pair), pair[0]), default=(0.0, float(cut["tolerance"])))
-
-
-# -- messages
-
-
-def error_text(entry: Mapping[str, Any], tolerance: float) -> str:
-    """The message about a wrong entry: ``is wrong: 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
-    far = entry["text"] or f"{entry['error']:.1e} away"
-    return f"is wrong: {far} ({tolerance:.0e} is allowed){_point(entry['worst'])}"
-
-
-def _point(worst: Mapping[str, Any] | None) -> str:
-    if worst is None:
-        return ""
-    dims = ", ".join(f"{name} = {size}" for name, size in worst["dims"].items())
-    return f" at profile {worst['profile']}, {worst['which']}{f' ({dims})' if dims else ''}"
-
-
-#: TF32 may explain an engine's error of less than this many times the tolerance. The tolerance allows for the bits that
-#: TF32 drops, but in some models sums make the error larger.
-TF32_TIMES = 5
-
-_TF32 = (
-    "TF32, which keeps 11 bits of the factors of products on a GPU: `builder: {tf32: false}` builds without it, "
-    "`--tolerance X` allows more"
-)
-
-
-def tf32_hint(entry: Mapping[str, Any], tolerance: float, tf32: bool | None) -> str | None:
-    """The hint for a float32 engine whose conversion is right, if TF32 alone may explain its error; otherwise None.
-
-    `tf32` is whether the engine was built with TF32, or None if that is not known."""
-    if (
-        entry["status"] != "wrong"
-        or entry["error"] is None
-        or entry["error"] >= TF32_TIMES * tolerance
-        or tf32 is False
-    ):
-        return None
-    return f"{'' if tf32 else 'unless it was built without it, '}so small an error may come from {_TF32}"
-
-
-def advice(entry: Mapping[str, Any]) -> list[str]:
-    """The place where an entry becomes wrong, and its hint, as lines below `error_text`."""
-    return [*_where(entry), *([entry["hint"]] if entry.get("hint") else [])]
-
-
-def _where(entry: Mapping[str, Any]) -> list[str]:
-    """The first operator with a wrong result, and the part of the graph that may contain the fault."""
-    place = entry.get("place")
-    if place is None:
-        return []
-    first, since = place["first"], place["since"]
-    far = place["text"] or f"{place['error']:.1e} away"
-    nodes = first["nodes"]
-    shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    lines = [f"first wrong: {_operator(first)}, {far} (ONNX nodes {shown or 'none'})"]
-    if since != first:
-        lines.append(f"the fault is between {_operator(since)} and there: the values between cannot be compared")
-    return lines
-
-
-def _operator(found: Mapping[str, Any]) -> str:
-    return f"{found['operator']} in {found['module'] or 'the model itself'}"
-
-
-def failures(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The wrong entries of a report: partitions, the whole model, and the lowered program in PyTorch."""
-    yield from (entry for entry in report["partitions"] if entry["status"] == "wrong")
-    yield from (report[name] for name in ("whole", "lowered") if report[name]["status"] == "wrong")

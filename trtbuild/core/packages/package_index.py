@@ -1,4 +1,4 @@
-"""A package's index as typed, checked values. `core.packages.package_reading` reads them."""
+"""A package's index as typed values. `package_reading` reads and checks them, `package_writing` writes them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.expressions import Expression, expression_text
 from trtbuild.core.values.value_ranges import ValueRange
+
+#: The format of ``index.json``.
+SCHEMA = "trtbuild.package/1"
+
+
+def weight_path(sha256: str) -> str:
+    """The path of a weight's file in a package."""
+    return f"weights/{sha256[:32]}"
 
 
 @dataclass(frozen=True)

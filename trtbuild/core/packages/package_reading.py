@@ -19,32 +19,40 @@ from typing import Any, TypeVar
 from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import (
+    SCHEMA,
     PackageIndex,
     PackedDim,
     PackedProfile,
     PackedTarget,
     PackedTensor,
     PackedWeight,
+    weight_path,
 )
-from trtbuild.core.packages.packaging import SCHEMA, weight_path
 from trtbuild.core.partition.partitions import Partitions, TensorType
 from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.values.element_types import ELEMENT_TYPES
-from trtbuild.core.values.expressions import Expression, evaluate, symbols_of
+from trtbuild.core.values.expressions import Expression, evaluate, frozen, symbols_of
 from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.errors import PackageDamaged, PackageTooNew
+
+INDEX = "index.json"
 
 _AGAIN = "build the package again, or copy it again from an undamaged source"
 _FORMAT = re.compile(r"trtbuild\.package/[0-9]+")
 _T = TypeVar("_T")
 
 
-def read_index(data: bytes, where: str = "index.json") -> PackageIndex:
+def read_index(data: bytes, where: str = INDEX) -> PackageIndex:
     """Read an index. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
         raise PackageDamaged(f"{where} is not JSON: the package is truncated or altered", hint=_AGAIN) from None
+    return index_of(document, where)
+
+
+def index_of(document: Any, where: str = INDEX) -> PackageIndex:
+    """Return the values of an index's JSON. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if isinstance(schema, str) and schema != SCHEMA and _FORMAT.fullmatch(schema):
         raise PackageTooNew(
@@ -254,16 +262,11 @@ def _expression(value: Any, dims: int) -> Expression:
             evaluate(value, [1] * dims)
         except ValueError as error:
             _expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
-    frozen: Expression = _frozen(value)
-    return frozen
+    return frozen(value)
 
 
 def _on_data(value: Any) -> bool:
     return isinstance(value, list) and (value[0] == "data" or any(_on_data(part) for part in value[1:]))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _mapping(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:

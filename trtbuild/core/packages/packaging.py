@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,17 @@ from typing import Any
 from trtbuild.core.engines.binding import Interface
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan
-from trtbuild.core.model.spec import Model, Target
+from trtbuild.core.model.spec import Model, Profile, Target
+from trtbuild.core.packages.package_index import (
+    PackageIndex,
+    PackedDim,
+    PackedProfile,
+    PackedTarget,
+    PackedTensor,
+    PackedWeight,
+    weight_path,
+)
+from trtbuild.core.packages.package_writing import dim_to_json, shape_to_json
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.key_fields import settings_of
 from trtbuild.core.recipes.keys import STEP_VERSIONS
@@ -24,8 +35,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.core.values.encoding import Shared, Value
-
-SCHEMA = "trtbuild.package/1"
+from trtbuild.core.values.expressions import frozen
 
 #: The file with the table of names (`name_table`).
 NAMES = "names.json"
@@ -74,8 +84,8 @@ class Contents:
             ("inputs", [dict(entry) for entry in self._inputs()]),
             ("outputs", [dict(entry) for entry in self.interface.outputs]),
             ("output tree", self.interface.output_tree),
-            ("dims", self._dims()),
-            ("profiles", self._profiles()),
+            ("dims", [dim_to_json(dim) for dim in self._dims()]),
+            ("profiles", [_profile_part(profile) for profile in self.model.profiles]),
             ("precision", self.model.precision),
             ("targets", self._targets()),
             ("partitions", self._cuts()),
@@ -94,47 +104,39 @@ class Contents:
             found[entry["sha256"]] = "weight"
         return found
 
-    def index(self, names: Output) -> dict[str, Any]:
+    def index(self, names: Output) -> PackageIndex:
         """The package's index. All engines must be built; `names` is the file with the table of names of all targets."""
-        files: dict[str, dict[str, object]] = {NAMES: names.to_json()}
+        files = {NAMES: names}
         plans: dict[str, dict[str, str]] = {}
         layers: dict[str, dict[str, str]] = {}
         for engine in self.engines:
             if engine.plan is None or engine.layers is None:
                 raise AssertionError("a package is put together after its engines")
             path = f"engines/{engine.target}/{engine.partition}"
-            files[f"{path}.plan"] = engine.plan.to_json()
-            files[f"{path}.layers.json"] = engine.layers.to_json()
+            files |= {f"{path}.plan": engine.plan, f"{path}.layers.json": engine.layers}
             plans.setdefault(engine.target, {})[engine.partition] = f"{path}.plan"
             layers.setdefault(engine.target, {})[engine.partition] = f"{path}.layers.json"
         for cut in self.cuts.values():
-            for output in cut.programs.values():
-                files[self.model.source.graph.program_path(output.sha256)] = output.to_json()
-        weights = self._kept_weights()
-        for entry in weights.values():
-            files[weight_path(entry["sha256"])] = {"sha256": entry["sha256"], "size": _size(entry)}
-        return {
-            "schema": SCHEMA,
-            "model": self.model.name,
-            "inputs": self._inputs(),
-            "outputs": [dict(entry) for entry in self.interface.outputs],
-            "output_tree": self.interface.output_tree,
-            "dims": self._dims(),
-            "profiles": self._profiles(),
-            "precision": self.model.precision,
-            "targets": {
-                name: {
-                    **entry,
-                    "partitions": self._cut(self.cuts[name]),
-                    "engines": plans.get(name, {}),
-                    "layers": layers.get(name, {}),
-                }
-                for name, entry in self._targets().items()
+            files |= {self._program_path(output): output for output in cut.programs.values()}
+        weights = {slot: self._weight(slot) for slot in self._kept_slots()}
+        for slot, weight in weights.items():
+            files[weight.path] = Output(self.weights[slot].sha256, _size(weight))
+        return PackageIndex(
+            model=self.model.name,
+            inputs=tuple(_tensor(entry) for entry in self._inputs()),
+            outputs=tuple(_tensor(entry) for entry in self.interface.outputs),
+            output_tree=self.interface.output_tree,
+            dims=tuple(self._dims()),
+            profiles=tuple(self._profile(profile) for profile in self.model.profiles),
+            precision=self.model.precision,
+            targets={
+                target.name: self._target(target, plans.get(target.name, {}), layers.get(target.name, {}))
+                for target in self.model.targets
             },
-            "reference": self.model.reference,
-            "weights": weights,
-            "files": files,
-        }
+            reference=self.model.reference,
+            weights=weights,
+            files=files,
+        )
 
     def _inputs(self) -> list[dict[str, Any]]:
         return [
@@ -148,22 +150,42 @@ class Contents:
             for declared, traced in zip(self.model.inputs, self.interface.inputs, strict=True)
         ]
 
-    def _dims(self) -> list[dict[str, Any]]:
-        return [
-            {"name": symbol.name, "min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
-            for symbol in self.shapes.symbols
-        ]
+    def _dims(self) -> list[PackedDim]:
+        return [PackedDim(symbol.name, symbol.min, symbol.max, symbol.multiple_of) for symbol in self.shapes.symbols]
 
-    def _profiles(self) -> list[dict[str, Any]]:
-        return [
-            {"name": profile.name, "shapes": {name: _lists(vars(shape)) for name, shape in profile.shapes}}
-            for profile in self.model.profiles
-        ]
+    def _profile(self, profile: Profile) -> PackedProfile:
+        shapes = dict(profile.shapes)
+        return PackedProfile(profile.name, tuple(shapes[entry.name] for entry in self.model.inputs))
+
+    def _target(self, target: Target, plans: Mapping[str, str], layers: Mapping[str, str]) -> PackedTarget:
+        cut = self.cuts[target.name]
+        return PackedTarget(
+            name=target.name,
+            sm=target.sm,
+            sms=tuple(self.sms[target.name]),
+            toolchain=target.toolchain,
+            version=self.toolchains[target.name],
+            version_compatible=self.model.builder.version_compatible,
+            exclude_lean_runtime=self.model.builder.exclude_lean_runtime,
+            compatibility=target.compatibility,
+            platform=target.platform,
+            partitions=cut.partitions,
+            programs={graph: self._program_path(output) for graph, output in cut.programs.items()},
+            engines=plans,
+            layers=layers,
+        )
+
+    def _program_path(self, program: Output) -> str:
+        return self.model.source.graph.program_path(program.sha256)
+
+    def _weight(self, slot: int) -> PackedWeight:
+        weight = self.weights[slot]
+        return PackedWeight(self.interface.slots[slot].name, weight.dtype, weight.shape, weight_path(weight.sha256))
 
     def _targets(self) -> dict[str, dict[str, Any]]:
         return {
             target.name: {
-                **_target(target),
+                **settings_of(target),
                 "version": self.toolchains[target.name],
                 "sms": list(self.sms[target.name]),
                 "version_compatible": self.model.builder.version_compatible,
@@ -188,7 +210,19 @@ class Contents:
         }
 
     def _kept_weights(self) -> dict[str, dict[str, Any]]:
-        """Slot → name, dtype, shape and digest of each weight that the package needs.
+        """Slot → name, dtype, shape and digest of each weight that the package needs."""
+        return {
+            str(slot): {
+                "name": self.interface.slots[slot].name,
+                "dtype": self.weights[slot].dtype,
+                "shape": list(self.weights[slot].shape),
+                "sha256": self.weights[slot].sha256,
+            }
+            for slot in self._kept_slots()
+        }
+
+    def _kept_slots(self) -> list[int]:
+        """The slots of the weights that the package needs, in their order.
 
         They are the weights of partitions in PyTorch, and weights that are inputs of a partition or outputs of the
         model."""
@@ -200,20 +234,7 @@ class Contents:
                 references = [source for source, _ in partition.inputs]
                 slots.update(int(ref[7:]) for ref in references if ref.startswith("weight:"))
             slots.update(int(ref[7:]) for ref in cut.partitions.outputs if ref.startswith("weight:"))
-        return {
-            str(slot): {
-                "name": self.interface.slots[slot].name,
-                "dtype": self.weights[slot].dtype,
-                "shape": list(self.weights[slot].shape),
-                "sha256": self.weights[slot].sha256,
-            }
-            for slot in sorted(slots)
-        }
-
-
-def weight_path(sha256: str) -> str:
-    """The path of a weight's file in a package."""
-    return f"weights/{sha256[:32]}"
+        return sorted(slots)
 
 
 def name_table(
@@ -233,16 +254,23 @@ def name_table(
     return table
 
 
-def _target(target: Target) -> dict[str, Any]:
-    return dict(settings_of(target))
+def _tensor(entry: Mapping[str, Any]) -> PackedTensor:
+    """An input or output of the package, from its entry in the recipe or the interface."""
+    ends = entry.get("range")
+    return PackedTensor(
+        name=entry["name"],
+        dtype=entry["dtype"],
+        shape=tuple(frozen(size) for size in entry["shape"]),
+        keyword=entry.get("keyword", False),
+        range=None if ends is None else tuple(ends),
+    )
 
 
-def _lists(shape: Mapping[str, Any]) -> dict[str, list[int]]:
-    return {which: list(sizes) for which, sizes in shape.items()}
+def _profile_part(profile: Profile) -> dict[str, Any]:
+    """A profile in the recipe."""
+    return {"name": profile.name, "shapes": {name: shape_to_json(shape) for name, shape in profile.shapes}}
 
 
-def _size(entry: Mapping[str, Any]) -> int:
-    size = ELEMENT_TYPES[entry["dtype"]].itemsize
-    for length in entry["shape"]:
-        size *= length
-    return size
+def _size(weight: PackedWeight) -> int:
+    """The size of a weight's file in bytes."""
+    return math.prod(weight.shape) * ELEMENT_TYPES[weight.dtype].itemsize

@@ -26,8 +26,40 @@ class Provenance:
     verified: tuple[Mapping[str, Any], ...] = ()
     void: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"verified": [dict(entry) for entry in self.verified], "void": self.void}
+
+@dataclass(frozen=True)
+class Summary:
+    """The members of an entry that a person reads. Another version of trtbuild may have written it, so each may be missing.
+
+    `error` is the largest error, with the `tolerance` and the number of `points`."""
+
+    by: str
+    status: str
+    targets: tuple[str, ...]
+    error: float | None
+    tolerance: float | None
+    points: int
+    finished: str | None
+
+
+def summary(entry: Mapping[str, Any]) -> Summary:
+    """The summary of an entry of `Provenance.verified`. Members with other types than expected count as missing."""
+    results = [*_list(entry.get("partitions")), entry.get("whole")]
+    errors = [result.get("error") for result in results if isinstance(result, dict)]
+    tolerance, finished = entry.get("tolerance"), entry.get("finished")
+    return Summary(
+        by=str(entry.get("by", "an unknown program")),
+        status=str(entry.get("status", "unknown")),
+        targets=tuple(str(target) for target in _list(entry.get("targets"))),
+        error=max((float(error) for error in errors if isinstance(error, int | float)), default=None),
+        tolerance=float(tolerance) if isinstance(tolerance, int | float) else None,
+        points=len(_list(entry.get("points"))),
+        finished=str(finished) if finished else None,
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def document(model: str, index_sha256: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

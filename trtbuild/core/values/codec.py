@@ -45,17 +45,20 @@ def encode(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
     if dataclasses.is_dataclass(value):
-        parts = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        return {
-            member_of(field): encode(part)
-            for field, part in parts
-            if part is not None or OPTIONAL not in field.metadata
-        }
+        return members(value)
     if isinstance(value, Mapping):
         return {str(name): encode(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
         return [encode(part) for part in value]
     return value
+
+
+def members(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON, in their order (rules 1 and 4). A method `to_json` of the class is not used."""
+    parts = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return {
+        member_of(field): encode(part) for field, part in parts if part is not None or OPTIONAL not in field.metadata
+    }
 
 
 def decode(kind: type[T], data: Any) -> T:

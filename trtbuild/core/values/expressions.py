@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 
@@ -112,6 +112,11 @@ def _named(symbol: int, symbols: Sequence[str], units: Sequence[int]) -> tuple[s
 def _in_parentheses(part: tuple[str, int]) -> str:
     text, precedence = part
     return text if precedence == _ATOM else f"({text})"
+
+
+def frozen(expression: Any) -> Expression:
+    """An expression from JSON, with tuples in place of lists."""
+    return tuple(map(frozen, expression)) if isinstance(expression, list) else expression
 
 
 def symbols_of(expression: Expression) -> frozenset[int]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from trtbuild.core.model.verified import ModelEntry, PackageEntry
 from trtbuild.core.planning.graph import Reason, Stage, Verdict
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import optional
@@ -100,6 +101,20 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verification:
+    """The comparison of models or packages with PyTorch. `random_points`: their number for each profile."""
+
+    schema: Literal["trtbuild.verify/1"] = "trtbuild.verify/1"
+    ok: bool
+    duration_s: float
+    seed: int
+    random_points: int
+    models: Sequence[ModelEntry | PackageEntry]
+    errors: Sequence[ErrorEntry]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Build:
     """The result of a build. `not_begun`: the number of steps that could have run, but did not because another failed."""
 
@@ -113,7 +128,7 @@ class Build:
     errors: Sequence[ErrorEntry]
     warnings: Sequence[str]
     remotes: Sequence[Account]
-    verification: dict[str, Any] | None = optional()
+    verification: Verification | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)

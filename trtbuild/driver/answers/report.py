@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from trtbuild.core.planning.graph import STAGES, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
@@ -18,6 +17,7 @@ from trtbuild.driver.answers.documents import (
     StepEntry,
     StepError,
     Totals,
+    Verification,
 )
 from trtbuild.driver.project.outcome import Outcome, Written
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
@@ -38,8 +38,8 @@ class BuildResult:
     duration_s: float = 0.0
     #: The use of each remote (`LayeredStore.reports`).
     remotes: list[Account] = field(default_factory=list)
-    #: The document of `--verify` (``trtbuild.verify/1``).
-    verification: dict[str, Any] | None = None
+    #: The document of `--verify`.
+    verification: Verification | None = None
 
     @property
     def ok(self) -> bool:

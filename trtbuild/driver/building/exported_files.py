@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 
+from trtbuild.core.packages.package_files import read_files
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Record
@@ -37,7 +37,7 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
         if workspace.exported_record(plan.model, package.record) is not None:
             return  # another build was faster
         index = package.record.outputs["index"].sha256
-        needed = [entry["sha256"] for entry in json.loads(workspace.lookups.blob(index))["files"].values()]
+        needed = [*read_files(workspace.lookups.blob(index)).files.values()]
         workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
         workspace.store.bring([index, *needed])
         reply = call(pool, "pt2", PT2Job(index))

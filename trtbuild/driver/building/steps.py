@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trtbuild.core.engines.binding import names_of
+from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import Contents, name_table
 from trtbuild.core.planning.demand import inputs_of, weights_of
 from trtbuild.core.planning.graph import Step
@@ -176,7 +177,7 @@ def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: Stor
     if contents is None:
         raise AssertionError("a package is made after its contents are known")
     names = store.put_bytes(json.dumps(_names(contents, lookups), indent=1, sort_keys=True).encode())
-    index = json.dumps(contents.index(names), indent=1, sort_keys=True).encode()
+    index = index_to_bytes(contents.index(names))
     plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
     outputs = {"index": store.put_bytes(index), "names": names}
     for engine in contents.engines:

@@ -11,58 +11,55 @@ A package always has its index. The other facts may be missing:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.engines.engine_layers import layers
+from trtbuild.core.engines.engine_layers import Layer, layers
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.subjects import Subject, of_package
+from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
 from trtbuild.driver.inspection.source_form import source_form
-from trtbuild.driver.inspection.trtexec import Command, command
+from trtbuild.driver.inspection.trtexec import command
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
 
-Document = dict[str, Any]
 
-
-def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | None = None) -> Document:
-    """Return the document ``trtbuild.inspect/1`` of a package. `name` is its directory or its model's name.
+def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | None = None) -> Inspection:
+    """Return the contents of a package. `name` is its directory or its model's name.
 
     With `memory`, a GPU reports how much memory the engines need. `onnx` is a directory, relative to the project, to which
     the engines' ONNX models are written. Raises UsageError, PackageError, BlobMissing, EntryCorrupt.
     """
     package = open_package(package_of(request, name))
-    index, names = json.loads(package.raw), _document(package, "names.json")
+    names = _document(package, "names.json")
     subject = of_package(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
-    written = write_onnx(request, index, subject, onnx) if onnx is not None else {}
+    written = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
     engines = [
-        {
-            "target": target,
-            "partition": partition,
-            "plan": plan,
-            "size": index["files"][plan]["size"],
-            "sha256": index["files"][plan]["sha256"],
-            "layers": _layers(package, names, target, partition),
-            "onnx": written.get((target, partition)),
-            "trtexec": _trtexec(index, subject, target, partition, written.get((target, partition))),
-        }
-        for target, entry in index["targets"].items()
-        for partition, plan in entry["engines"].items()
+        InspectedEngine(
+            target=target,
+            partition=partition,
+            plan=plan,
+            size=package.index.files[plan].size,
+            sha256=package.index.files[plan].sha256,
+            layers=_layers(package, names, target, partition),
+            onnx=written.get((target, partition)),
+            trtexec=_trtexec(package, subject, target, partition, written.get((target, partition))),
+        )
+        for target, entry in package.index.targets.items()
+        for partition, plan in entry.engines.items()
     ]
-    return {
-        "schema": "trtbuild.inspect/1",
-        "path": str(package.path),
-        "source": source_form(names),
-        "index": index,
-        "engines": engines,
-        "memory": device_memory(package.path) if memory else None,
-        "provenance": provenance.parse(package.beside(provenance.NAME), package.digest).to_json(),
-    }
+    return Inspection(
+        path=str(package.path),
+        source=source_form(names),
+        index=json.loads(package.raw),
+        engines=engines,
+        memory=device_memory(package.path) if memory else None,
+        provenance=provenance.parse(package.beside(provenance.NAME), package.digest),
+    )
 
 
 def _document(package: Package, name: str) -> Any:
@@ -73,26 +70,24 @@ def _document(package: Package, name: str) -> Any:
         return None
 
 
-def _layers(package: Package, names: Any, target: str, partition: str) -> list[Document]:
+def _layers(package: Package, names: Any, target: str, partition: str) -> list[Layer]:
     """Return the layers of an engine; empty if the package's files do not list them."""
     found = package.index.targets[target].layers.get(partition)
     if found is None:
         return []
     try:
-        return [layer.to_json() for layer in layers(_document(package, found), names[target][partition])]
+        return layers(_document(package, found), names[target][partition])
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
 def _trtexec(
-    index: Mapping[str, Any], subject: Subject, target: str, partition: str, onnx: str | None
-) -> Document | None:
+    package: Package, subject: Subject, target: str, partition: str, onnx: str | None
+) -> TrtexecCommand | None:
     """Return the trtexec command of an engine; None if its recipe is not in the cache."""
     recipe = subject.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         return None
-    entry = index["targets"][target]
-    part = next(part for part in entry["partitions"]["partitions"] if part["name"] == partition)
-    sms = entry.get("sms") or [entry["sm"]]
-    made: Command = command(recipe, part, sms, onnx or f"{partition}.onnx", f"{partition}.plan")
-    return {**made.to_json(), "text": str(made)}
+    entry = package.index.targets[target]
+    part = next(part for part in entry.partitions.partitions if part.name == partition)
+    return command(recipe, part, entry.sms or (entry.sm,), onnx or f"{partition}.onnx", f"{partition}.plan")

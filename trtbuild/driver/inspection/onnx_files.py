@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trtbuild.atomic import replace_file
+from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.partition.network_document import is_document
 from trtbuild.driver.answers.subjects import Subject
 from trtbuild.driver.project import wiring
@@ -16,7 +16,7 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, TrtbuildError, UsageError
 
 
-def write_onnx(request: Request, index: Mapping[str, Any], subject: Subject, folder: str) -> dict[tuple[str, str], str]:
+def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
     """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
 
     Return (target, partition) → path relative to the project. Raises UsageError if the recipe of an engine is not in the
@@ -36,8 +36,8 @@ def write_onnx(request: Request, index: Mapping[str, Any], subject: Subject, fol
     configured = wiring.configuration(project)
     store = wiring.open_store(project, replace(configured, remotes=()) if request.offline else configured)
     written = {}
-    for target, entry in index["targets"].items():
-        for partition in entry["engines"]:
+    for target, entry in index.targets.items():
+        for partition in entry.engines:
             parts = _recipe(subject, target, partition)
             wanted = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
             try:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
 from trtbuild.core.model.spec import ToolchainName
+from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.driver.inspection.documents import TrtexecCommand
 from trtbuild.toolchain.libraries.releases import numbers_of, release
 
 #: These arguments come first; the others follow in the order of the settings.
@@ -27,26 +28,10 @@ _COMPATIBILITY = {"ampere_plus": "ampere+", "same_compute_capability": "sameComp
 _FORMATS = {"float32": "fp32", "float16": "fp16", "int32": "int32", "bool": "bool"}
 
 
-@dataclass(frozen=True)
-class Command:
-    """A tool and its arguments; `differs` lists the settings of the engine that the command cannot pass."""
-
-    tool: str
-    arguments: tuple[str, ...]
-    differs: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"tool": self.tool, "arguments": list(self.arguments), "differs": list(self.differs)}
-
-    def __str__(self) -> str:
-        return shlex.join([self.tool, *self.arguments])
-
-
-def command(recipe: Recipe, part: Mapping[str, Any], sms: Sequence[int], onnx: str, plan: str) -> Command:
+def command(recipe: Recipe, part: Partition, sms: Sequence[int], onnx: str, plan: str) -> TrtexecCommand:
     """Return the command for an engine step with this recipe.
 
-    `part` is the partition in the package's index, `sms` are the SMs of its target. `onnx` and `plan` are the files to read
-    and to write.
+    `part` is the engine's partition, `sms` are the SMs of its target. `onnx` and `plan` are the files to read and to write.
     """
     parts: dict[str, Any] = dict(recipe.parts)
     settings, target = dict(parts["settings"]), dict(parts["target"])
@@ -61,17 +46,18 @@ def command(recipe: Recipe, part: Mapping[str, Any], sms: Sequence[int], onnx: s
     elif target["compatibility"] in _COMPATIBILITY:
         arguments.append(f"--hardwareCompatibilityLevel={_COMPATIBILITY[target['compatibility']]}")
     differs += [f"it has no flag for builder.{name}" for name in _passed(settings) if SETTINGS[name].trtexec is None]
-    return Command("tensorrt_rtx" if toolchain == "tensorrt-rtx" else "trtexec", tuple(arguments), tuple(differs))
+    tool = "tensorrt_rtx" if toolchain == "tensorrt-rtx" else "trtexec"
+    return TrtexecCommand(tool=tool, arguments=arguments, differs=differs, text=shlex.join([tool, *arguments]))
 
 
 def _profiles(
-    profiles: Mapping[str, Any], part: Mapping[str, Any], toolchain: str, version: str, differs: list[str]
+    profiles: Mapping[str, Any], part: Partition, toolchain: str, version: str, differs: list[str]
 ) -> Iterator[str]:
     """Yield the flags of the optimization profiles. trtexec accepts shapes for dynamic inputs only."""
     dynamic = [
         f"i{number}"
-        for number, (_, type_) in enumerate(part["inputs"])
-        if any(not isinstance(size, int) for size in type_["shape"])
+        for number, (_, type_) in enumerate(part.inputs)
+        if any(not isinstance(size, int) for size in type_.shape)
     ]
     if not dynamic:
         return
@@ -130,15 +116,15 @@ def _bytes(size: int) -> str:
     return f"{size}B"
 
 
-def _types(part: Mapping[str, Any], toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
+def _types(part: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
     """Yield the flag of strong typing or, for releases without it, the types of inputs and outputs."""
     if toolchain == "tensorrt-rtx" or numbers_of(version) >= (11,):
         return  # always strongly typed
     if release("tensorrt", version).strongly_typed:
         yield "--stronglyTyped"
         return
-    inputs, outputs = [type_ for _, type_ in part["inputs"]], part["outputs"]
-    if any(type_["dtype"] == "float16" for type_ in (*inputs, *outputs)):
+    inputs, outputs = [type_ for _, type_ in part.inputs], part.outputs
+    if any(type_.dtype == "float16" for type_ in (*inputs, *outputs)):
         for flag, types in (("--inputIOFormats", inputs), ("--outputIOFormats", outputs)):
-            yield f"{flag}={','.join(_FORMATS.get(type_['dtype'], type_['dtype']) + ':chw' for type_ in types)}"
+            yield f"{flag}={','.join(_FORMATS.get(type_.dtype, type_.dtype) + ':chw' for type_ in types)}"
     differs.append("where the graph has float16 values, trtbuild also sets the precision of each layer")

@@ -6,29 +6,26 @@ This package imports no other package of `driver`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.outputs.files import Digests, Learn, OutputFile, differing, remove, write
 from trtbuild.driver.outputs.kinds import KINDS
-from trtbuild.driver.outputs.packages import check_names
 
 __all__ = ["pt2", "Digests", "Learn", "OutputFile", "in_place", "output_files", "write_output"]
 
 
-def output_files(kind: str, root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
+def output_files(kind: str, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
     """Return the files of one output of a model, in the order of their turns.
 
-    The index may come from a remote, and it names the files to write. Raises ValueError, KeyError, TypeError or
-    AttributeError if it is invalid.
+    Raises PackageError, ValueError or KeyError if the index of the package is invalid.
     """
-    check_names(index)
-    return sorted(KINDS[kind].files(root, index, record), key=lambda file: file.turn)
+    return sorted(KINDS[kind].files(root, package, record), key=lambda file: file.turn)
 
 
 def in_place(project: Path, files: Sequence[OutputFile], digests: Digests) -> bool:

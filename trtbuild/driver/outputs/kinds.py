@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import packages, plans, pt2, triton
@@ -15,11 +16,10 @@ from trtbuild.driver.outputs.files import OutputFile
 class Kind(Protocol):
     """One kind of output: a module with these two functions."""
 
-    def files(self, root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-        """Return the files to write below `root` (relative to the project) for a package with this index and record.
+    def files(self, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
+        """Return the files to write below `root` (relative to the project) for a package with this record.
 
-        The names in the index are already checked. Raises ValueError, KeyError, TypeError or AttributeError if the index is
-        invalid.
+        Raises PackageError, ValueError or KeyError if the index of the package is invalid.
         """
 
     def before(self, root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:

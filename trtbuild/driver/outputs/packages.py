@@ -5,37 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from trtbuild.core.packages.package_files import PackageFiles
+from trtbuild.core.packages.package_index import SCHEMA
 from trtbuild.core.packages.package_reading import check_path
-from trtbuild.core.packages.packaging import SCHEMA
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.recipes.record import Record, is_digest
+from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs.files import OutputFile
 from trtbuild.regular import read_regular
 
 INDEX = "index.json"
 NAMES = "names.json"
 
-Index = Mapping[str, Any]
+
+def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
+    """Return all files of the package, and then its index."""
+    return files_below(root, package.files, record)
 
 
-def check_names(index: Index) -> None:
-    """Check that all file names of an index stay inside the package, and that all digests are valid.
-
-    Raises ValueError, KeyError, TypeError or AttributeError.
-    """
-    for name, entry in index["files"].items():
-        parts = name.split("/")
-        if ".." in parts or "" in parts or "\0" in name or not is_digest(entry["sha256"]):
-            raise ValueError(f"not a file of a package: {name!r:.80}")
-
-
-def files(root: str, index: Index, record: Record) -> list[OutputFile]:
-    """Return all files that the index names, and then the index."""
+def files_below(root: str, digests: Mapping[str, str], record: Record) -> list[OutputFile]:
+    """Return the files with these SHA-256 by path, and then the index."""
     base = str(PurePosixPath(root) / "_")[:-1]  # joined by hand: there may be thousands of files
-    found = [OutputFile(f"{base}{path}", entry["sha256"]) for path, entry in sorted(index["files"].items())]
-    if NAMES not in index["files"]:  # packages of step version 1
+    found = [OutputFile(f"{base}{path}", sha256) for path, sha256 in sorted(digests.items())]
+    if NAMES not in digests:  # packages of step version 1
         found.append(OutputFile(f"{base}{NAMES}", record.outputs["names"].sha256))
     found.append(OutputFile(f"{base}{INDEX}", record.outputs["index"].sha256, turn=1))
     return found

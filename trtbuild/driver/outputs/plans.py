@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs.files import OutputFile
@@ -14,12 +14,12 @@ _ENGINES = "engines/"
 _SUFFIX = ".plan"
 
 
-def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
-    """Return the plans among the files of the index."""
+def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
+    """Return the plans among the files of the package."""
     base = str(PurePosixPath(root) / "_")[:-1]
     return [
-        OutputFile(f"{base}{path.removeprefix(_ENGINES)}", entry["sha256"])
-        for path, entry in sorted(index["files"].items())
+        OutputFile(f"{base}{path.removeprefix(_ENGINES)}", sha256)
+        for path, sha256 in sorted(package.files.items())
         if path.startswith(_ENGINES) and path.endswith(_SUFFIX)
     ]
 

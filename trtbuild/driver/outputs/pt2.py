@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -31,10 +31,9 @@ def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
     return keys.any_exported_file(made) if versions is None else made
 
 
-def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
+def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
     """Return the file of each target. `record` is the record of `recipe`."""
-    targets = list(index["targets"])
-    return [OutputFile(path, record.outputs[f"pt2:{target}"].sha256) for target, path in _paths(root, targets)]
+    return [OutputFile(path, record.outputs[f"pt2:{target}"].sha256) for target, path in _paths(root, package.targets)]
 
 
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:

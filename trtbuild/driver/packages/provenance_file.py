@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.atomic import replace_file
+from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.packages import provenance
 from trtbuild.core.planning.graph import ModelPlan
+from trtbuild.core.values.codec import encode
 from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
 
@@ -40,17 +42,17 @@ def plans_of(package: Package, target: str) -> dict[str, str]:
     return {part: index.files[path].sha256 for part, path in index.targets[target].engines.items()}
 
 
-def write(project: Path, plan: ModelPlan, entries: Sequence[dict[str, Any]]) -> None:
+def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
     """Write the verification entries of a model beside its package, if that is the planned package.
 
     Existing entries of other machines about the same engines stay. Without any entry, the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:
-        mine = {target for entry in entries if entry["by"] == "engine" for target in entry["targets"]}
+        mine = {target for entry in entries if entry.by == "engine" for target in entry.targets}
         kept = [old for old in _known(package) if _is_of_engines(package, old) and mine.isdisjoint(old["targets"])]
         if entries or kept:
-            _write(package, [*entries, *kept])
+            _write(package, [*map(_to_write, entries), *kept])
             return
     if folder is not None:
         (project / folder / provenance.NAME).unlink(missing_ok=True)
@@ -68,10 +70,11 @@ def remove_of(project: Path, plan: ModelPlan) -> None:
         (project / folder / provenance.NAME).unlink(missing_ok=True)
 
 
-def add(package: Package, entries: Sequence[dict[str, Any]]) -> None:
+def add(package: Package, entries: Sequence[CutEntry]) -> None:
     """Write `entries` beside a package. Existing entries of other runners or targets stay."""
-    mine = [(entry["by"], entry["targets"]) for entry in entries]
-    _write(package, [*(old for old in _known(package) if (old.get("by"), old.get("targets")) not in mine), *entries])
+    mine = [(entry.by, list(entry.targets)) for entry in entries]
+    kept = [old for old in _known(package) if (old.get("by"), old.get("targets")) not in mine]
+    _write(package, [*kept, *map(_to_write, entries)])
 
 
 def _known(package: Package) -> list[dict[str, Any]]:
@@ -93,10 +96,13 @@ def _is_of_engines(package: Package, entry: Mapping[str, Any]) -> bool:
         return False
 
 
-def _write(package: Package, entries: Sequence[dict[str, Any]]) -> None:
+def _to_write(entry: CutEntry) -> dict[str, Any]:
+    return {name: value for name, value in encode(entry).items() if name not in _TRANSIENT}
+
+
+def _write(package: Package, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write the file if its content differs."""
     place = package.path / provenance.NAME
-    kept = [{name: value for name, value in entry.items() if name not in _TRANSIENT} for entry in entries]
-    data = provenance.to_bytes(provenance.document(package.index.model, package.digest, kept))
+    data = provenance.to_bytes(provenance.document(package.index.model, package.digest, entries))
     if package.beside(provenance.NAME) != data:
         replace_file(place, data, durable=True)  # replaces a link instead of following it

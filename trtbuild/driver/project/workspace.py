@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from trtbuild import manifest
 from trtbuild.core.model.shapes import ShapePlan, derive
 from trtbuild.core.model.spec import Model, Target
+from trtbuild.core.packages.package_files import read_files
 from trtbuild.core.planning.graph import stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.planning.model_plan import Facts, ModelPlan, plan_model
@@ -26,6 +25,7 @@ from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
     ManifestErrors,
+    PackageError,
     Problem,
     TrtbuildError,
     UsageError,
@@ -141,12 +141,12 @@ class Workspace:
         """(kind, path, files) of each output of a model, from its package's record. Raises BlobMissing, EntryCorrupt."""
         text = self.lookups.blob(record.outputs["index"].sha256)
         try:
-            index: Mapping[str, Any] = json.loads(text)
+            package = read_files(text)
             return [
-                (kind, path, outputs.output_files(kind, path, index, self._record_for(kind, model, record)))
+                (kind, path, outputs.output_files(kind, path, package, self._record_for(kind, model, record)))
                 for kind, path in model.outputs
             ]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (PackageError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self.lookups.mark_damaged(record.recipe.key)
             raise EntryCorrupt(f"the index of the package of {model.name!r} cannot be used: {error}") from error
 

@@ -6,12 +6,11 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trtbuild.core.model import verification
+from trtbuild.core.model.verified import ModelEntry, PackageEntry
+from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.errors import InternalError
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,24 +29,20 @@ class Options:
 def document(
     options: Options,
     started: float,
-    models: Sequence[Document],
-    errors: Sequence[Document],
+    models: Sequence[ModelEntry | PackageEntry],
+    errors: Sequence[ErrorEntry],
     warnings: Sequence[str] = (),
-) -> Document:
-    """Return the document ``trtbuild.verify/1`` about models of a project, or about packages.
-
-    `started` is a time of `time.monotonic`. `errors` are documents (`report.describe`).
-    """
-    return {
-        "schema": "trtbuild.verify/1",
-        "ok": all(model["ok"] for model in models) and not errors,
-        "duration_s": round(time.monotonic() - started, 3),
-        "seed": options.seed,
-        "random_points": options.points,
-        "models": list(models),
-        "errors": list(errors),
-        "warnings": list(warnings),
-    }
+) -> Verification:
+    """Return the document about models of a project, or about packages. `started` is a time of `time.monotonic`."""
+    return Verification(
+        ok=all(model.ok for model in models) and not errors,
+        duration_s=round(time.monotonic() - started, 3),
+        seed=options.seed,
+        random_points=options.points,
+        models=list(models),
+        errors=list(errors),
+        warnings=list(warnings),
+    )
 
 
 class NotCompared(Exception):

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from trtbuild.core.model.shapes import ShapePlan
-from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.planning.expand import units
 from trtbuild.driver.packages.loading import here
@@ -48,7 +48,7 @@ class Fit:
 class EngineRunner:
     """Runs partitions by their engines: a `trtbuild.stages.verify.running.PartRunner`. All tensors are on the CPU."""
 
-    name = "engine"
+    name: Runner = "engine"
 
     def __init__(self, engines: EngineParts, shapes: ShapePlan) -> None:
         self._engines = engines

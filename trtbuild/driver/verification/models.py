@@ -18,15 +18,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from trtbuild.core.model import verification
+from trtbuild.core.model.comparisons import Report, Status
 from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verified import CutEntry, ModelEntry, NotRun
 from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
+from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.project import wiring
@@ -41,8 +42,6 @@ from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.runtime.packages.package import Package
 
-Document = dict[str, Any]
-
 #: The folder for the worst inputs, relative to the project.
 FOLDER = f"{wiring.STATE}/verify"
 
@@ -50,7 +49,7 @@ FOLDER = f"{wiring.STATE}/verify"
 _ONNXRUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
 
-def verify(request: Request, options: Options, watcher: Watcher) -> Document:
+def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
     """Verify models, and return the document ``trtbuild.verify/1``.
 
     `ok` is false if a comparison fails, or if a step has no record.
@@ -62,8 +61,8 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
     if options.replay is not None and len(workspace.models) != 1:
         raise UsageError("--replay is for one model", hint="name it: trtbuild verify MODEL --replay FILE")
     versions = _versions()
-    models: list[Document] = []
-    errors: list[Document] = []
+    models: list[ModelEntry] = []
+    errors: list[ErrorEntry] = []
     pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
     try:
         with workspace.store.session():
@@ -72,15 +71,15 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Document:
                     model = _Model(workspace, name, options, versions, pool, force=request.force)
                     with watcher.work(f"verify {name}") as work:
                         models.append(model.verified())
-                        work.failed = not models[-1]["ok"]
+                        work.failed = not models[-1].ok
                 except TrtbuildError as error:
                     if error.exit_code != 1:
                         raise
-                    errors.append(encode(report.describe(error)))
-                    models.append(_entry(name, "failed"))
+                    errors.append(report.describe(error))
+                    models.append(_failed(name))
                 except Exception as error:
-                    errors.append(encode(report.describe(unexpected(error))))
-                    models.append(_entry(name, "failed"))
+                    errors.append(report.describe(unexpected(error)))
+                    models.append(_failed(name))
         workspace.store.finish()
     finally:
         pool.close(kill=True)
@@ -96,7 +95,7 @@ class _Work:
     cut: CutJob
     recipe: Recipe
     machine: Mapping[str, str]
-    run: Callable[[], Document]
+    run: Callable[[], Report]
 
 
 class _Model:
@@ -129,51 +128,61 @@ class _Model:
         profiles, dims = [profile.name for profile in model.profiles], [symbol.name for symbol in shapes.symbols]
         self._labels = records.Labels(profiles, dims, workspace.project)
         #: Targets whose engines did not run, with the reason.
-        self._not_run: list[Document] = []
+        self._not_run: list[NotRun] = []
 
-    def verified(self) -> Document:
+    def verified(self) -> ModelEntry:
         """Verify the model, write its provenance, and return its entry of the document."""
+        precision = self._plan.model.precision
         lacking = missing(self._plan)
         if lacking:
-            return self._entry("missing", missing=[step.id for step in lacking])
+            steps = [step.id for step in lacking]
+            return ModelEntry(model=self._name, ok=False, status="missing", missing=steps, precision=precision)
         source = self._plan.model.source
         if source.graph.reference is None:
             reason = f"it comes from `{source.kind}`: there is no PyTorch model to compare with"
-            not_run = [{"target": target.name, "reason": reason} for target in self._plan.model.targets]
-            return self._entry("unchecked", not_run=not_run)
+            not_run = [NotRun(target=target.name, reason=reason) for target in self._plan.model.targets]
+            return ModelEntry(model=self._name, ok=True, status="unchecked", not_run=not_run, precision=precision)
         done = [cut for work in self._works() if (cut := self._done(work)) is not None]
         cuts = records.with_tf32_hints(done, self._plan.model.builder.tf32)
-        wrong = [cut for cut in cuts if cut["status"] == "wrong"]
-        unchecked = [cut for cut in cuts if cut["status"] == "unchecked"]
-        status = "wrong" if wrong else "unchecked" if unchecked or not cuts else "right"
-        if self._replay is None and wrong:
+        found = {cut.status for cut in cuts}
+        status: Status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
+        if self._replay is None and status == "wrong":
             provenance_file.remove_of(self._workspace.project, self._plan)
         elif self._replay is None:
             provenance_file.write(self._workspace.project, self._plan, cuts)
-        return self._entry(status, cuts=cuts, not_run=self._not_run)
+        return ModelEntry(
+            model=self._name,
+            ok=status != "wrong",
+            status=status,
+            cuts=cuts,
+            not_run=self._not_run,
+            precision=precision,
+        )
 
-    def _entry(self, status: str, **known: Any) -> Document:
-        return {**_entry(self._name, status), "precision": self._plan.model.precision, **known}
-
-    def _done(self, work: _Work) -> Document | None:
+    def _done(self, work: _Work) -> CutEntry | None:
         """Return the entry of one comparison, from its record or by running it; None if there is no reference."""
         store = self._workspace.store
         record, report = records.known(store, work.recipe) if self._reads_records else (None, None)
-        verdict = "run" if report is None else "hit"
+        recorded = report is not None
         if report is None:
             try:
                 report = work.run()
             except NotCompared as error:
-                self._not_run += [{"target": name, "reason": str(error)} for name in work.cut.targets]
+                self._not_run += [NotRun(target=name, reason=str(error)) for name in work.cut.targets]
                 return None
-            if self._replay is None and records.status(report) != "wrong":
+            if self._replay is None and report.status != "wrong":
                 record = records.keep(store, work.recipe, report)
-        return {
-            **records.entry(report, record, self._labels, work.cut.targets, work.cut.toolchain, work.cut.plans),
-            "verdict": verdict,
-            "key": work.recipe.key,
-            "machine": dict(work.machine),
-        }
+        return records.entry(
+            report,
+            self._labels,
+            targets=work.cut.targets,
+            toolchain=work.cut.toolchain,
+            plans=work.cut.plans,
+            machine=work.machine,
+            made=record.provenance if record is not None else {},
+            key=work.recipe.key,
+            recorded=recorded,
+        )
 
     def _works(self) -> Iterator[_Work]:
         replay = None if self._replay is None else str(self._replay)
@@ -230,21 +239,24 @@ class _Model:
         workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in blobs if sha256 in plan.file_weights])
         workspace.store.bring(blobs)
 
-    def _run_in_worker(self, cut: CutJob) -> Document:
+    def _run_in_worker(self, cut: CutJob) -> Report:
         self._bring(cut)
-        return dict(call(self._pool, "verify", cut.job).report or {})
+        found = call(self._pool, "verify", cut.job).report
+        if found is None:
+            raise AssertionError("a verification leaves a report")
+        return found
 
     # -- engines, where a GPU fits
 
     def _engines(self, cut: CutJob, number: int) -> Iterator[_Work]:
         package = provenance_file.package_in_place(self._workspace.project, self._plan)
         if package is None:
-            self._not_run += [{"target": name, "reason": "its package is not in place"} for name in cut.targets]
+            self._not_run += [NotRun(target=name, reason="its package is not in place") for name in cut.targets]
             return
         for name, fit in engines_here.fitting(package, cut.targets):
             why_not = fit if isinstance(fit, str) else engines_here.why_not_with_torch()
             if why_not is not None or isinstance(fit, str):
-                self._not_run.append({"target": name, "reason": why_not})
+                self._not_run.append(NotRun(target=name, reason=why_not or ""))
                 continue
             plans = provenance_file.plans_of(package, name)  # from the package, because the build plan may lack some
             made = replace(cut, targets=(name,), plans={name: plans})
@@ -256,7 +268,7 @@ class _Model:
             recipe = self._recipe("engine", job, plans, versions, machine)
             yield _Work("engine", job, recipe, machine, partial(self._run_here, job, package, fit))
 
-    def _run_here(self, cut: CutJob, package: Package, fit: engines_here.Fit) -> Document:
+    def _run_here(self, cut: CutJob, package: Package, fit: engines_here.Fit) -> Report:
         from trtbuild.stages.verify.run import verify as compare
         from trtbuild.stages.verify.running import Unchecked
 
@@ -269,15 +281,8 @@ class _Model:
                 raise NotCompared(str(error)) from error
 
 
-def _entry(name: str, status: str) -> Document:
-    return {
-        "model": name,
-        "ok": status in ("right", "unchecked"),
-        "status": status,
-        "missing": [],
-        "cuts": [],
-        "not_run": [],
-    }
+def _failed(name: str) -> ModelEntry:
+    return ModelEntry(model=name, ok=False, status="failed")
 
 
 def _versions() -> dict[str, str]:

@@ -18,14 +18,15 @@ from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model import verification
+from trtbuild.core.model.comparisons import Status
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, Source
 from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verified import CutEntry, NotRun, PackageEntry
 from trtbuild.core.packages.package_index import PackedTarget
-from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
+from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.configuration.builder import builder
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
@@ -37,34 +38,32 @@ from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.toolchain.libraries import table
 
-Document = dict[str, Any]
-
 #: The first bytes of a PyTorch program.
 _ZIP = b"PK\x03\x04"
 
 
-def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Document:
+def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Verification:
     """Verify packages, and return the document ``trtbuild.verify/1``.
 
     `ok` is also false if no engine of a package could run. Each of `errors` names its `package`. If every package fails
     because of the arguments or of this machine, the first error is raised.
     """
     started = time.monotonic()
-    models: list[Document] = []
+    models: list[PackageEntry] = []
     failed: dict[Path, TrtbuildError] = {}
     for path in paths:
         try:
             packed = _Packed(open_package(path), options)
             with watcher.work(f"verify {path}") as work:
                 models.append(packed.verified(targets))
-                work.failed = not models[-1]["ok"]
+                work.failed = not models[-1].ok
         except TrtbuildError as error:
             failed[path] = error
         except Exception as error:
             failed[path] = unexpected(error)
     if not models and all(error.exit_code == UsageError.exit_code for error in failed.values()):
         raise next(iter(failed.values()))
-    errors = [encode(report.describe(error, package=str(path))) for path, error in failed.items()]
+    errors = [report.describe(error, package=str(path)) for path, error in failed.items()]
     return document(options, started, models, errors)
 
 
@@ -93,36 +92,35 @@ class _Packed:
         dims = [dim.name for dim in index.dims]
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 
-    def verified(self, targets: Sequence[str]) -> Document:
+    def verified(self, targets: Sequence[str]) -> PackageEntry:
         """Verify the package, write its provenance, and return its entry of the document."""
         index = self._package.index
-        cuts: list[Document] = []
-        not_run: list[Document] = []
+        cuts: list[CutEntry] = []
+        not_run: list[NotRun] = []
         for name, fit in engines_here.fitting(self._package, targets or list(index.targets)):
             why_not = fit if isinstance(fit, str) else self._why_not(name) or engines_here.why_not_with_torch()
             if why_not is not None or isinstance(fit, str):
-                not_run.append({"target": name, "reason": why_not})
+                not_run.append(NotRun(target=name, reason=why_not or ""))
                 continue
             try:
                 cuts.append(self._cut(index.targets[name], fit))
             except NotCompared as error:
-                not_run.append({"target": name, "reason": str(error)})
+                not_run.append(NotRun(target=name, reason=str(error)))
         cuts = records.with_tf32_hints(cuts, None)
-        found = {cut["status"] for cut in cuts}
-        status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
+        found = {cut.status for cut in cuts}
+        status: Status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
         if status == "wrong" and self._replay is None:
             provenance_file.remove(self._package)
         elif cuts and self._replay is None:
             provenance_file.add(self._package, cuts)
-        return {
-            "model": index.model,
-            "ok": status == "right",
-            "status": status,
-            "precision": index.precision,
-            "missing": [],
-            "cuts": cuts,
-            "not_run": not_run,
-        }
+        return PackageEntry(
+            model=index.model,
+            ok=status == "right",
+            status=status,
+            precision=index.precision,
+            cuts=cuts,
+            not_run=not_run,
+        )
 
     def _why_not(self, target: str) -> str | None:
         """Return the reason why this machine cannot run a target's programs; None if it can."""
@@ -132,7 +130,7 @@ class _Packed:
                 return f"it came as ONNX, and {' and '.join(missing)} is not installed (pip install 'trtbuild[verify]')"
         return None
 
-    def _cut(self, target: PackedTarget, fit: engines_here.Fit) -> Document:
+    def _cut(self, target: PackedTarget, fit: engines_here.Fit) -> CutEntry:
         from trtbuild.stages.verify.run import verify
         from trtbuild.stages.verify.running import Unchecked
 
@@ -143,16 +141,15 @@ class _Packed:
                 found = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
             except Unchecked as error:
                 raise NotCompared(str(error)) from error
-        plans = provenance_file.plans_of(self._package, target.name)
-        toolchain = f"{target.toolchain} {target.version}"
-        made = {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
-        return {
-            **records.entry(found, None, self._labels, [target.name], toolchain, {target.name: plans}),
-            **made,
-            "verdict": "run",
-            "key": None,
-            "machine": dict(engines_here.machine(fit, table.host_platform())),
-        }
+        return records.entry(
+            found,
+            self._labels,
+            targets=[target.name],
+            toolchain=f"{target.toolchain} {target.version}",
+            plans={target.name: provenance_file.plans_of(self._package, target.name)},
+            machine=engines_here.machine(fit, table.host_platform()),
+            made=records.made_here(),
+        )
 
     def _job(self, target: PackedTarget, blobs: _Blobs) -> VerifyJob:
         slots = range(max(self._package.index.weights, default=-1) + 1)

@@ -7,18 +7,29 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from trtbuild.core.model import verification
+from trtbuild.core.model.comparisons import Report
+from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verification_messages import tf32_hint
+from trtbuild.core.model.verified import (
+    CutEntry,
+    NamedPoint,
+    PartitionEntry,
+    WholeEntry,
+    partition_entry,
+    whole_entry,
+)
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
+from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.configuration.builder import builder
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 
-Document = dict[str, Any]
+_Entry = TypeVar("_Entry", WholeEntry, PartitionEntry)
 
 
 @dataclass(frozen=True)
@@ -29,100 +40,105 @@ class Labels:
     dims: Sequence[str]
     project: Path
 
-    def point(self, point: Mapping[str, Any]) -> Document:
-        return {
-            "profile": self.profiles[int(point["profile"])],
-            "which": point["which"],
-            "dims": dict(zip(self.dims, point["sizes"], strict=True)),
-            "seed": point["seed"],
-            "zeros": point["zeros"],
-        }
+    def point(self, point: Point) -> NamedPoint:
+        return NamedPoint(
+            profile=self.profiles[point.profile],
+            which=point.which,
+            dims=dict(zip(self.dims, point.sizes, strict=True)),
+            seed=point.seed,
+            zeros=point.zeros,
+        )
+
+    def worst(self, point: Point | None) -> NamedPoint | None:
+        return None if point is None else self.point(point)
 
 
-def status(report: Mapping[str, Any]) -> str:
-    if any(True for _ in verification.failures(report)):
-        return "wrong"
-    unchecked = not report["partitions"] or any(entry["status"] == "unchecked" for entry in report["partitions"])
-    return "unchecked" if unchecked else "right"
-
-
-def known(store: Store, recipe: Recipe) -> tuple[Record | None, Document | None]:
+def known(store: Store, recipe: Recipe) -> tuple[Record | None, Report | None]:
     """Return the record and report of an earlier verification; (None, None) if there is no valid one."""
     with contextlib.suppress(BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, TypeError, ValueError):
         record = store.get_record(recipe.key, recipe)
         if record is not None and record.recipe.same_as(recipe):
-            report = json.loads(store.get_bytes(record.outputs["report"].sha256))
-            if status(report) != "wrong":
-                return record, {**report, "worst_input": None}  # that file is on the machine that ran it
+            report = decode(Report, json.loads(store.get_bytes(record.outputs["report"].sha256)))
+            if report.status != "wrong":
+                return record, replace(report, worst_input=None)  # that file is on the machine that ran it
     return None, None
 
 
-def keep(store: Store, recipe: Recipe, report: Document) -> Record:
+def keep(store: Store, recipe: Recipe, report: Report) -> Record:
     """Store the report of a successful verification, and return its record."""
-    data = json.dumps({**report, "worst_input": None}, sort_keys=True).encode()
-    made = {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
-    return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, made), replace=True)
+    data = json.dumps(encode(replace(report, worst_input=None)), sort_keys=True).encode()
+    return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, made_here()), replace=True)
 
 
-def with_tf32_hints(cuts: Sequence[Document], tf32: bool | None) -> list[Document]:
-    """Return the entries of a model, with a ``hint`` where TF32 may be the reason of a float32 engine's error.
+def made_here() -> dict[str, str]:
+    """Return the time and the builder of a verification that has just finished."""
+    return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
+
+
+def with_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:
+    """Return the entries of a model, with a hint where TF32 may be the reason of a float32 engine's error.
 
     Engines whose conversion is wrong get no hint. `tf32` is whether the engines were built with TF32; None if unknown.
     """
-    wrong = {name for cut in cuts if cut["by"] != "engine" and cut["status"] == "wrong" for name in cut["targets"]}
+    wrong = {name for cut in cuts if cut.by != "engine" and cut.status == "wrong" for name in cut.targets}
 
-    def hinted(each: Document, cut: Document) -> Document:
-        in_float32 = each["precision"] == "float32"
-        hint = verification.tf32_hint(each, verification.tolerance_of(each, cut), tf32) if in_float32 else None
-        return each if hint is None else {**each, "hint": hint}
+    def hinted(entry: _Entry) -> _Entry:
+        hint = tf32_hint(entry, tf32)
+        return entry if hint is None else replace(entry, hint=hint)
 
     return [
         cut
-        if cut["by"] != "engine" or not wrong.isdisjoint(cut["targets"])
-        else {
-            **cut,
-            "partitions": [hinted(each, cut) for each in cut["partitions"]],
-            "whole": hinted(cut["whole"], cut),
-        }
+        if cut.by != "engine" or not wrong.isdisjoint(cut.targets)
+        else replace(cut, partitions=[hinted(entry) for entry in cut.partitions], whole=hinted(cut.whole))
         for cut in cuts
     ]
 
 
 def entry(
-    report: Document,
-    record: Record | None,
+    report: Report,
     labels: Labels,
+    *,
     targets: Sequence[str],
     toolchain: str,
     plans: Mapping[str, Mapping[str, str]],
-) -> Document:
-    """Return the entry of one comparison in ``trtbuild.verify/1``.
+    machine: Mapping[str, str],
+    made: Mapping[str, object],
+    key: str | None = None,
+    recorded: bool = False,
+) -> CutEntry:
+    """Return the entry of one comparison.
 
-    `record` is the record of the report, if there is one. `plans` are the SHA-256 of engines by target and partition.
+    `plans` are the SHA-256 of engines by target and partition. `made` has ``finished`` and ``builder``, as far as they are
+    known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from it.
     """
-
-    def named(found: Mapping[str, Any]) -> Document:
-        worst = found["worst"]
-        return {**found, "worst": labels.point(worst) if worst is not None else None}
 
     def plans_of(part: str) -> dict[str, str]:
         return {target: of_target[part] for target, of_target in plans.items() if part in of_target}
 
-    worst = report["worst_input"]
-    made = record.provenance if record is not None else {}
-    return {
-        "by": report["runner"],
-        "against": report.get("against", "PyTorch"),
-        "targets": list(targets),
-        "toolchain": toolchain,
-        "status": status(report),
-        "tolerance": report["tolerance"],
-        "points": [labels.point(point) for point in report["points"]],
-        "partitions": [{**named(part), "plans": plans_of(part["partition"])} for part in report["partitions"]],
-        "whole": named(report["whole"]),
-        "lowered": named(report["lowered"]),
-        "worst_input": os.path.relpath(worst, labels.project) if worst else None,
-        "versions": report["versions"],
-        "finished": made.get("finished"),
-        "builder": made.get("builder"),
-    }
+    worst = report.worst_input
+    return CutEntry(
+        by=report.runner,
+        against=report.against,
+        targets=list(targets),
+        toolchain=toolchain,
+        status=report.status,
+        tolerance=report.tolerance,
+        points=[labels.point(point) for point in report.points],
+        partitions=[
+            partition_entry(found, labels.worst(found.worst), plans_of(found.partition), recorded=recorded)
+            for found in report.partitions
+        ],
+        whole=whole_entry(report.whole, labels.worst(report.whole.worst), recorded=recorded),
+        lowered=whole_entry(report.lowered, labels.worst(report.lowered.worst), recorded=recorded),
+        worst_input=os.path.relpath(worst, labels.project) if worst else None,
+        versions=report.versions,
+        finished=_text(made.get("finished")),
+        builder=_text(made.get("builder")),
+        verdict="hit" if recorded else "run",
+        key=key,
+        machine=dict(machine),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from trtbuild.core.model.verification import advice, error_text, tolerance_of
+from trtbuild.core.model.verification_messages import advice, error_text
+from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.events import Watcher
@@ -15,20 +15,17 @@ from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.models import verify
 from trtbuild.errors import VerificationFailed
 
-Document = dict[str, Any]
-
 
 def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
     """Verify the models of a build, and add the outcome to its result. A failed comparison is an error of the build."""
     request = replace(workspace.request, force=False)
     found = verify(request, Options(), watcher)
     result.verification = found
-    result.duration_s += found["duration_s"]
-    result.warnings += [text for text in found["warnings"] if text not in result.warnings]
-    for model in found["models"]:
+    result.duration_s += found.duration_s
+    result.warnings += [text for text in found.warnings if text not in result.warnings]
+    for model in found.models:
         result.errors += [VerificationFailed(text, hint=hint) for text, hint in _failures(model)]
-    for error in found["errors"]:
-        result.errors.append(VerificationFailed(error["text"], hint=error["hint"]))
+    result.errors += [VerificationFailed(error.text, hint=error.hint) for error in found.errors]
 
 
 def known(result: BuildResult) -> BuildResult:
@@ -36,10 +33,10 @@ def known(result: BuildResult) -> BuildResult:
     if result.verification is None:
         return result
     models = [
-        {**model, "cuts": [{**cut, "verdict": "hit", "worst_input": None} for cut in model["cuts"]]}
-        for model in result.verification["models"]
+        replace(model, cuts=[replace(cut, verdict="hit", worst_input=None) for cut in model.cuts])
+        for model in result.verification.models
     ]
-    return replace(result, verification={**result.verification, "duration_s": 0.0, "models": models})
+    return replace(result, verification=replace(result.verification, duration_s=0.0, models=models))
 
 
 def files(workspace: Workspace, result: BuildResult) -> list[str]:
@@ -51,23 +48,20 @@ def files(workspace: Workspace, result: BuildResult) -> list[str]:
     return [str(place) for place in places if place.is_file()]
 
 
-def _failures(model: Document) -> Iterator[tuple[str, str]]:
+def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
     """Yield (error text, hint) for each failed comparison of a model."""
-    for cut in model["cuts"]:
-        wrong = [entry for entry in cut["partitions"] if entry["status"] == "wrong"]
+    for cut in model.cuts:
+        wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:
-            wrong_by = error_text(entry, tolerance_of(entry, cut))
-            text = f"model {model['model']!r}, partition {entry['partition']!r} {wrong_by}"
-            yield "\n  ".join([text, *advice(entry)]), _after(model, cut)
-        for name, what in () if wrong else _WHOLES.items():
-            if cut[name]["status"] == "wrong":
-                text = f"model {model['model']!r}{what} {error_text(cut[name], tolerance_of(cut[name], cut))}"
-                yield "\n  ".join([text, *advice(cut[name])]), _after(model, cut)
+            text = f"model {model.model!r}, partition {entry.partition!r} {error_text(entry)}"
+            yield "\n  ".join([text, *advice(entry)]), _after(model.model, cut)
+        wholes = ((cut.whole, ""), (cut.lowered, ", in its precision and by PyTorch itself,"))
+        for whole, which in () if wrong else wholes:
+            if whole.status == "wrong":
+                text = f"model {model.model!r}{which} {error_text(whole)}"
+                yield "\n  ".join([text, *advice(whole)]), _after(model.model, cut)
 
 
-def _after(model: Document, cut: Document) -> str:
-    worst = f" --replay {cut['worst_input']}" if cut["worst_input"] else ""
-    return f"trtbuild verify {model['model']}{worst}; partition.torch_executed_ops keeps an operator in PyTorch"
-
-
-_WHOLES = {"whole": "", "lowered": ", in its precision and by PyTorch itself,"}
+def _after(model: str, cut: CutEntry) -> str:
+    worst = f" --replay {cut.worst_input}" if cut.worst_input else ""
+    return f"trtbuild verify {model}{worst}; partition.torch_executed_ops keeps an operator in PyTorch"

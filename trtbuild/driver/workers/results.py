@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtbuild.core.model.comparisons import Report
 from trtbuild.core.recipes.record import Output
 from trtbuild.store.local.local import LocalStore
 
@@ -49,7 +50,7 @@ class Result:
     uncacheable: str | None = None
     conversions: Mapping[str, Conversion] = field(default_factory=dict)
     statistics: Mapping[str, Any] | None = None
-    report: Mapping[str, Any] | None = None
+    report: Report | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

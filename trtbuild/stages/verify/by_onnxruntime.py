@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 import torch
 
-from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.verify.narrow import Untyped, in_float32, is_narrow
 from trtbuild.stages.verify.running import Fails, Unchecked, Weights
@@ -34,7 +34,7 @@ _NARROW_TYPES = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOA
 class OnnxRuntime:
     """Runs the partitions of one cut. `models` returns the ONNX model of a graph digest."""
 
-    name = "onnxruntime"
+    name: Runner = "onnxruntime"
 
     def __init__(self, models: Callable[[str], bytes], weights: Weights) -> None:
         self._models = models

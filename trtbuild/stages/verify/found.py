@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from trtbuild.core.model.comparisons import Comparison, Status
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest, relative_to_tolerance
 from trtbuild.stages.verify.comparing import Gap
@@ -63,8 +63,8 @@ class Found:
         values = "1 value" if self.undecided == 1 else f"{self.undecided:,} values"
         return f"rounding decides {values}, which were not compared" if self.undecided else ""
 
-    def entry(self, points: Sequence[Point]) -> dict[str, Any]:
-        """The entry for the report."""
+    def comparison(self, points: Sequence[Point]) -> Comparison:
+        """The comparison for the report."""
         unchecked = self.unchecked
         if unchecked is None and self.unseen != set():
             unchecked = (
@@ -72,18 +72,18 @@ class Found:
                 if self.unseen
                 else "no point was run"
             )
+        status: Status = "right" if unchecked is None else "unchecked"
+        text = self._left_out if unchecked is None else unchecked
         if self.smallest is not None:
             status, text = "wrong", self.worst.text
-        else:
-            status, text = ("right", self._left_out) if unchecked is None else ("unchecked", unchecked)
         finite = self.point is not None and math.isfinite(self.worst.error)
-        return {
-            "status": status,
-            "error": self.worst.error if finite else None,
-            "tolerance": self.tolerance,
-            "precision": self.precision,
-            "text": text,
-            "output": self.output,
-            "worst": points[self.point].to_json() if self.point is not None else None,
-            "points": self.points,
-        }
+        return Comparison(
+            status=status,
+            error=self.worst.error if finite else None,
+            tolerance=self.tolerance,
+            precision=self.precision,
+            text=text,
+            output=self.output,
+            worst=points[self.point] if self.point is not None else None,
+            points=self.points,
+        )

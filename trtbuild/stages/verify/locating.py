@@ -14,12 +14,12 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx
 import torch
 
+from trtbuild.core.model.comparisons import Operator, Place
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.program.functional import Program
@@ -27,42 +27,11 @@ from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.by_onnxruntime import NARROW, OnnxRuntime
 from trtbuild.stages.verify.comparing import gap
 from trtbuild.stages.verify.precisions import of_nodes
-from trtbuild.stages.verify.running import Fails, Unchecked, arguments
+from trtbuild.stages.verify.running import arguments
 
 _GROUP_BYTES = 256 << 20
 
 State = Literal["right", "wrong", "unknown"]
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One call: its module (a path in the user's model; empty for the model itself), its operator, and its ONNX
-    nodes."""
-
-    module: str
-    operator: str
-    nodes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"module": self.module, "operator": self.operator, "nodes": list(self.nodes)}
-
-
-@dataclass(frozen=True)
-class Place:
-    """The fault is between `since` and `first`, the first operator whose value is wrong."""
-
-    first: Operator
-    since: Operator
-    error: float | None
-    text: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "first": self.first.to_json(),
-            "since": self.since.to_json(),
-            "error": self.error,
-            "text": self.text,
-        }
 
 
 class Search:
@@ -215,6 +184,3 @@ def _sizes(program: Program, values: Sequence[torch.Tensor]) -> dict[torch.fx.No
     with torch.no_grad():
         _Recorder(program, measure).run(*values)
     return found
-
-
-__all__ = ["Fails", "Operator", "Place", "Search", "Unchecked"]

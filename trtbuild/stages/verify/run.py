@@ -20,10 +20,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from trtbuild.core.model.comparisons import PartitionComparison, Place, Report
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest
 from trtbuild.core.partition.partitions import Partition, Partitions
@@ -35,11 +35,9 @@ from trtbuild.stages.verify.reference import Reference
 from trtbuild.stages.verify.rounding import Again, gaps
 from trtbuild.stages.verify.running import Fails, PartRunner, Read, Unchecked, Values, Weights
 
-Report = dict[str, Any]
-
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
-    """Return the report: `points`, `partitions`, `whole`, `lowered`, `worst_input`, `runner`, `against`, `versions`.
+    """Return the report of a cut.
 
     Raises SourceError if the reference fails at a point, and Unchecked if it cannot run here.
     """
@@ -76,17 +74,17 @@ class _Verification:
         for number, point in enumerate(self._points):
             self._at(number, point)
         worst = self._worst_input()
-        return {
-            "runner": self._runner.name,
-            "against": self._reference.name,
-            "points": [point.to_json() for point in self._points],
-            "tolerance": self._job.tolerances[coarsest(self._precisions())],
-            "partitions": [self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
-            "whole": self._whole.entry(self._points),
-            "lowered": self._lowered.entry(self._points),
-            "worst_input": worst,
-            "versions": _versions(),
-        }
+        return Report(
+            runner=self._runner.name,
+            against=self._reference.name,
+            points=self._points,
+            tolerance=self._job.tolerances[coarsest(self._precisions())],
+            partitions=[self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
+            whole=self._whole.comparison(self._points),
+            lowered=self._lowered.comparison(self._points),
+            worst_input=worst,
+            versions=_versions(),
+        )
 
     # -- the comparison
 
@@ -181,13 +179,16 @@ class _Verification:
 
     # -- the report
 
-    def _partition(self, part: Partition) -> Report:
+    def _partition(self, part: Partition) -> PartitionComparison:
         found = self._parts[part.name]
-        entry = {"partition": part.name, "onnx": self._job.onnx.get(part.graph), **found.entry(self._points)}
-        smallest = found.smallest
-        return {**entry, "place": None if smallest is None else self._place(part, smallest)}
+        return PartitionComparison(
+            partition=part.name,
+            onnx=self._job.onnx.get(part.graph),
+            **vars(found.comparison(self._points)),
+            place=None if found.smallest is None else self._place(part, found.smallest),
+        )
 
-    def _place(self, part: Partition, number: int) -> Report | None:
+    def _place(self, part: Partition, number: int) -> Place | None:
         """The place of the partition's fault; None if it cannot be located."""
         if not self._reference.has_programs or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
@@ -210,10 +211,9 @@ class _Verification:
         )
         onnx = OnnxRuntime(lambda graph: self._read(self._job.onnx[graph]), self._weights)
         try:
-            place = search.place(onnx, self._reference.torch.weights(part), values.of(part))
+            return search.place(onnx, self._reference.torch.weights(part), values.of(part))
         except (Unchecked, Fails):
             return None
-        return None if place is None else place.to_json()
 
     def _worst_input(self) -> str | None:
         """Write the inputs of the worst point of all to a file. Returns its path."""

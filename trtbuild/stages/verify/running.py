@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
 
@@ -29,7 +29,7 @@ class Fails(Exception):
 class PartRunner(Protocol):
     """Runs partitions for the comparison with PyTorch."""
 
-    name: str
+    name: Runner
 
     def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
         """The results of a partition, on the CPU. Raises Unchecked, Fails."""

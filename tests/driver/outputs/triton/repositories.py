@@ -11,9 +11,14 @@ from typing import Any
 from google.protobuf import text_format
 
 from tests.store.memory_store import MemoryStore
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedProfile, PackedTarget, PackedTensor
+from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.values.expressions import frozen
 from trtbuild.driver import outputs
+from trtbuild.driver.outputs import triton
 
 B, H = ["sym", 0], ["mul", 32, ["sym", 1]]
 
@@ -100,9 +105,65 @@ def kept(index: dict[str, Any], store: MemoryStore) -> Record:
     return Record(Recipe("package", 2, ()), {"index": store.put_bytes(repr(index).encode())})
 
 
+def typed(index: Mapping[str, Any]) -> PackageIndex:
+    """The values of an index. It is not checked: these tests have indexes that no package has."""
+    names = [entry["name"] for entry in index["inputs"]]
+    return PackageIndex(
+        model=index["model"],
+        inputs=tuple(_packed(entry) for entry in index["inputs"]),
+        outputs=tuple(_packed(entry) for entry in index["outputs"]),
+        output_tree=None,
+        dims=tuple(PackedDim(**entry) for entry in index["dims"]),
+        profiles=tuple(
+            PackedProfile(entry["name"], tuple(ShapeRange(**entry["shapes"][name]) for name in names))
+            for entry in index["profiles"]
+        ),
+        precision="float32",
+        targets={name: _target(name, entry) for name, entry in index["targets"].items()},
+        reference=False,
+        weights={},
+        files={path: Output(**entry) for path, entry in index.get("files", {}).items()},
+    )
+
+
+def _packed(entry: Mapping[str, Any]) -> PackedTensor:
+    return PackedTensor(entry["name"], entry["dtype"], tuple(frozen(size) for size in entry["shape"]))
+
+
+def _target(name: str, entry: Mapping[str, Any]) -> PackedTarget:
+    cut = entry["partitions"]
+    fields = ("sm", "toolchain", "version", "compatibility", "platform", "engines")
+    return PackedTarget(
+        name=name,
+        **{field: entry[field] for field in fields},
+        sms=tuple(entry["sms"]),
+        version_compatible=False,
+        partitions=Partitions(tuple(_partition(part) for part in cut["partitions"]), tuple(cut["outputs"])),
+        programs={},
+        layers={},
+    )
+
+
+def _partition(entry: Mapping[str, Any]) -> Partition:
+    return Partition(
+        name=entry["name"],
+        kind=entry["kind"],
+        graph="",
+        weights=(),
+        inputs=tuple((source, _type(type_)) for source, type_ in entry["inputs"]),
+        outputs=tuple(_type(type_) for type_ in entry["outputs"]),
+        calls=(),
+    )
+
+
+def _type(entry: Mapping[str, Any]) -> TensorType:
+    return TensorType(entry["dtype"], tuple(entry["shape"]))
+
+
 def repository(index: dict[str, Any]) -> dict[str, outputs.OutputFile]:
     """The files of the model's part of a repository ``r``, by path in it."""
-    files = outputs.output_files("triton", "r", index, kept(index, MemoryStore()))
+    record = kept(index, MemoryStore())
+    files = triton.model_files("r", typed(index), record)
     return {file.path.removeprefix("r/"): file for file in files}
 
 

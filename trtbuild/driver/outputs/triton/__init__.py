@@ -11,16 +11,18 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from trtbuild.core.packages.package_files import PackageFiles
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_reading import read_index
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import packages
 from trtbuild.driver.outputs.files import OutputFile, made
 from trtbuild.driver.outputs.triton import native, served
-from trtbuild.driver.outputs.triton.flavour import why_not_native
+from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 from trtbuild.driver.outputs.triton.text_format import Message, render
 from trtbuild.regular import read_regular
 
@@ -29,34 +31,42 @@ LISTING = "1/trtbuild.json"
 CONFIGURATION = "config.pbtxt"
 
 
-def files(root: str, index: Mapping[str, Any], record: Record) -> list[OutputFile]:
+def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
+    """Return the files of one model.
+
+    Raises UsageError for a dtype without a Triton type, ValueError for invalid names, PackageError for an invalid index.
+    """
+    return model_files(root, read_index(package.data), record)
+
+
+def model_files(root: str, index: PackageIndex, record: Record) -> list[OutputFile]:
     """Return the files of one model. Raises UsageError for a dtype without a Triton type, ValueError for invalid names."""
     _check_names(index)
-    reason = why_not_native(index)
+    reason = unsupported_reason(index)
     found = _native(root, index) if reason is None else _served(root, index, record, reason)
     listing = {
         "schema": SCHEMA,
-        "model": index["model"],
+        "model": index.model,
         "served_by": "triton" if reason is None else "trtbuild",
         "because": reason,
         "package": record.outputs["index"].sha256,
         "files": {file.path[len(root) + 1 :]: {"sha256": file.sha256} for file in found},
     }
     data = json.dumps(listing, indent=1, sort_keys=True).encode()
-    return [*found, made(f"{root}/{index['model']}/{LISTING}", data, turn=4)]
+    return [*found, made(f"{root}/{index.model}/{LISTING}", data, turn=4)]
 
 
-def _check_names(index: Mapping[str, Any]) -> None:
+def _check_names(index: PackageIndex) -> None:
     """Check the names that become directories and files, because the index may come from a remote. Raises ValueError."""
-    parts = [part["name"] for target in index["targets"].values() for part in target["partitions"]["partitions"]]
-    for name in (index["model"], *index["targets"], *parts):
+    parts = [part.name for target in index.targets.values() for part in target.partitions.partitions]
+    for name in (index.model, *index.targets, *parts):
         if not name.isprintable() or name.startswith(".") or "/" in name or "\\" in name or not name:
             raise ValueError(f"not a name of a model, target or partition: {name!r:.80}")
 
 
-def _native(root: str, index: Mapping[str, Any]) -> list[OutputFile]:
-    found = [OutputFile(f"{root}/{path}", index["files"][plan]["sha256"]) for path, plan in native.plan_files(index)]
-    model = index["model"]
+def _native(root: str, index: PackageIndex) -> list[OutputFile]:
+    found = [OutputFile(f"{root}/{path}", index.files[plan].sha256) for path, plan in native.plan_files(index)]
+    model = index.model
     head = f"an engine of {model}, which Triton runs; the model is the ensemble {model}"
     for name, message in native.engine_models(index).items():
         found.append(made(f"{root}/{name}/{CONFIGURATION}", _text(head, message), turn=2))
@@ -64,11 +74,12 @@ def _native(root: str, index: Mapping[str, Any]) -> list[OutputFile]:
     return [*found, made(f"{root}/{model}/{CONFIGURATION}", text, turn=3)]
 
 
-def _served(root: str, index: Mapping[str, Any], record: Record, reason: str) -> list[OutputFile]:
-    base = f"{root}/{index['model']}"
-    found = packages.files(f"{base}/{served.PACKAGE}", index, record)
+def _served(root: str, index: PackageIndex, record: Record, reason: str) -> list[OutputFile]:
+    base = f"{root}/{index.model}"
+    digests = {path: file.sha256 for path, file in index.files.items()}
+    found = packages.files_below(f"{base}/{served.PACKAGE}", digests, record)
     found.append(made(f"{base}/{served.MODEL_FILE}", served.MODEL, turn=2))
-    text = _text(f"{index['model']}, which trtbuild's runtime serves: {reason}", served.configuration(index))
+    text = _text(f"{index.model}, which trtbuild's runtime serves: {reason}", served.configuration(index))
     return [*found, made(f"{base}/{CONFIGURATION}", text, turn=3)]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.driver.outputs.triton.tensors import described, max_batch_size
 from trtbuild.driver.outputs.triton.text_format import Message, Value
 
@@ -21,12 +19,12 @@ __all__ = ["TritonPythonModel"]
 '''
 
 
-def configuration(index: Mapping[str, Any]) -> Message:
+def configuration(index: PackageIndex) -> Message:
     """Return the model's configuration. Scalars have dims [1]; the model removes that axis and adds it again."""
     batch = max_batch_size(index)
-    fields: list[tuple[str, Value]] = [("name", index["model"]), ("backend", "python"), ("max_batch_size", batch)]
-    for kind in ("input", "output"):
-        fields += [(kind, tuple(described(tensor["name"], tensor, batched=batch > 0))) for tensor in index[f"{kind}s"]]
+    fields: list[tuple[str, Value]] = [("name", index.model), ("backend", "python"), ("max_batch_size", batch)]
+    for kind, tensors in (("input", index.inputs), ("output", index.outputs)):
+        fields += [(kind, tuple(described(tensor.name, tensor, batched=batch > 0))) for tensor in tensors]
     # Triton must not move tensors to the CPU: the runtime copies them to the GPU if necessary
     fields.append(("parameters", (("key", "FORCE_CPU_ONLY_INPUT_TENSORS"), ("value", (("string_value", "no"),)))))
     return fields

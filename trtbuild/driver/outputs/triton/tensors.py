@@ -12,9 +12,11 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from trtbuild.core.packages.package_index import PackageIndex, PackedTensor
+from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.values.expressions import symbols_of
 from trtbuild.driver.outputs.triton.text_format import Message, Word
 from trtbuild.errors import UsageError
@@ -36,13 +38,13 @@ _TYPES = {
 }
 
 
-def described(name: str, tensor: Mapping[str, Any], *, batched: bool = False, reshape: bool = False) -> Message:
-    """Return one input or output of a configuration. `tensor` has ``dtype`` and ``shape``; `batched` leaves out axis 0."""
-    shape = tensor["shape"][1:] if batched else tensor["shape"]
+def described(name: str, tensor: PackedTensor | TensorType, *, batched: bool = False, reshape: bool = False) -> Message:
+    """Return one input or output of a configuration. `batched` leaves out axis 0."""
+    shape = tensor.shape[1:] if batched else tensor.shape
     dims = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
     fields: list[tuple[str, Any]] = [
         ("name", name),
-        ("data_type", Word(_type(name, tensor["dtype"]))),
+        ("data_type", Word(_type(name, tensor.dtype))),
         ("dims", dims or [1]),
     ]
     if reshape and not dims:
@@ -59,21 +61,22 @@ def _type(name: str, dtype: str) -> str:
     return _TYPES[dtype]
 
 
-def max_batch_size(index: Mapping[str, Any]) -> int:
+def max_batch_size(index: PackageIndex) -> int:
     """Return the largest batch of a package's model, or 0 (rule 3)."""
-    tensors = [*index["inputs"], *index["outputs"]]
-    if not index["inputs"] or any(len(tensor["shape"]) < 2 for tensor in tensors):
+    tensors = [*index.inputs, *index.outputs]
+    if not index.inputs or any(len(tensor.shape) < 2 for tensor in tensors):
         return 0
-    rows = index["inputs"][0]["shape"][0]
-    if isinstance(rows, int) or rows[0] != "sym" or index["dims"][rows[1]]["multiple_of"] != 1:
+    rows = index.inputs[0].shape[0]
+    if isinstance(rows, int) or rows[0] != "sym":
+        return 0
+    symbol = next(iter(symbols_of(rows)))
+    if index.dims[symbol].multiple_of != 1:
         return 0
     for tensor in tensors:
-        first, *others = tensor["shape"]
-        if isinstance(first, int) or list(first) != list(rows) or any(rows[1] in symbols_of(size) for size in others):
+        first, *others = tensor.shape
+        if first != rows or any(symbol in symbols_of(size) for size in others):
             return 0
-    name = index["inputs"][0]["name"]
-    ranges = [(profile["shapes"][name]["min"][0], profile["shapes"][name]["max"][0]) for profile in index["profiles"]]
-    return _reach(ranges)
+    return _reach([(profile.shapes[0].min[0], profile.shapes[0].max[0]) for profile in index.profiles])
 
 
 def _reach(ranges: Sequence[tuple[int, int]]) -> int:

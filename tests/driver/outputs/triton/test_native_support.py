@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.driver.outputs.triton.repositories import B, a_target, an_index, configurations, one_engine, part, tensor
-from trtbuild.driver.outputs.triton.flavour import why_not_native
+from tests.driver.outputs.triton.repositories import (
+    B,
+    a_target,
+    an_index,
+    configurations,
+    one_engine,
+    part,
+    profile,
+    tensor,
+    typed,
+)
+from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 
 Index = dict[str, Any]
 X = tensor("float32", B, 4)
@@ -40,14 +50,20 @@ def of_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
 
 
 def test_engines_of_tensorrt_alone_are_served_by_triton() -> None:
-    assert why_not_native(an_index()) is None
-    assert why_not_native(with_another()) is None
+    assert unsupported_reason(typed(an_index())) is None
+    assert unsupported_reason(typed(with_another())) is None
 
 
 CASES: dict[str, tuple[Callable[[], Index], str]] = {
-    "rtx": (lambda: changed(toolchain="tensorrt-rtx"), "whose plans Triton's TensorRT backend does not take"),
-    "versions": (lambda: with_another(version="8.6.1"), "for TensorRT 10.3.0 and 8.6.1, and a server has one"),
-    "platforms": (lambda: with_another(platform="windows-x86_64"), "linux-x86_64 and windows-x86_64, and a server"),
+    "rtx": (lambda: changed(toolchain="tensorrt-rtx"), "whose plans Triton's TensorRT backend does not accept"),
+    "versions": (
+        lambda: with_another(version="8.6.1"),
+        "versions of TensorRT (10.3.0 and 8.6.1), but a server has one",
+    ),
+    "platforms": (
+        lambda: with_another(platform="windows-x86_64"),
+        "platforms (linux-x86_64 and windows-x86_64), but",
+    ),
     "one SM": (lambda: with_another(sm=90), "targets hopper and other are both for SM 90"),
     "two for all": (
         lambda: {
@@ -56,49 +72,53 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
                 name: {**target, "compatibility": "ampere_plus"} for name, target in with_another()["targets"].items()
             },
         },
-        "are both for every later GPU",
+        "are both for all later GPUs",
     ),
-    "other cuts": (lambda: with_another(parts=[part("q", [("input:0", X)], [X])], outs=["q:0"]), "cut into different"),
+    "other cuts": (
+        lambda: with_another(parts=[part("q", [("input:0", X)], [X])], outs=["q:0"]),
+        "different partitions",
+    ),
     "torch": (
         lambda: of_parts([part("a", [("input:0", X)], [X], "torch")], ["a:0"]),
         "partition a runs in PyTorch",
     ),
     "int64 before 10": (
         lambda: one_engine([tensor("int64", B, 4, name="ids")], [tensor("float32", B, 2, name="y")], version="8.6.1"),
-        "takes or gives int64, which TensorRT 8.6.1 has not",
+        "has the type int64, which TensorRT 8.6.1 does not support",
     ),
     "float64": (
         lambda: one_engine([tensor("float64", B, 4, name="x")], [tensor("float32", B, 2, name="y")]),
-        "takes or gives float64",
+        "has the type float64, which TensorRT 10.3.0 does not support",
     ),
     "an input that is an output": (
         lambda: of_parts([part("a", [("input:0", X)], [X])], ["a:0", "input:0"]),
-        "one of its outputs is an input",
+        "an output of the model is also an input",
     ),
     "one value, two outputs": (
         lambda: of_parts([part("a", [("input:0", X)], [X])], ["a:0", "a:0"]),
-        "one of its outputs is an input, a weight or another output",
+        "an output of the model is also an input, a weight or another output",
     ),
     "a weight as an input": (
         lambda: of_parts([part("a", [("input:0", X), ("weight:3", X)], [X])], ["a:0"]),
-        "partition a has inputs that are not the model's",
+        "partition a has a weight as an input",
     ),
-    "no input": (lambda: of_parts([part("a", [], [X])], ["a:0"]), "partition a has inputs that are not the model's"),
+    "no input": (lambda: of_parts([part("a", [], [X])], ["a:0"]), "partition a has no input"),
     "an unused input": (
         lambda: of_parts(
             [part("a", [("input:0", X)], [X])],
             ["a:0"],
             inputs=[{**X, "name": name, "keyword": False} for name in ("x", "unused")],
+            profiles=[profile("p", x=([1, 4], [1, 4], [1, 4]), unused=([1, 4], [1, 4], [1, 4]))],
         ),
-        "one of its inputs is not used",
+        "an input of the model is not used",
     ),
     "sizes of data": (
         lambda: of_parts([part("a", [("input:0", X)], [tensor("int64", ["data", "n"], 2)])], ["a:0"]),
-        "an output whose size only running it tells",
+        "an output whose size depends on the values of its inputs",
     ),
     "scalars only": (
         lambda: of_parts([part("a", [("input:0", tensor("float32"))], [tensor("float32")])], ["a:0"]),
-        "partition a has scalars only",
+        "partition a has only scalar tensors",
     ),
     "no engine": (lambda: of_parts([], ["input:0"]), "it has no engine"),
 }
@@ -107,7 +127,7 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_triton_cannot_serve_by_itself_is_served_by_trtbuild(case: str) -> None:
     make, words = CASES[case]
-    reason = why_not_native(make())
+    reason = unsupported_reason(typed(make()))
     assert reason is not None and words in reason
     (config,) = configurations(make()).values()
     assert (config.name, config.backend, config.platform) == ("det", "python", "")

@@ -1,0 +1,54 @@
+"""What is said of a verification."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.verified_values import WORST, a_cut, a_part, a_whole
+from trtbuild.core.model.comparisons import Operator, Place
+from trtbuild.core.model.verification_messages import advice, error_text, tf32_hint, worst
+
+
+def test_the_worst_of_a_cut_is_what_takes_most_of_its_tolerance() -> None:
+    exact, coarse = a_part(error=8e-6, tolerance=1e-5), a_part(error=2e-3, tolerance=5e-3)
+    nothing, whole = a_part(error=None, tolerance=1e-5), a_whole(error=2e-3, tolerance=5e-3)
+    assert worst(a_cut(tolerance=5e-3, partitions=[coarse, exact, nothing], whole=whole)) == (8e-6, 1e-5)
+    none, near = a_part(error=0.0, tolerance=0.0), a_part(error=1e-9, tolerance=0.0)
+    assert worst(a_cut(tolerance=0.0, partitions=[none, near], whole=a_whole(error=None))) == (1e-9, 0.0)
+    assert worst(a_cut(tolerance=1e-5, partitions=[], whole=a_whole(error=None))) == (0.0, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [({"batch": 3}, " at profile rows, min (batch = 3)"), ({}, " at profile rows, min")],
+)
+def test_how_wrong(dims: dict[str, int], said: str) -> None:
+    found = a_whole(error=0.25, worst=replace(WORST, which="min", dims=dims))
+    assert error_text(found) == f"is wrong: 2.5e-01 away (1e-05 is allowed){said}"
+    assert "is wrong: shape [1] instead" in error_text(a_whole(error=None, text="shape [1] instead", worst=None))
+
+
+def test_advice() -> None:
+    first = Operator("layers.2", "aten.add.Tensor", [f"n{k}" for k in range(6)])
+    since = Operator("", "aten.mul.Tensor")
+    assert advice(a_part(place=None)) == advice(a_whole()) == []
+    (line,) = advice(a_part(place=Place(first, first, 0.5, "")))
+    assert line == "first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n0, n1, n2 and 3 more)"
+    lines = advice(a_part(place=Place(first, since, None, "dtype")))
+    assert "between aten.mul.Tensor in the model itself and there" in lines[1]
+
+
+def test_tf32_is_named_where_it_may_be_all_that_is_wrong() -> None:
+    entry = a_part(status="wrong", error=1.1e-3, tolerance=1e-3)
+    known, unknown = tf32_hint(entry, True), tf32_hint(entry, None)
+    assert known is not None and unknown is not None and unknown.endswith(known) and unknown.startswith("unless it was")
+    for said in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
+        assert said in known
+    assert tf32_hint(entry, False) is None
+    assert tf32_hint(replace(entry, error=1e-2), True) is None
+    assert tf32_hint(replace(entry, error=None), True) is None
+    assert tf32_hint(replace(entry, status="right"), True) is None
+    assert tf32_hint(replace(entry, precision="float16"), True) is None
+    assert advice(replace(entry, hint=known)) == [known] and advice(entry) == []

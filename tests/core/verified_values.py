@@ -1,0 +1,58 @@
+"""Entries of verifications: real ones, in which a test names what it looks at and the rest is as of a right one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtbuild.core.model.verified import CutEntry, ModelEntry, NamedPoint, PartitionEntry, WholeEntry
+
+WORST = NamedPoint(profile="rows", which="max", dims={"batch": 8}, seed=1, zeros=False)
+
+_RIGHT = {
+    "status": "right",
+    "error": 2e-7,
+    "tolerance": 1e-5,
+    "precision": "float32",
+    "text": "",
+    "output": 0,
+    "worst": WORST,
+    "points": 5,
+}
+
+
+def a_whole(**more: Any) -> WholeEntry:
+    return WholeEntry(**{**_RIGHT, **more})
+
+
+def a_part(partition: str = "model", **more: Any) -> PartitionEntry:
+    return PartitionEntry(**{"partition": partition, "onnx": "a" * 64, **_RIGHT, "place": None, "plans": {}, **more})
+
+
+def a_cut(**more: Any) -> CutEntry:
+    rest = {
+        "by": "onnxruntime",
+        "against": "PyTorch",
+        "targets": ["ada"],
+        "toolchain": "tensorrt-rtx 1.7.1.116",
+        "status": "right",
+        "tolerance": 1e-5,
+        "points": [WORST] * 5,
+        "partitions": [a_part()],
+        "whole": a_whole(),
+        "lowered": a_whole(),
+        "worst_input": ".trtbuild/verify/net.safetensors",
+        "versions": {},
+        "finished": None,
+        "builder": None,
+        "verdict": "run",
+        "key": None,
+        "machine": {"platform": "linux-x86_64"},
+    }
+    return CutEntry(**{**rest, **more})
+
+
+def a_model(*cuts: CutEntry, **more: Any) -> ModelEntry:
+    """The model of these cuts; without any, one whose verification failed."""
+    wrong = any(cut.status == "wrong" for cut in cuts)
+    status = "wrong" if wrong else "right" if cuts else "failed"
+    return ModelEntry(**{"model": "net", "ok": not wrong, "status": status, "cuts": cuts, **more})

@@ -1,0 +1,112 @@
+"""The results of comparing the partitions of one cut with its reference, as values.
+
+A worker process computes a `Report`, and the store keeps it. `trtbuild.core.model.verified` has the same results in the
+form of the documents, with the names of profiles and dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import Point, Runner
+
+#: The result of one comparison. `unchecked`: it could not be made, and `text` is the reason.
+Status = Literal["right", "wrong", "unchecked"]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One call: its module (a path in the user's model; empty for the model itself), its operator, and its ONNX nodes."""
+
+    module: str
+    operator: str
+    nodes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """The fault is between `since` and `first`, the first operator whose value is wrong. `text` describes the difference;
+    if it is empty, the difference is `error`."""
+
+    first: Operator
+    since: Operator
+    error: float | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfPartition:
+    """The name of a partition, and the SHA-256 of its ONNX model, or None if it has no ONNX model."""
+
+    partition: str
+    onnx: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The worst result of a comparison over all points.
+
+    `error` is max|a-b| / max|b| of the output with number `output`, or None if it is not a finite number. It is the largest
+    one relative to `tolerance`, which follows from `precision`. `points` is the number of points that were compared.
+    """
+
+    status: Status
+    error: float | None
+    tolerance: float
+    precision: Precision
+    text: str
+    output: int
+    #: The point with the worst result. Subclasses say in which form.
+    worst: object
+    points: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Compared):
+    """The comparison of the whole model. `worst` is the point with the worst result, or None if no point was compared."""
+
+    worst: Point | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionComparison(Comparison, OfPartition):
+    """The comparison of one partition. `place` is the location of its fault, or None if it is not known."""
+
+    place: Place | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The comparison of one cut by one runner.
+
+    `against` is the library that computed the reference. `tolerance` is the tolerance of the coarsest precision. `whole` is
+    the model by the runner, and `lowered` is the lowered program by PyTorch. `worst_input` is the file with the inputs of
+    the worst point, or None. `versions` are those of the libraries that ran.
+    """
+
+    runner: Runner
+    against: str = "PyTorch"
+    points: Sequence[Point]
+    tolerance: float
+    partitions: Sequence[PartitionComparison]
+    whole: Comparison
+    lowered: Comparison
+    worst_input: str | None
+    versions: Mapping[str, str]
+
+    @property
+    def status(self) -> Status:
+        """The result of all comparisons.
+
+        ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or the report has no partition."""
+        if any(True for _ in self.failures()):
+            return "wrong"
+        unchecked = not self.partitions or any(entry.status == "unchecked" for entry in self.partitions)
+        return "unchecked" if unchecked else "right"
+
+    def failures(self) -> Iterator[Comparison]:
+        """Yield the wrong comparisons: of partitions, of the whole model, and of the lowered program in PyTorch."""
+        yield from (found for found in (*self.partitions, self.whole, self.lowered) if found.status == "wrong")

@@ -1,0 +1,77 @@
+"""The messages about a verification, as pure functions of its entries."""
+
+from __future__ import annotations
+
+from trtbuild.core.model.comparisons import Operator
+from trtbuild.core.model.verification import relative_to_tolerance
+from trtbuild.core.model.verified import CutEntry, NamedPoint, PartitionEntry, WholeEntry
+
+Entry = WholeEntry | PartitionEntry
+
+
+def worst(cut: CutEntry) -> tuple[float, float]:
+    """The error that is largest relative to its tolerance, and that tolerance, among the partitions and the whole model.
+
+    The error is 0.0 if no entry has a number."""
+    found = [(entry.error, entry.tolerance) for entry in (*cut.partitions, cut.whole) if entry.error is not None]
+    return max(found, key=lambda pair: (relative_to_tolerance(*pair), pair[0]), default=(0.0, cut.tolerance))
+
+
+def error_text(entry: Entry) -> str:
+    """The message about a wrong entry: ``is wrong: 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
+    return f"is wrong: {_far(entry.text, entry.error)} ({entry.tolerance:.0e} is allowed){_point(entry.worst)}"
+
+
+def _far(text: str, error: float | None) -> str:
+    """The difference: its text or, if that is empty, the number."""
+    return text or f"{error:.1e} away"
+
+
+def _point(worst: NamedPoint | None) -> str:
+    if worst is None:
+        return ""
+    dims = ", ".join(f"{name} = {size}" for name, size in worst.dims.items())
+    return f" at profile {worst.profile}, {worst.which}{f' ({dims})' if dims else ''}"
+
+
+#: TF32 may explain an engine's error of less than this many times the tolerance. The tolerance allows for the bits that
+#: TF32 drops, but in some models sums make the error larger.
+TF32_TIMES = 5
+
+_TF32 = (
+    "TF32, which keeps 11 bits of the factors of products on a GPU: `builder: {tf32: false}` builds without it, "
+    "`--tolerance X` allows more"
+)
+
+
+def tf32_hint(entry: Entry, tf32: bool | None) -> str | None:
+    """The hint for a float32 engine whose conversion is right, if TF32 alone may explain its error; otherwise None.
+
+    `tf32` is whether the engine was built with TF32, or None if that is not known."""
+    if entry.status != "wrong" or entry.precision != "float32" or tf32 is False:
+        return None
+    if entry.error is None or entry.error >= TF32_TIMES * entry.tolerance:
+        return None
+    return f"{'' if tf32 else 'unless it was built without it, '}so small an error may come from {_TF32}"
+
+
+def advice(entry: Entry) -> list[str]:
+    """The place where an entry becomes wrong, and its hint, as lines below `error_text`."""
+    return [*_where(entry), *([entry.hint] if entry.hint else [])]
+
+
+def _where(entry: Entry) -> list[str]:
+    """The first operator with a wrong result, and the part of the graph that may contain the fault."""
+    place = entry.place if isinstance(entry, PartitionEntry) else None
+    if place is None:
+        return []
+    nodes = place.first.nodes
+    shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    lines = [f"first wrong: {_operator(place.first)}, {_far(place.text, place.error)} (ONNX nodes {shown or 'none'})"]
+    if place.since != place.first:
+        lines.append(f"the fault is between {_operator(place.since)} and there: the values between cannot be compared")
+    return lines
+
+
+def _operator(found: Operator) -> str:
+    return f"{found.operator} in {found.module or 'the model itself'}"

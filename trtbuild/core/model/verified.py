@@ -1,0 +1,145 @@
+"""The results of a verification in the form of the document ``trtbuild.verify/1`` and of ``provenance.json``.
+
+The members of an entry have the names of the fields, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trtbuild.core.model.comparisons import Compared, Comparison, OfPartition, PartitionComparison, Place, Status
+from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import Runner
+from trtbuild.core.values.codec import members, optional
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedPoint:
+    """A point of a comparison. `dims` are the sizes by the name of the dim."""
+
+    profile: str
+    which: str
+    dims: Mapping[str, int]
+    seed: int
+    zeros: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeEntry(Compared):
+    """The comparison of the whole model. `hint`: a possible reason of the error."""
+
+    worst: NamedPoint | None
+    hint: str | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionEntry(Compared, OfPartition):
+    """The comparison of one partition. `place`: the location of its fault, if it is known. `plans`: the SHA-256 of its
+    engine, by target."""
+
+    worst: NamedPoint | None
+    place: Place | None
+    plans: Mapping[str, str]
+    hint: str | None = optional()
+
+
+class _RecordedWhole(WholeEntry):
+    """An entry from a record, whose members are in alphabetical order. They are printed in the order of the record."""
+
+    def to_json(self) -> dict[str, Any]:
+        return _by_name(self, Comparison)
+
+
+class _RecordedPartition(PartitionEntry):
+    """As `_RecordedWhole`, for a partition."""
+
+    def to_json(self) -> dict[str, Any]:
+        return _by_name(self, PartitionComparison)
+
+
+def _by_name(entry: WholeEntry | PartitionEntry, kind: type[Comparison]) -> dict[str, Any]:
+    """The JSON of an entry: the fields of `kind` in alphabetical order, then the others."""
+    found = members(entry)
+    first = [name for name in sorted(found) if name in kind.__dataclass_fields__]
+    return {name: found[name] for name in dict.fromkeys((*first, *found))}
+
+
+def whole_entry(found: Comparison, worst: NamedPoint | None, *, recorded: bool) -> WholeEntry:
+    """The entry for a comparison of the whole model. `recorded`: whether the comparison was read from a record."""
+    kind = _RecordedWhole if recorded else WholeEntry
+    return kind(**{**vars(found), "worst": worst})
+
+
+def partition_entry(
+    found: PartitionComparison, worst: NamedPoint | None, plans: Mapping[str, str], *, recorded: bool
+) -> PartitionEntry:
+    """The entry for the comparison of a partition. `recorded`: whether the comparison was read from a record."""
+    kind = _RecordedPartition if recorded else PartitionEntry
+    return kind(**{**vars(found), "worst": worst, "plans": plans})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutEntry:
+    """The comparison of one cut by one runner. `targets` share the cut.
+
+    `against`: the library that computed the reference. `worst_input`: the file with the inputs of the worst point, relative
+    to the project. `finished` and `builder`: when and where it ran, null if that was not recorded. `key`: the key of the
+    record. `verdict`: ``hit`` if the result is from a record.
+    """
+
+    by: Runner
+    against: str
+    targets: Sequence[str]
+    toolchain: str
+    status: Status
+    tolerance: float
+    points: Sequence[NamedPoint]
+    partitions: Sequence[PartitionEntry]
+    whole: WholeEntry
+    lowered: WholeEntry
+    worst_input: str | None
+    versions: Mapping[str, str]
+    finished: str | None
+    builder: str | None
+    verdict: Literal["hit", "run"]
+    key: str | None
+    machine: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotRun:
+    """A target whose engines were not compared, and the reason."""
+
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry:
+    """The verification of a model of a project.
+
+    `missing`: the steps without a result, if `status` is ``missing``. `precision` is left out if `status` is ``failed``.
+    """
+
+    model: str
+    ok: bool
+    status: Literal["right", "wrong", "unchecked", "missing", "failed"]
+    missing: Sequence[str] = ()
+    cuts: Sequence[CutEntry] = ()
+    not_run: Sequence[NotRun] = ()
+    precision: Precision | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageEntry:
+    """The verification of a package without its project. `missing` is always empty."""
+
+    model: str
+    ok: bool
+    status: Status
+    precision: str
+    missing: Sequence[str] = ()
+    cuts: Sequence[CutEntry]
+    not_run: Sequence[NotRun]

@@ -1,0 +1,33 @@
+"""The files that a package's index names. This part of an index is read in a fraction of the time that the rest needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trtbuild.core.recipes.record import is_digest
+
+
+@dataclass(frozen=True)
+class PackageFiles:
+    """The files of a package without its index (path → SHA-256), and the names of its targets. `data` is the index."""
+
+    files: Mapping[str, str]
+    targets: tuple[str, ...]
+    data: bytes = field(repr=False)
+
+
+def read_files(data: bytes) -> PackageFiles:
+    """Read the files that an index names. The index may come from a remote.
+
+    Raises ValueError if a path leaves the package or a digest is not valid, and ValueError, KeyError, TypeError,
+    AttributeError or RecursionError if `data` is not an index.
+    """
+    document = json.loads(data)
+    files = {path: entry["sha256"] for path, entry in document["files"].items()}
+    for path, sha256 in files.items():
+        parts = path.split("/")
+        if ".." in parts or "" in parts or "\0" in path or not is_digest(sha256):
+            raise ValueError(f"not a file of a package: {path!r:.80}")
+    return PackageFiles(files, tuple(document.get("targets", ())), data)

@@ -1,0 +1,78 @@
+"""The document of ``inspect``, as ``--json`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trtbuild.core.engines.engine_layers import Layer
+from trtbuild.core.model.graph_kinds import GraphKindName
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_reading import index_of
+from trtbuild.core.packages.provenance import Provenance
+from trtbuild.core.values.codec import optional
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrtexecCommand:
+    """A tool and its arguments; `differs` lists the settings of the engine that the command cannot pass. `text` is the
+    command for a shell."""
+
+    tool: str
+    arguments: Sequence[str]
+    differs: Sequence[str]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedEngine:
+    """An engine of a package. `plan` is its file, of `size` bytes.
+
+    `layers` is empty if the package does not list them. `onnx` is the file to which its ONNX model was written, null
+    without ``--onnx``. `trtexec` is null if the recipe of the engine is not in the cache.
+    """
+
+    target: str
+    partition: str
+    plan: str
+    size: int
+    sha256: str
+    layers: Sequence[Layer]
+    onnx: str | None
+    trtexec: TrtexecCommand | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """The bytes of activations of one execution context: partition → one number for each profile.
+
+    `because` is the reason if there is no result; otherwise `device` is the name of the GPU.
+    """
+
+    target: str | None
+    contexts: Mapping[str, Sequence[int]]
+    because: str | None
+    device: str | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """The contents of a package. `source` is the kind of graph of its model, null if it is not clear.
+
+    `index` is the JSON of the package's ``index.json`` (``trtbuild.package/1``). It is printed as the package has it,
+    because another version of trtbuild may have written it.
+    """
+
+    schema: Literal["trtbuild.inspect/1"] = "trtbuild.inspect/1"
+    path: str
+    source: GraphKindName | None
+    index: Mapping[str, Any]
+    engines: Sequence[InspectedEngine]
+    memory: DeviceMemory | None
+    provenance: Provenance
+
+    @property
+    def package(self) -> PackageIndex:
+        """The values of `index`. Raises PackageDamaged."""
+        return index_of(self.index)

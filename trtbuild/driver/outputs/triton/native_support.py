@@ -1,0 +1,96 @@
+"""Decide whether Triton's TensorRT backend and ensembles can serve a package.
+
+Rules (with their place in triton-inference-server's sources)
+1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
+2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
+   the same SM, or targets of two platforms.
+3. An ensemble's tensors come from requests and from steps. So an output of the model cannot be one of its inputs, a weight,
+   or a second name of another output. Every step needs an input (ensemble_utils.cc).
+4. Bindings have the dtypes of the plan. They equal the partition's dtypes only if this TensorRT supports the type.
+5. The backend computes the sizes of outputs from input shapes.
+6. The backend's configuration check reads axis 0 of tensors, so one tensor of a plan must have an axis (model_state.cc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
+from trtbuild.core.values.expressions import depends_on_data
+from trtbuild.toolchain.libraries.releases import release
+
+
+def unsupported_reason(index: PackageIndex) -> str | None:
+    """Return the first reason why Triton cannot run the engines itself, or None if it can."""
+    return next(_reasons(index), None)
+
+
+def _reasons(index: PackageIndex) -> Iterator[str]:
+    targets = index.targets
+    for name, target in targets.items():
+        if target.toolchain != "tensorrt":
+            yield f"target {name} is built with {target.toolchain}, whose plans Triton's TensorRT backend does not accept"
+    versions = {target.version for target in targets.values()}
+    platforms = {target.platform for target in targets.values()}
+    for subject, found in (("versions of TensorRT", versions), ("platforms", platforms)):
+        if len(found) > 1:
+            yield f"its targets need different {subject} ({' and '.join(sorted(found))}), but a server has one"
+    yield from _ambiguous_targets(targets)
+    cuts = [_interface(target) for target in targets.values()]
+    if any(cut != cuts[0] for cut in cuts):
+        yield "its targets have different partitions"
+    for target in targets.values():
+        yield from _partition_reasons(index, target)
+
+
+def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
+    """Yield a reason for each target that the backend cannot distinguish from an earlier one (rule 2)."""
+    first: dict[object, str] = {}
+    for name, target in targets.items():
+        for sm in served_sms(target):
+            other = first.setdefault(sm, name)
+            if other != name:
+                gpus = f"SM {sm}" if isinstance(sm, int) else "all later GPUs"
+                yield f"targets {other} and {name} are both for {gpus}"
+
+
+def served_sms(target: PackedTarget) -> list[int | str]:
+    """Return the SMs of a target's plans; ``["default"]`` for a plan that also runs on other GPUs."""
+    return ["default"] if target.compatibility == "ampere_plus" else [*(target.sms or (target.sm,))]
+
+
+def _interface(target: PackedTarget) -> object:
+    """Return the inputs and outputs of a target's partitions, for a comparison with other targets."""
+    cut = target.partitions
+    return [(part.name, part.inputs, part.outputs) for part in cut.partitions], cut.outputs
+
+
+def _partition_reasons(index: PackageIndex, target: PackedTarget) -> Iterator[str]:
+    """Yield the reasons about a target's partitions (rules 3 to 6)."""
+    supported = release("tensorrt", target.version).dtypes
+    used: set[str] = set()
+    for part in target.partitions.partitions:
+        name = part.name
+        if part.kind != "tensorrt":
+            yield f"partition {name} runs in PyTorch"
+        sources = [source for source, _ in part.inputs]
+        used.update(sources)
+        if not sources:
+            yield f"partition {name} has no input"
+        if any(source.startswith("weight:") for source in sources):
+            yield f"partition {name} has a weight as an input"
+        tensors = [*(type_ for _, type_ in part.inputs), *part.outputs]
+        for type_ in tensors:
+            if type_.dtype not in supported:
+                yield f"partition {name} has the type {type_.dtype}, which TensorRT {target.version} does not support"
+        if not any(type_.shape for type_ in tensors):
+            yield f"partition {name} has only scalar tensors"
+        if any(depends_on_data(size) for type_ in part.outputs for size in type_.shape):
+            yield f"partition {name} has an output whose size depends on the values of its inputs"
+    if not target.partitions.partitions:
+        yield "it has no engine"
+    outputs = target.partitions.outputs
+    if len(set(outputs)) < len(outputs) or any(source.startswith(("input:", "weight:")) for source in outputs):
+        yield "an output of the model is also an input, a weight or another output"
+    if any(f"input:{number}" not in used for number in range(len(index.inputs))):
+        yield "an input of the model is not used"

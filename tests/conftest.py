@@ -89,8 +89,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 class CommandLine:
     """`trtbuild` in a project, in another process, as a user runs it.
 
-    Its workers are forked from a process that has loaded torch (`tests.warm`). They are new processes if `cold` is True, or
-    if the environment has variables that only a new process reads.
+    It is forked from a process that has loaded its modules, and its workers from a process that has loaded torch
+    (`tests.warm`). All are new processes if `cold` is True, or if the environment has variables that only a new process
+    reads.
     """
 
     project: Path
@@ -112,7 +113,7 @@ class CommandLine:
         """Run and return the completed process."""
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), **self.environment, **(environment or {})}
         return subprocess.run(
-            [sys.executable, *servers.start("trtbuild.cli.main", variables, cold=self.cold), *arguments],
+            [sys.executable, *servers.command("trtbuild.cli.main", variables, cold=self.cold), *arguments],
             cwd=self.project,
             env=variables,
             capture_output=True,

@@ -245,7 +245,7 @@ def test_a_remote_that_is_down_is_not_asked_and_not_blamed_again(project: Projec
 
 def test_an_answer_ends_when_a_trusted_key_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-    standing = {
+    snapshot = {
         "format": null_build.FORMAT,
         "directory": "/d",
         "arguments": ["build"],
@@ -256,12 +256,12 @@ def test_an_answer_ends_when_a_trusted_key_does(monkeypatch: pytest.MonkeyPatch)
     }
     for until_s, stands in ((None, True), (2000.0, True), (1000.0, False), (999.0, False)):
         monkeypatch.setattr(null_build.time, "time", lambda: 1000.0)
-        found = null_build._is_of_this_call({**standing, "until_s": until_s}, "/d", ["build"])
+        found = null_build._is_of_this_call({**snapshot, "until_s": until_s}, "/d", ["build"])
         assert found is stands
 
 
 def test_no_secret_is_left_in_the_project(project: Project) -> None:
-    """A standing compares variables; those that may hold a secret by their digests."""
+    """A snapshot compares variables; those that may hold a secret by their digests."""
     secrets = {
         "TRTBUILD_REMOTE_TEAM_TOKEN": "hunter2-token",
         "TRTBUILD_REMOTE_TEAM_PASSWORD": "hunter2-password",
@@ -308,7 +308,7 @@ def test_an_installation_is_seen(project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"{}\n", b"[]\n", b"\xff\xfe"])
-def test_a_standing_that_cannot_be_read_is_none(project: Project, damage: bytes) -> None:
+def test_a_snapshot_that_cannot_be_read_is_none(project: Project, damage: bytes) -> None:
     project.settle()
     for path in (project.root / null_build.FOLDER).iterdir():
         path.write_bytes(damage)

@@ -132,9 +132,9 @@ def test_a_pipe_in_the_place_of_the_caches_format(copy: CommandLine) -> None:
 
 def test_a_pipe_in_the_place_of_the_last_builds_answer(copy: CommandLine) -> None:
     assert copy.run("build", timeout_s=240).returncode == 0
-    standings = list((copy.project / ".trtbuild/null").iterdir())
-    assert standings
-    for place in standings:
+    snapshots = list((copy.project / ".trtbuild/null").iterdir())
+    assert snapshots
+    for place in snapshots:
         pipe(place)
     done = copy.run("build", timeout_s=HUNG_S)
     assert done.returncode == 0

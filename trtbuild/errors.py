@@ -135,7 +135,7 @@ class LockFileError(UsageError):
 
 
 class EnvironmentFault(UsageError):
-    """This machine lacks something that is needed, or does not allow it."""
+    """Something that is needed is missing on this machine, or is not permitted."""
 
 
 class ToolchainMissing(EnvironmentFault):
@@ -147,7 +147,8 @@ class TargetUnsupported(EnvironmentFault):
 
 
 class FrozenError(TrtbuildError):
-    """Something would have to be built, and `--frozen` was given. `warnings` are possible reasons why it was not found."""
+    """Something would have to be built, and `--frozen` was given. `warnings` are possible reasons why the result was
+    not found in a cache."""
 
     exit_code = 3
 

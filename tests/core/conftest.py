@@ -274,7 +274,7 @@ class FakeWorld:
         anyone = keys.trace_declared(model, plan.shapes, names_of(table), "linux-x86_64", None)
         files = [o for o in seen if o.dependency.kind != "distribution"]
         pointer = keys.trace(anyone, chain.extend(anyone, files, self.read_link, self.write_link, self.observe))
-        self.keep(keys.any_trace(pointer), {"record": self.put(record.to_bytes())})
+        self.keep(keys.trace_with_any_versions(pointer), {"record": self.put(record.to_bytes())})
         return record
 
     def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:

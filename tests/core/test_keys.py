@@ -130,11 +130,13 @@ def test_which_int64_values_are_cut_is_said_where_they_are_narrowed() -> None:
     def parts(**narrows: bool) -> dict[str, object]:
         return dict(keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, **narrows).parts)
 
-    assert parts(narrows=True) == {**parts(), "narrowed": keys.NARROWED} and "narrowed" not in parts(narrows=False)
-    anywhere = keys.any_partition(
+    assert parts(narrows=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION} and "narrowed" not in parts(
+        narrows=False
+    )
+    anywhere = keys.partition_with_any_parser(
         keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows=True)
     )
-    assert ("narrowed", keys.NARROWED) in anywhere.parts  # what was cut by other rules stands for nothing
+    assert ("narrowed", keys.INT64_RULES_VERSION) in anywhere.parts  # what was cut by other rules stands for nothing
 
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
@@ -225,7 +227,7 @@ def test_how_layers_get_their_types_is_said_where_the_network_does_not(
     job = Build().engine_job()
     changed = replace(job, target=replace(job.target, toolchain=toolchain), toolchain_version=version)
     parts = dict(keys.engine(changed, ENVIRONMENT).parts)
-    assert parts.get("typed") == (keys.TYPED if said else None)
+    assert parts.get("typed") == (keys.LAYER_TYPES_VERSION if said else None)
     assert release(toolchain, version).strongly_typed is not said
 
 
@@ -271,9 +273,9 @@ def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
 
 def test_rule_4_8_any_trace_forgets_versions_and_nothing_else() -> None:
     made = Build().trace()
-    unversioned = keys.any_trace(made)
+    unversioned = keys.trace_with_any_versions(made)
     assert unversioned.parts == tuple(part for part in made.parts if part[0] != "versions")
-    assert unversioned.key == keys.any_trace(Build().trace(versions=None)).key
+    assert unversioned.key == keys.trace_with_any_versions(Build().trace(versions=None)).key
     assert unversioned.key != made.key
 
 
@@ -340,4 +342,4 @@ def test_settings_that_are_equal_and_not_the_same_stay_apart() -> None:
 
 def test_only_conversions_to_lowered_opsets_have_the_edition_of_the_lowering() -> None:
     assert "lowered" not in dict(keys.convert(A, 18, VERSIONS).parts)
-    assert dict(keys.convert(A, 17, VERSIONS).parts)["lowered"] == keys.LOWERED
+    assert dict(keys.convert(A, 17, VERSIONS).parts)["lowered"] == keys.OPSET_DOWNGRADE_VERSION

@@ -83,5 +83,5 @@ def test_each_entry_that_differs_is_named_what_explains_others_first() -> None:
         ("step", "net/engine/layers.0@ada", "changed"),
         ("step", "net/engine/layers.1@ada", "removed"),
     ]
-    assert [entry.name for entry in found if entry.for_information] == ["trtbuild.yaml"]
+    assert [entry.name for entry in found if entry.is_informational] == ["trtbuild.yaml"]
     assert (found[4].was, found[4].now) == ("tensorrt-rtx 1.7.1", "tensorrt-rtx 1.8.0")

@@ -39,7 +39,7 @@ class Machines(FakeWorld):
     def point(self) -> None:
         step = self.partition()
         assert step.record is not None
-        pointer = keys.any_partition(step.record.recipe)
+        pointer = keys.partition_with_any_parser(step.record.recipe)
         self.keep(pointer, {"record": self.put(step.record.to_bytes())})
 
 
@@ -152,6 +152,6 @@ def test_where_no_other_parser_answers_nothing_else_is_looked_for() -> None:
     world.build(a_model())
     step = world.plan(a_model()).steps["net/partition"]
     assert step.recipe is not None
-    world.keep(keys.any_partition(step.recipe), {"record": world.put(b"nothing")})
+    world.keep(keys.partition_with_any_parser(step.recipe), {"record": world.put(b"nothing")})
     world.versions = None
     assert world.plan(a_model()).steps["net/partition"].verdict == "hit"

@@ -48,7 +48,7 @@ def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     assert build.trace().key == "b758732faeb48c52553d6ae88112c2d19c45f83eda8ddfa682eacea8338bb13f"
     assert build.recipes()["partition"].key == "f3f7e6b3ee6a32265637ba463bfe4785de2ab1826dc87f486ffbf4252a787103"
     assert (
-        keys.any_trace(build.trace(versions=None)).key
+        keys.trace_with_any_versions(build.trace(versions=None)).key
         == "f98b0e71675b4e24a51b2fec87e4d719548ab1afc230b77d193368b4032b6720"
     )
 

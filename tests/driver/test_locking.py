@@ -318,10 +318,10 @@ def test_the_build_that_has_nothing_to_do_looks_at_the_lock(trtbuild: CommandLin
             command, cwd=trtbuild.project, env=environment, capture_output=True, text=True, timeout=120
         )
 
-    standings = trtbuild.project / ".trtbuild" / "null"
+    snapshots = trtbuild.project / ".trtbuild" / "null"
     for _ in range(2):
         assert build().returncode == 0
-    assert list(standings.iterdir())
+    assert list(snapshots.iterdir())
     path = trtbuild.project / "trtbuild.lock"
     path.write_text("{}")
     assert build().returncode == 2

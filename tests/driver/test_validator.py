@@ -11,7 +11,7 @@ from tests.stages.program.test_text import Call, program_of
 from tests.store.memory_store import MemoryStore
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.planning.jobs import PartitionJob
-from trtbuild.core.recipes.keys import LOWERED_OPSET
+from trtbuild.core.recipes.keys import LAST_DOWNGRADED_OPSET
 from trtbuild.driver.project.environment import torch_versions
 from trtbuild.driver.workers.validator import Validator
 from trtbuild.stages.program.text import program_text
@@ -27,7 +27,7 @@ def refusal(factor: int, largest: int) -> str | None:
         settings=PartitionSettings(),
         toolchain="tensorrt",
         toolchain_version="8.6.0",
-        opset=LOWERED_OPSET,
+        opset=LAST_DOWNGRADED_OPSET,
         versions=torch_versions() or {},
         stand_in=asdict(stand_in),
     )

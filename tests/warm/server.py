@@ -1,10 +1,13 @@
-"""``server.py KIND DESCRIPTOR``: forks workers from this process, which has loaded torch, so that they start quickly.
+"""``server.py KIND DESCRIPTOR``: forks processes from this one, which has loaded their modules, so that they start quickly.
+
+KIND is a kind of workers, which need torch, or ``command``: the command line, which does not.
 
 Rules
 1. A worker of this server behaves like a worker of `trtbuild.driver.workers.pool`: it runs the same code with the same
    loaded modules, and with the descriptors, variables, directory and arguments of the client (`client.py`).
 2. The server loads torch at the first request. It runs no user code, and only its main thread runs Python. So a worker has
-   no state of an earlier job. A server of torch workers first lowers and converts a small program.
+   no state of an earlier job. A server of torch workers first lowers and converts a small program. A server of commands
+   loads all modules of commands and runs the module of the command line in the copy, as ``python -m`` does.
 3. Each worker is a new session. When its client ends, the worker and all processes that it started are killed. When the
    worker ends, the processes that it started are killed, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
@@ -20,7 +23,7 @@ import contextlib
 import gc
 import marshal
 import os
-import runpy  # noqa: F401 (a worker that is started with -m has loaded it)
+import runpy  # also because a worker that is started with -m has loaded it
 import select
 import signal
 import sys
@@ -30,12 +33,13 @@ from typing import Any
 if sys.version_info < (3, 11):  # they have no option -P
     del sys.path[0]
 
-from trtbuild.driver.workers import worker
+if sys.argv[1] != "command":
+    from trtbuild.driver.workers import worker
 
-#: The main module of a worker process is the module of workers.
-worker.__name__ = "__main__"
-_this = sys.modules["__main__"]  # keeps the module alive
-sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
+    #: The main module of a worker process is the module of workers.
+    worker.__name__ = "__main__"
+    _this = sys.modules["__main__"]  # keeps the module alive
+    sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
 
 
 @dataclass
@@ -113,11 +117,14 @@ class Server:
         return self._begin(streams, *marshal.loads(request))
 
     def _prepare(self) -> None:
-        from trtbuild.driver.workers import handlers
-
         before = dict(os.environ)
         gc.disable()  # as in a worker
-        handlers.prepare(self._kind)
+        if self._kind == "command":
+            _import_commands()
+        else:
+            from trtbuild.driver.workers import handlers
+
+            handlers.prepare(self._kind)
         if self._kind == "torch":
             _warm_up()
         gc.freeze()
@@ -145,6 +152,33 @@ class Server:
             started.update(environment)
         sys.argv[1:] = arguments
         return arguments
+
+
+def _import_commands() -> None:
+    """Import every module that a command may need, except torch and the libraries of engines."""
+    import importlib
+    import pkgutil
+    import threading
+
+    import trtbuild.cli
+    import trtbuild.driver
+
+    for package in (trtbuild.cli, trtbuild.driver):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    if "torch" in sys.modules or threading.active_count() > 1:
+        raise AssertionError("the modules of commands import torch or start a thread")
+
+
+def _run_command(main: str, folder: str, arguments: list[str]) -> None:
+    """Run the module `main` of trtbuild in this process. Its workers are forked from the servers in `folder`."""
+    from tests.warm.command_line import replace_command
+    from trtbuild.driver.workers import pool
+
+    replace_command(pool, lambda: folder)
+    sys.path[0] = os.getcwd()  # noqa: PTH109
+    sys.argv[1:] = arguments
+    runpy.run_module(main, run_name="__main__", alter_sys=True)
 
 
 def _warm_up() -> None:
@@ -200,6 +234,9 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
+is_command = sys.argv[1] == "command"  # a copy replaces the arguments
 arguments = Server(sys.argv[1], int(sys.argv[2])).run()
-if arguments is not None:
+if arguments is not None and is_command:
+    _run_command(*arguments[:2], arguments[2:])
+elif arguments is not None:
     sys.exit(worker.main(arguments))

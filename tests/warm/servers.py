@@ -55,13 +55,23 @@ class Servers:
             return [str(HERE / "command_line.py"), module, folder]
         return [str(SCRIPT)] if module == "trtbuild.__main__" else ["-m", module]
 
+    def command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
+        """The arguments of Python for a command that only its streams and exit status are read of.
+
+        Its process is forked, too, if possible. So it is no child of the caller, and signals do not reach it.
+        """
+        folder = None if cold else self.folder_for(environment)
+        if folder is None:
+            return self.start(module, environment, cold=cold)
+        return ["-I", "-S", str(HERE / "client.py"), f"{folder}/command", module, folder]
+
     @property
     def folder(self) -> Path:
         """The folder of the sockets. Starts the servers at the first use."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="trtbuild-warm-"))
             atexit.register(self.end)
-            for kind in KINDS:
+            for kind in (*KINDS, "command"):
                 self._processes.append(self._started(kind, self._folder))
         return self._folder
 
@@ -84,7 +94,8 @@ class Servers:
 
     def _started(self, kind: str, folder: Path) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if name not in SET_BY_TORCH}
-        environment = {**environment, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}  # as in a worker
+        if kind != "command":
+            environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}  # as in a worker
         if kind == "trace":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []

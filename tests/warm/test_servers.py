@@ -162,7 +162,7 @@ def test_servers_and_their_copies_end_with_their_owner_even_when_it_is_killed(tm
     assert owner.stdout is not None
     pids = json.loads(owner.stdout.readline())
     there = [*pids, *(pid for server in pids for pid in descendants(server))]
-    assert len(there) == 3
+    assert len(there) == 4  # three servers and the worker
     assert all(alive(pid) for pid in there)
     owner.kill()
     owner.wait()

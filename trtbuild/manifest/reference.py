@@ -36,17 +36,19 @@ The smallest manifest:
   is a manifest.
 * `include` names files whose entries are added to those of the including file. An included file is not a manifest, and
   its `version` is optional. A file that includes itself is an error.
-* Each manifest has its own targets and profiles. The names of models are unique in the whole project. The error for a
-  name that is defined twice names both places.
+* Each manifest has its own targets and profiles. The names of models are unique in the whole project. If a name is
+  defined twice, the error shows both places.
 
 ## Paths
 
-* Paths of sources, weights, `deps` and includes are relative to the file in which they are written. A path that
-  leads out of the project is allowed and keeps its `..` parts. The project and that place can be moved together.
-* Paths of outputs are relative to the project (the working directory, after `-C`) and lie inside it. Outputs must not
-  overlap: an output must not be, or lie in, another output. An output must not contain a manifest, a source file or
+* Paths of sources, weights, `deps` and includes are relative to the file in which they are written. A path may lead
+  out of the project. Its `..` parts are kept, so it stays valid if the project and the other directory are moved
+  together.
+* Paths of outputs are relative to the project (the working directory, after `-C`) and lie inside it. Two outputs must
+  not have the same path, and no output may lie inside another. An output must not contain a manifest, a source file or
   weights.
-* `python` sources import from the folder of the file in which they are written, and from its parents up to the project.
+* The module of a `python` source is searched in the folder of the manifest file that names it, then in its parent
+  folders up to the project.
 * `~` and `$VARIABLES` are not expanded. The parts of a path are separated by `/`.
 
 ## YAML
@@ -76,8 +78,9 @@ precision float32 is an error for such a target.
 """
 
 _PROFILES = """\
-Each profile is a TensorRT optimization profile. It has the shapes of each input of the models that name it, and of no
-other inputs. A dim's range is the union of its ranges in all profiles of a model. An axis is static if its range is one
+Each profile is a TensorRT optimization profile. It must have shapes for every input of every model that uses it, and
+for no other input. A dim's range is the union of its ranges in all profiles of a model. An axis is static if its range
+is one
 number. A dynamic axis has a min of at least 1, and min ≤ opt ≤ max.
 
 ```yaml

@@ -101,17 +101,20 @@ class BuilderSettings:
     )
     workspace: int | None = setting(
         None,
-        "The most scratch memory; null is all of the device's.",
+        "The maximum scratch memory; null allows all memory of the device.",
         MemoryPool("WORKSPACE"),
         "--memPoolSize=workspace:{}",
         in_bytes=True,
     )
     max_aux_streams: int | None = setting(
-        None, "The most extra streams; null lets TensorRT choose.", Attribute("max_aux_streams"), "--maxAuxStreams={}"
+        None,
+        "The maximum number of auxiliary streams; null lets TensorRT choose.",
+        Attribute("max_aux_streams"),
+        "--maxAuxStreams={}",
     )
     tiling_optimization_level: Literal["none", "fast", "moderate", "full"] = setting(
         "none",
-        "How long TensorRT looks for tilings.",
+        "How much time TensorRT spends on the search for tilings.",
         Attribute("tiling_optimization_level", "TilingOptimizationLevel"),
         "--tilingOptimizationLevel={}",
         since={"tensorrt": "10.8"},
@@ -126,7 +129,7 @@ class BuilderSettings:
     )
     max_num_tactics: int | None = setting(
         None,
-        "The most tactics that are timed; null lets TensorRT choose.",
+        "The maximum number of tactics to time; null lets TensorRT choose.",
         Attribute("max_num_tactics"),
         "--maxTactics={}",
         least=1,
@@ -176,7 +179,7 @@ class BuilderSettings:
     )
     distributive_independence: bool = setting(
         False,
-        "Whether results do not depend on other axes' sizes.",
+        "Whether TensorRT computes all slices along an axis such as the batch with identical operations.",
         Flag("DISTRIBUTIVE_INDEPENDENCE"),
         None,
         since={"tensorrt": "10.0"},
@@ -186,7 +189,7 @@ class BuilderSettings:
     )
     require_user_allocation: bool = setting(
         False,
-        "Whether the caller gives all device memory.",
+        "Whether the caller provides all device memory.",
         Flag("REQUIRE_USER_ALLOCATION"),
         None,
         since={"tensorrt": "10.0"},

@@ -8,11 +8,11 @@ Rules
    must be the same on this machine now.
 2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
 3. Without such a trace, a pointer record leads from the declared parts and files to the last trace that was made from them
-   (`keys.any_trace`). With a lock file, that trace must have been made with the versions in the lock file.
+   (`keys.trace_with_any_versions`). With a lock file, that trace must have been made with the versions in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser. A partition is accepted from any parser, if the
    rest of its recipe is the same. The partition that a lock file names comes first. If this machine cannot cut the model,
-   the last partition that was made is accepted (`keys.any_partition`). If that parser was wrong, the engine step fails, so
-   no wrong engine is built.
+   the last partition that was made is accepted (`keys.partition_with_any_parser`). If that parser was wrong, the engine
+   step fails, so no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def by_files(
 ) -> Accepted | None:
     """The trace that a pointer record leads to, or None (rule 3)."""
     unversioned = keys.trace(declared, observations)
-    wanted = keys.any_trace(unversioned)
+    wanted = keys.trace_with_any_versions(unversioned)
     pointer = lookups.record(wanted.key)
     if pointer is None or not pointer.recipe.same_as(wanted):
         return None
@@ -97,10 +97,14 @@ def partition(
 
     None if there is no such partition, or if the `wanted` one is available. `cuts_here` is whether this machine can cut the
     model itself."""
-    any_parser = keys.any_partition(wanted)
+    any_parser = keys.partition_with_any_parser(wanted)
     for key in locked.partitions if locked is not None else ():
         record = lookups.record(key)
-        if record is not None and record.recipe.key == key and keys.any_partition(record.recipe).same_as(any_parser):
+        if (
+            record is not None
+            and record.recipe.key == key
+            and keys.partition_with_any_parser(record.recipe).same_as(any_parser)
+        ):
             if key == wanted.key:
                 return None
             return record.recipe, _cut_elsewhere(record.recipe, "trtbuild.lock names it")
@@ -113,7 +117,7 @@ def partition(
         made = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
     except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
         return None
-    if made.stage != wanted.stage or not keys.any_partition(made).same_as(any_parser):
+    if made.stage != wanted.stage or not keys.partition_with_any_parser(made).same_as(any_parser):
         return None
     return made, _cut_elsewhere(made, "this machine cannot cut the model itself")
 

@@ -5,8 +5,9 @@ Rules (for users: docs/lock.md; the form of the file: `core.planning.lockfile`)
    their outputs. So it names the bytes of a release, and the keys under which they are stored.
 2. A lock also has the versions that the keys were planned with: the versions of torch and related packages for every model,
    and the toolchain and its version for every target. Later plans use these versions. The platform, the versions of
-   trtbuild's own steps and the digests of manifests are only for people: they explain differences, and change no plan.
-3. A model, target or key that is not in the lock is treated as without a lock.
+   trtbuild's own steps and the digests of manifests change no plan. The first two explain why keys differ. The digests
+   of manifests are for information only.
+3. For a model, target or key that is not in the lock, a plan is the same as without a lock file.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Lock:
 
     @cached_property
     def by_key(self) -> Mapping[str, LockedStep]:
-        """Key → locked step. Steps with one key have the same outputs."""
+        """Key → locked step. Steps with the same key have the same outputs."""
         return {step.key: step for step in self.steps.values()}
 
     def refusal(self, key: str, record: Record) -> str | None:
@@ -104,7 +105,8 @@ Area = Literal["platform", "step version", "manifest", "version", "target", "ste
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry that differs between two locks. `was` and `now` are its printable values, or None if a lock lacks it."""
+    """One entry that differs between two locks. `was` and `now` are its values as text, None if that lock does not
+    have the entry."""
 
     area: Area
     name: str
@@ -112,8 +114,8 @@ class Difference:
     now: str | None
 
     @property
-    def for_information(self) -> bool:
-        """Whether the entry neither changes a plan nor explains a key: the digest of a manifest."""
+    def is_informational(self) -> bool:
+        """Whether the entry is shown, but does not make a lock out of date: the digest of a manifest."""
         return self.area == "manifest"
 
     @property

@@ -3,13 +3,14 @@
 Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
 2. Fields are in the key by default: `core.recipes.key_fields` takes every field of a dataclass except those that it lists.
-   So a new field is in the key without further work, and leaving one out takes a line with a reason there. A builder
-   setting is left out at its default, unless it was in the first keys (`IN_EVERY_KEY`).
+   So a new field is in the key automatically. To leave a field out, add a line with the reason there. A builder
+   setting that was added later (not in `IN_EVERY_KEY`) is left out while it has its default, so that older keys stay
+   valid.
 3. A step's recipe has the digests of the step's inputs, but not who made them or when. This makes early cut-off possible.
 4. The package's recipe names an engine by its key and not by its digest, because not every toolchain builds the same bytes
    again.
-5. The trace's key has the directories for imports and the patterns of ``deps:`` as the manifest declares them. They decide
-   which files are read, so the observations of those files cannot replace them.
+5. The trace's key has the directories for imports and the patterns of ``deps:`` as the manifest declares them. They
+   decide which files are read. The observations record only files that were read, so they are not enough.
 6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
    is raised when the step's output changes.
 7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert, and not in those of
@@ -44,18 +45,22 @@ STEP_VERSIONS: Mapping[str, int] = {
     "pt2": 1,
 }
 
-#: Models for opsets up to this one are made by lowering them from a newer opset (`trtbuild.stages.convert.opset`).
-#: `LOWERED` is the version of that conversion. Models for newer opsets do not have it in their keys.
-LOWERED_OPSET, LOWERED = 17, 3
+#: ONNX models with this opset or an older one are converted down from a newer opset (`trtbuild.stages.convert.opset`).
+LAST_DOWNGRADED_OPSET = 17
 
-#: The version of the rules that choose the int64 values for a toolchain that computes them in 32 bits
+#: The version of that conversion. It is only in the keys of such models.
+OPSET_DOWNGRADE_VERSION = 3
+
+#: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits
 #: (`trtbuild.toolchain.tensorrt8.counting`). Only partitions for such a toolchain have it in their keys.
-NARROWED = 2
+INT64_RULES_VERSION = 2
 
-#: The version of the rules that give the layers of a network the types of the graph, if the network is not strongly typed,
-#: as before TensorRT 9 (`trtbuild.toolchain.tensorrt8.precision`, `half_weights`). Only engines of such releases have it in
-#: their keys.
-STRONGLY_TYPED_SINCE, TYPED = 9, 2
+#: Networks of older releases of TensorRT are not strongly typed.
+STRONGLY_TYPED_SINCE = 9
+
+#: The version of the rules that set the type of each layer of such a network (`trtbuild.toolchain.tensorrt8.precision`,
+#: `half_weights`). Only engines of such releases have it in their keys.
+LAYER_TYPES_VERSION = 2
 
 
 def trace_declared(
@@ -140,8 +145,8 @@ def partition(
         ("parser", parser if stand_in is None else [*parser, fields_of(stand_in)]),
         ("opset", opset),
         ("versions", dict(versions)),
-        *(_lowered(opset) if lowers else ()),
-        *((("narrowed", NARROWED),) if narrows else ()),
+        *(_opset_downgrade_part(opset) if lowers else ()),
+        *((("narrowed", INT64_RULES_VERSION),) if narrows else ()),
     )
 
 
@@ -149,11 +154,13 @@ def convert(graph: str, opset: int, versions: Mapping[str, str]) -> Recipe:
     """The recipe of a convert step. `graph` is the digest of one partition's canonical text.
 
     Weights, names and the toolchain are not parts, so equal partitions are converted once."""
-    return _step("convert", ("graph", graph), ("opset", opset), ("versions", dict(versions)), *_lowered(opset))
+    return _step(
+        "convert", ("graph", graph), ("opset", opset), ("versions", dict(versions)), *_opset_downgrade_part(opset)
+    )
 
 
-def _lowered(opset: int) -> tuple[tuple[str, Value], ...]:
-    return (("lowered", LOWERED),) if opset <= LOWERED_OPSET else ()
+def _opset_downgrade_part(opset: int) -> tuple[tuple[str, Value], ...]:
+    return (("lowered", OPSET_DOWNGRADE_VERSION),) if opset <= LAST_DOWNGRADED_OPSET else ()
 
 
 def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
@@ -174,7 +181,7 @@ def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
 def _typed(job: EngineJob) -> tuple[tuple[str, Value], ...]:
     major = job.toolchain_version.partition(".")[0]
     weak = job.target.toolchain == "tensorrt" and major.isdigit() and int(major) < STRONGLY_TYPED_SINCE
-    return (("typed", TYPED),) if weak else ()
+    return (("typed", LAYER_TYPES_VERSION),) if weak else ()
 
 
 @lru_cache(maxsize=256)  # the engines of one partition for all targets are planned one after the other
@@ -238,24 +245,24 @@ def exported_file(index: str, torch: str | None) -> Recipe:
     return _step("pt2", ("index", index), ("torch", torch))
 
 
-def any_exported_file(recipe: Recipe) -> Recipe:
+def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
     """The recipe by which a machine without that torch looks up ``.pt2`` files: the same package, with any version."""
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 
-def any_trace(recipe: Recipe) -> Recipe:
+def trace_with_any_versions(recipe: Recipe) -> Recipe:
     """The recipe by which a machine without torch looks up a trace: the same parts, without versions."""
     return Recipe("trace-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
 
 
-def any_partition(recipe: Recipe) -> Recipe:
+def partition_with_any_parser(recipe: Recipe) -> Recipe:
     """The recipe by which a machine without a parser looks up a partition: the same parts, with any parser."""
     parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
     return Recipe("partition-any", recipe.version, parts)
 
 
-#: Stages of records that only point to another record. They must be uploaded after the records that they point to.
-POINTERS = frozenset(("trace-any", "partition-any"))
+#: Stages of records that only point to another record, and are uploaded after it.
+POINTER_STAGES = frozenset(("trace-any", "partition-any"))
 
 
 def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:

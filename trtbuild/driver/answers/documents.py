@@ -22,7 +22,7 @@ Totals = Mapping[Stage, Mapping[Verdict, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorEntry:
-    """An error: what is wrong, where, and what to do next. `package`: the directory that it is about."""
+    """An error: what is wrong, where, and what to do next. `package`: the package directory that the error is about."""
 
     package: str | None = optional()
     type: str
@@ -80,7 +80,7 @@ class PlannedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltOutput(PlannedOutput):
-    """One output of a model, and whether its files were written just now."""
+    """An output of a model, and whether this build wrote its files."""
 
     written: bool
 
@@ -102,7 +102,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The comparison of models or packages with PyTorch. `random_points`: their number for each profile."""
+    """The comparison of models or packages with PyTorch. `random_points`: the number of random points for each
+    profile."""
 
     schema: Literal["trtbuild.verify/1"] = "trtbuild.verify/1"
     ok: bool
@@ -116,7 +117,8 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """The result of a build. `not_begun`: the number of steps that could have run, but did not because another failed."""
+    """The result of a build. `not_begun`: the number of steps that could have run, but did not start because another
+    failed."""
 
     schema: Literal["trtbuild.build/1"] = "trtbuild.build/1"
     ok: bool
@@ -167,7 +169,7 @@ class Why:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A step of a graph."""
+    """A step, as a node of the graph."""
 
     id: str
     model: str

@@ -45,7 +45,7 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
         made = {"duration_s": round(reply.duration_s, 3), "finished": _now(), "builder": builder()}
         record = Record(wanted, outputs, made)
         workspace.lookups.note_run(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
-        workspace.store.put_record(Record(keys.any_exported_file(wanted), outputs, made), replace=True)
+        workspace.store.put_record(Record(keys.exported_file_with_any_torch(wanted), outputs, made), replace=True)
 
 
 def _now() -> str:

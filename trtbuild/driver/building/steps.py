@@ -141,27 +141,27 @@ def _publish_for_any_version(
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer to this trace without versions, for machines that lack torch (keys.any_trace)."""
+    """Publish a pointer to this trace without versions, for machines that lack torch (keys.trace_with_any_versions)."""
     table = lookups.weights_table(plan.model)
     declared: Sequence[tuple[str, Value]] = keys.trace_declared(
         plan.model, plan.shapes, names_of(table), facts.platform, None
     )
     files = [seen for seen in found if seen.dependency.kind != "distribution"]
     seen = chain.extend(declared, files, lookups.read_link, lookups.write_link, lookups.observe)
-    pointer = keys.any_trace(keys.trace(declared, seen))
+    pointer = keys.trace_with_any_versions(keys.trace(declared, seen))
     output = store.put_bytes(record.to_bytes())
     store.put_record(Record(pointer, {"record": output}), replace=True)
 
 
 def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """Publish a pointer to these partitions, if parsers differ between platforms (keys.any_partition).
+    """Publish a pointer to these partitions, if parsers differ between platforms (keys.partition_with_any_parser).
 
     A machine that lacks this parser finds the partitions by it.
     """
-    toolchain = str(dict(keys.any_partition(record.recipe).parts)["parser"][0])  # type: ignore[index]
+    toolchain = str(dict(keys.partition_with_any_parser(record.recipe).parts)["parser"][0])  # type: ignore[index]
     if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
         output = store.put_bytes(record.to_bytes())
-        store.put_record(Record(keys.any_partition(record.recipe), {"record": output}), replace=True)
+        store.put_record(Record(keys.partition_with_any_parser(record.recipe), {"record": output}), replace=True)
 
 
 def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:

@@ -56,7 +56,7 @@ def lock(request: Request, *, check: bool) -> Locked:
     missing = [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
     now = _together(workspace, plans, before)
     found = [] if missing and not check else list(differences(before, _as_far_as_known(now, plans, before)))
-    stale = [entry for entry in found if not entry.for_information]
+    stale = [entry for entry in found if not entry.is_informational]
     written = False
     if not missing and not check:
         written = locked.write(workspace.project, now)

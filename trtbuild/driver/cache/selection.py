@@ -97,7 +97,7 @@ def _look_up_without_parser(workspace: Workspace, plan: ModelPlan) -> None:
     differ = {target.toolchain for target, found in facts.toolchains.items() if found.parsers_differ}
     for step in plan.steps.values():
         if step.recipe is not None and isinstance(step.job, PartitionJob) and step.job.toolchain in differ:
-            workspace.lookups.record(keys.any_partition(step.recipe).key)
+            workspace.lookups.record(keys.partition_with_any_parser(step.recipe).key)
 
 
 def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
@@ -119,7 +119,7 @@ def _look_up_trace_both_ways(workspace: Workspace, plan: ModelPlan) -> None:
     if facts.versions is not None:
         declared = keys.trace_declared(plan.model, plan.shapes, names, facts.platform, None)
         recipe = keys.trace(declared, chain.follow(declared, lookups.read_link, lookups.observe))
-        lookups.record(keys.any_trace(recipe).key)
+        lookups.record(keys.trace_with_any_versions(recipe).key)
         return
     made = dict(trace.recipe.parts)
     versions = made.get("versions")

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
 
-from trtbuild.core.recipes.keys import POINTERS
+from trtbuild.core.recipes.keys import POINTER_STAGES
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.cache.documents import CachePull, CachePush, MissingRecord, PulledFrom, SentTo, UnsentRecord
@@ -213,7 +213,7 @@ class _Sending:
     def _is_pointer(self, key: str) -> bool:
         with suppress(StoreError, KeyError, ValueError):  # `_send` reports the error
             found = found_locally(self._local, key)
-            return found is not None and found.record.recipe.stage in POINTERS
+            return found is not None and found.record.recipe.stage in POINTER_STAGES
         return False
 
     def _send(self, key: str) -> str | None:

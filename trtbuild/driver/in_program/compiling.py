@@ -68,7 +68,7 @@ def compile(
 
     Raises UsageError (wrong arguments, or a machine that cannot build), NoFittingTarget (no GPU to run the result on),
     SourceError (the module's code fails or cannot be traced), ConversionRefused and ToolchainError (TensorRT rejects the
-    model). The hint of each error is the next step.
+    model). The hint of each error says what to do next.
     """
     if inputs is not None and arg_inputs is not None:
         raise UsageError(

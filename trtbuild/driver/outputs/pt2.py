@@ -28,7 +28,7 @@ def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
     that any version of torch has written.
     """
     made = keys.exported_file(package.outputs["index"].sha256, None if versions is None else versions.get("torch"))
-    return keys.any_exported_file(made) if versions is None else made
+    return keys.exported_file_with_any_torch(made) if versions is None else made
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:

@@ -27,10 +27,10 @@ def load(
     """Open the package in directory `path`, and verify the files that will run.
 
     * `device`: a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``. None is the current GPU. On the
-      CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines needs no reference
-      program for that.
+      CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines also runs on the
+      CPU if it has no reference program.
     * `target`: one of the package's targets. The default is the target for the GPU.
-    * `verify`: False skips hashing. Use it only for files that no other user can write.
+    * `verify`: False skips the check of the files' digests. Use it only for files that no other user can write.
     * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The
       directory itself may always be a link.
 

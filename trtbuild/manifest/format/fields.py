@@ -160,7 +160,7 @@ class PartitionFields(Fields):
     )
     min_block_size: kinds.Count = Field(
         _PARTITION.min_block_size,
-        description="The smallest number of operators of an engine in a split model; smaller regions stay in PyTorch.",
+        description="The smallest number of operators in an engine, if a model is split. Smaller pieces stay in PyTorch.",
     )
     torch_executed_ops: kinds.Operators = Field(
         list(_PARTITION.torch_executed_ops), description="Operators that stay in PyTorch.", examples=[["aten.cumsum"]]
@@ -186,7 +186,8 @@ class OutputFields(Fields):
     triton: PathText | None = Field(None, description="A Triton model repository, which models may share.")
     pt2: PathText | None = Field(
         None,
-        description="A `.pt2` file for `torch.export.load`. Each of several targets has a file `<name>.<target>.pt2`.",
+        description="A `.pt2` file for `torch.export.load`. If the model has several targets, each has its own file "
+        "`<name>.<target>.pt2`.",
         examples=["dist/vit.pt2"],
     )
 
@@ -206,7 +207,8 @@ class DefaultsFields(Fields):
         examples=["weights/vit.safetensors"],
     )
     inputs: dict[Identifier, InputFields | None] | None = Field(
-        None, description="The tensors that the model takes. Positional inputs stand in the order of the arguments."
+        None,
+        description="The tensors that the model takes. Positional inputs are listed in the order of the arguments.",
     )
     dims: dict[Identifier, DimFields] | None = Field(None, description="Named dimensions and their relations.")
     profiles: _Names = Field(

@@ -47,7 +47,8 @@ class Engines(Protocol):
 
 
 class Loaded:
-    """A package for one device. Its files are read and verified already; `module()` makes engines of them, once.
+    """An open package, for one device. Its files have been read and verified. The first call of `module()` creates the
+    engines.
 
     `target` is the target whose engines run, or None on the CPU, where PyTorch computes the reference program.
     """
@@ -111,7 +112,8 @@ class Loaded:
             return self._runners[kind]
 
     def warmup(self) -> None:
-        """Run every profile at its opt, min and max with zeros, and store the kernels that were compiled for this GPU.
+        """Run every profile at its opt, min and max shapes, with inputs of zeros, and store the kernels that were
+        compiled for this GPU.
         On the CPU this does nothing."""
         runner = self.runner()
         if self._engines is None:

@@ -21,7 +21,7 @@ import onnx
 import onnx.version_converter
 
 from trtbuild.core.partition.partitions import TensorType
-from trtbuild.core.recipes.keys import LOWERED_OPSET
+from trtbuild.core.recipes.keys import LAST_DOWNGRADED_OPSET
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import canonical
@@ -124,7 +124,7 @@ def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
     if own > wanted:
         model = _in_older_opset(model, own, wanted, json.loads(_property(source, EXAMPLE)))
         own = wanted
-    if wanted <= LOWERED_OPSET:
+    if wanted <= LAST_DOWNGRADED_OPSET:
         from trtbuild.stages.convert.opset import for_old_parser  # it loads onnxscript
 
         try:

@@ -5,7 +5,7 @@ Rules
 1. These stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser refused, and calls with sizes or arguments that depend on data.
 2. With `granularity` by module path, each matched module call is a separate region; the rest is one more label.
-3. The label of a unit has the reason for it.
+3. The label of a unit that stays in PyTorch has the reason for it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Label:
-    """`region` is None for a unit that stays in PyTorch; `reason` is then the reason."""
+    """`region` is None for a unit that stays in PyTorch, and `reason` says why."""
 
     region: Region | None
     reason: str = ""
 
 
-def is_listed(name: str, operators: Sequence[str]) -> bool:
+def matches_any(name: str, operators: Sequence[str]) -> bool:
     """Whether one of `operators` names ``aten.cumsum.default``: as ``aten.cumsum.default`` or ``aten.cumsum``, with or
     without Torch-TensorRT's prefix ``torch.ops.``."""
     listed = {operator.removeprefix("torch.ops.") for operator in operators}
     return name in listed or name.rpartition(".")[0] in listed
 
 
-def check_listed(operators: Sequence[str]) -> None:
+def check_operators_exist(operators: Sequence[str]) -> None:
     """Raise SourceError (code ``torch-executed-ops``) for an operator that PyTorch does not have.
 
     Only loaded namespaces are checked: this process does not know the operators that the user's code registers.
@@ -63,13 +63,13 @@ def check_listed(operators: Sequence[str]) -> None:
 
 
 def label_units(units: Sequence[Unit], settings: PartitionSettings, refused: Mapping[int, str]) -> list[Label]:
-    """One label per unit. `refused` maps the numbers of calls that TensorRT cannot take to reasons."""
+    """Return one label per unit. `refused`: number of a call that TensorRT cannot run → reason."""
     patterns = settings.granularity if settings.by_module else ()
     return [_label(unit, settings, patterns, refused) for unit in units]
 
 
 def _label(unit: Unit, settings: PartitionSettings, patterns: Sequence[str], refused: Mapping[int, str]) -> Label:
-    if is_listed(target_name(unit.call.target), settings.torch_executed_ops):
+    if matches_any(target_name(unit.call.target), settings.torch_executed_ops):
         return Label(None, "in torch_executed_ops")
     if unit.index in refused:
         return Label(None, refused[unit.index])

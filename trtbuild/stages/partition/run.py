@@ -25,7 +25,7 @@ from trtbuild.core.partition.partitioning import cut
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
 from trtbuild.stages.partition.empty_tensors import computed_from_empty
-from trtbuild.stages.partition.labels import Label, check_listed, label_units
+from trtbuild.stages.partition.labels import Label, check_operators_exist, label_units
 from trtbuild.stages.partition.pieces import Piece, pieces_of
 from trtbuild.stages.partition.regions import REST, check_patterns, module_path
 from trtbuild.stages.partition.split import Built, build
@@ -98,7 +98,7 @@ class _Partitioner:
         settings = self._settings
         if settings.by_module:
             check_patterns(self._units, settings.granularity)
-        check_listed(settings.torch_executed_ops)
+        check_operators_exist(settings.torch_executed_ops)
         refused = _untranslatable(self._program, self._units, self._validator)
         refused = computed_from_empty(self._units, self._points) | refused
         while True:

@@ -1,4 +1,4 @@
-"""The job of a verification: plain values and digests, so that any process with access to the store can do it."""
+"""The job of a verification: plain values and digests, so that any process with access to the store can run it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
-from trtbuild.core.recipes.keys import POINTERS
+from trtbuild.core.recipes.keys import POINTER_STAGES
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
@@ -150,7 +150,7 @@ class LayeredStore:
             engines = dict(record.recipe.parts).get("engines")
             self._packages[key] = frozenset(engines.values()) if isinstance(engines, Mapping) else frozenset()
         else:
-            self.uploads.add(key, last=record.recipe.stage in POINTERS)
+            self.uploads.add(key, last=record.recipe.stage in POINTER_STAGES)
         return record
 
     def _lost_race(self, remote: RemoteStore, found: Found) -> None:

@@ -1,8 +1,8 @@
 """Rewrite a converted model into a form that the library computes better.
 
 The results are equal up to the rounding of half precision. Engines and the files for trtexec are both made from it. The
-rules are in the key of an engine: before strong typing by `trtbuild.core.recipes.keys.TYPED`, from then on by the
-version of the engine step.
+rules are in the key of an engine: before strong typing by `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION`, from then on
+by the version of the engine step.
 """
 
 from __future__ import annotations

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 from trtbuild.toolchain.onnx_files.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Outline
 
-_FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
-#: Operators whose result type does not depend on their operands; a Cast names it.
-_NO_FLOATS = frozenset(
-    ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "And", "Or", "Not", "Xor")
-) | frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonMaxSuppression"))
+_FLOAT_TYPES = (FLOAT32, FLOAT16, BFLOAT16)
+#: Operators whose results are never floats.
+_NON_FLOAT_OPERATORS = frozenset(
+    (
+        *("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", "IsNaN", "IsInf"),
+        *("And", "Or", "Not", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+    )
+)
 
 
 def float_types(model: Outline) -> dict[str, int]:
-    """Map the float values of a model to their element type. The float results of ONNX's operators have the type of the
-    first float operand, except for Cast and operators with a type attribute. A nested graph declares the types of its
-    results."""
-    found = {
-        name: element for name, element in (*model.inputs, *model.initializers, *model.outputs) if element in _FLOATS
+    """Return value name → element type, for all float values. The type is declared with the value, or is that of the
+    output of the node's nested graph, the node's type attribute (Cast, RandomNormal), or its first float operand, in
+    this order."""
+    types = {
+        name: element_type
+        for name, element_type in (*model.inputs, *model.initializers, *model.outputs)
+        if element_type in _FLOAT_TYPES
     }
     for node in model.nodes:
-        if node.operator in _NO_FLOATS:
+        if node.operator in _NON_FLOAT_OPERATORS:
             continue
         if node.results:
-            made_inside = node.results[-len(node.outputs) :]
-            found.update(
-                (name, element)
-                for name, element in zip(node.outputs, made_inside, strict=False)
-                if element in _FLOATS and name not in found
+            nested_types = node.results[-len(node.outputs) :]
+            types.update(
+                (name, element_type)
+                for name, element_type in zip(node.outputs, nested_types, strict=False)
+                if element_type in _FLOAT_TYPES and name not in types
             )
             continue
-        named = [element for element in node.types if element in _FLOATS]
-        read = [found[name] for name in node.inputs if name in found]
+        attribute_types = [element_type for element_type in node.types if element_type in _FLOAT_TYPES]
+        operand_types = [types[name] for name in node.inputs if name in types]
         if node.operator == "Cast":
-            read = []
-        made = (named or read)[:1]
-        for name in node.outputs:
-            if made:
-                found.setdefault(name, made[0])
-    return found
+            operand_types = []
+        for result_type in (attribute_types or operand_types)[:1]:
+            for name in node.outputs:
+                types.setdefault(name, result_type)
+    return types

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.remote.nginx import Nginx, running
+from tests.store.transports.nginx import Nginx, running
 from tests.warm import command_line as warm_command_line
 from tests.warm.servers import servers
 from trtbuild.driver import configuration
@@ -41,29 +41,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SLOWEST = (
     "driver/verification/test_models.py",
     "driver/in_program/test_compiling.py",
-    "driver/test_incremental.py",
-    "driver/test_sources.py",
+    "builds/test_incremental.py",
+    "builds/test_sources.py",
     "driver/in_program/test_dynamo.py",
     "test_null_build.py",
     "driver/outputs/test_pt2.py",
     "driver/in_program/test_saving.py",
-    "driver/test_incremental_equals_fresh.py",
+    "builds/test_incremental_equals_fresh.py",
     "examples/test_packages.py",
     "stages/program/test_guard.py",
-    "driver/test_loader_variables.py",
+    "driver/workers/test_loader_variables.py",
     "guide/test_settings.py",
     "guide/test_ahead_of_time.py",
-    "driver/test_rebuilding.py",
-    "driver/test_transfer.py",
-    "driver/test_value_ranges.py",
+    "driver/cache/test_rebuilding.py",
+    "driver/cache/test_transfer.py",
+    "builds/test_value_ranges.py",
     "docs/test_make.py",
-    "driver/test_differences.py",
-    "cli/test_terminal.py",
+    "driver/answers/test_differences.py",
+    "cli/terminal/test_terminal.py",
     "faults/test_kills.py",
-    "driver/test_faults.py",
-    "driver/test_two_builds.py",
+    "builds/test_faults.py",
+    "builds/test_two_builds.py",
     "messages/test_models.py",
-    "driver/test_user_code.py",
+    "builds/test_user_code.py",
 )
 
 

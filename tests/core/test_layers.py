@@ -95,3 +95,8 @@ def test_rooms_are_small() -> None:
         assert len(list(folder.glob("*.py"))) <= 20, folder
         said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
         assert 1 <= len(said.splitlines()) <= 10, folder
+
+
+def test_folders_of_tests_are_small() -> None:
+    folders = [path for path in (ROOT / "tests").rglob("*") if path.is_dir()]
+    assert [folder for folder in folders if len(list(folder.glob("test_*.py"))) > 20] == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorrt_rtx
 
-from tests.core import recipes
+from tests.core import recipe_values
 from tests.core.builder_values import other_value
 from tests.driver.inspection.test_trtexec import of
 from tests.manifest.conftest import BASE
@@ -48,7 +48,7 @@ def flags(settings: BuilderSettings) -> int:
 def facts(name: str) -> dict[str, Any]:
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
-    build = recipes.Build()
+    build = recipe_values.Build()
     other = replace(build, model=replace(build.model, builder=replace(build.model.builder, **{name: value})))
     return {
         "manifest": [manifest(name, value), manifest(name, BAD)],

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tensorrt_rtx
 
-from tests.core.test_recipe import GOLDEN
+from tests.core.recipes.test_recipe import GOLDEN
 
 ROOT = Path(__file__).parents[2]
 NAME = "error_on_timing_cache_miss"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.store.remote.nginx import Nginx
+from tests.store.transports.nginx import Nginx
 from trtbuild.store.trust.signing import Signer
 from trtbuild.toolchain.libraries import table
 

@@ -29,9 +29,9 @@ def test_the_steps_and_their_versions_are_those_of_the_code() -> None:
 
 
 def test_the_parts_are_those_of_the_code() -> None:
-    from tests.core import recipes  # one recipe of each stage, made by the real functions
+    from tests.core import recipe_values  # one recipe of each stage, made by the real functions
 
     listed = {row[0]: re.findall(r"`([^`]+)`", row[2]) for row in table("parts")}
-    for stage, recipe in recipes.one_of_each().items():
+    for stage, recipe in recipe_values.one_of_each().items():
         names = [name for name, _ in recipe.parts if ":" not in name]
         assert listed[stage] == names, stage

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from tests.core.test_locks import a_lock
+from tests.core.planning.test_locks import a_lock
 from trtbuild.cli.main import cli
 from trtbuild.core.planning import lockfile
 from trtbuild.core.planning.locks import LOCKED_OUTPUTS, LockedModel

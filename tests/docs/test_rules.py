@@ -12,14 +12,14 @@ TESTS = Path(__file__).parents[1]
 #: The rule → file: tests that fail when it is broken.
 RULES: dict[str, dict[str, list[str]]] = {
     "3 trace: proves itself: the program equals eager at min and max of every profile": {
-        "stages/trace/test_proof.py": [
+        "stages/trace/proof/test_proof.py": [
             "test_each_profile_is_proven_at_both_ends",
             "test_a_branch_on_batch_size_one_is_a_frozen_branch",
             "test_a_relation_between_two_dims_that_export_keeps_silent_about_is_proven",
         ],
     },
     "3 trace: discovers its own dependencies": {
-        "stages/trace/test_discovery.py": [
+        "stages/trace/discovery/test_discovery.py": [
             "test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen",
             "test_an_unrelated_file_is_no_dependency",
             "test_what_is_looked_for_and_not_found_is_a_dependency",
@@ -27,21 +27,25 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_variables_that_user_code_reads_are_dependencies_by_digest",
             "test_a_directory_that_is_listed_is_a_listing",
         ],
-        "stages/trace/test_isolation.py": ["test_a_stale_pyc_file_is_not_run"],
+        "stages/trace/discovery/test_isolation.py": ["test_a_stale_pyc_file_is_not_run"],
     },
     "3 trace: if anything changed meanwhile, nothing is published": {
-        "stages/trace/test_recording.py": ["test_a_file_that_changes_during_the_trace_is_an_error"],
-        "stages/trace/test_isolation.py": ["test_a_file_that_another_process_changes_during_the_trace_stops_it"],
+        "stages/trace/discovery/test_recording.py": ["test_a_file_that_changes_during_the_trace_is_an_error"],
+        "stages/trace/discovery/test_isolation.py": [
+            "test_a_file_that_another_process_changes_during_the_trace_stops_it"
+        ],
     },
-    "3 trace: the example is opt, and never 1": {"stages/trace/test_exporting.py": ["test_opt_one_is_traced_at_two"]},
+    "3 trace: the example is opt, and never 1": {
+        "stages/trace/export/test_exporting.py": ["test_opt_one_is_traced_at_two"]
+    },
     "3 trace: named dims, and messages in the manifest's names": {
-        "stages/trace/test_exporting.py": [
+        "stages/trace/export/test_exporting.py": [
             "test_a_shared_dim_is_one_symbol_and_a_static_axis_none",
             "test_a_size_that_must_be_a_multiple_names_input_dim_and_what_to_write",
         ],
     },
     "3 trace: training mode, mutated buffers and random operators are typed errors": {
-        "stages/trace/test_checks.py": [
+        "stages/trace/export/test_checks.py": [
             "test_a_module_in_training_mode_is_refused",
             "test_a_mutated_buffer_is_refused_by_its_name",
             "test_a_random_operator_is_refused_with_the_users_line",
@@ -49,15 +53,15 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "3 trace: the manifest is no dependency; deps, env and cacheable say it by hand": {
-        "core/test_planning.py": [
+        "core/planning/test_planning.py": [
             "test_cacheable_false_leaves_earlier_traces_unused",
             "test_declared_deps_are_not_forgotten_by_an_earlier_trace",
         ],
-        "driver/test_incremental.py": ["test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine"],
+        "builds/test_incremental.py": ["test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine"],
     },
     "3 weights by name: a fine-tune traces nothing": {
-        "stages/trace/test_weights.py": ["test_the_graph_does_not_depend_on_whether_values_come_from_a_file"],
-        "driver/test_incremental.py": ["test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_target"],
+        "stages/trace/export/test_weights.py": ["test_the_graph_does_not_depend_on_whether_values_come_from_a_file"],
+        "builds/test_incremental.py": ["test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_target"],
     },
     "3 lower: always functionalized, then an ordered table of passes": {
         "stages/lower/test_functionalize.py": ["test_an_in_place_write_to_a_view_is_right"],
@@ -65,10 +69,10 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "3 lower: precision is a graph transform, with rows that are masked entirely": {
         "stages/lower/test_attention.py": ["test_rows_that_are_masked_entirely_are_what_eager_makes_of_them"],
-        "stages/lower/test_operators.py": ["test_what_is_kept_in_float32"],
+        "stages/lower/half_precision/test_operators.py": ["test_what_is_kept_in_float32"],
     },
     "3 partition: what TensorRT takes is asked by parsing; a refused piece is cut again": {
-        "toolchain/test_parsing.py": ["test_refuses_what_supports_operator_says_yes_to"],
+        "toolchain/compiling/test_parsing.py": ["test_refuses_what_supports_operator_says_yes_to"],
         "stages/partition/test_run.py": [
             "test_a_refused_operator_is_cut_out",
             "test_min_block_size_leaves_a_whole_model_alone",
@@ -88,19 +92,23 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_one_structure_under_zero_and_random_weights_is_the_same_bytes_and_right",
             "test_names_are_canonical_and_nothing_else_is_in_the_model",
         ],
-        "driver/test_incremental.py": ["test_the_first_build_runs_everything_and_equal_layers_convert_once"],
+        "builds/test_incremental.py": ["test_the_first_build_runs_everything_and_equal_layers_convert_once"],
     },
     "3 engine: knows no torch": {
-        "toolchain/test_compiler.py": ["test_another_process_builds_the_same_bytes_and_needs_neither_torch_nor_onnx"],
+        "toolchain/compiling/test_compiler.py": [
+            "test_another_process_builds_the_same_bytes_and_needs_neither_torch_nor_onnx"
+        ],
     },
     "3 two phases: when the partition records are known, the whole plan is": {
-        "core/test_planning.py": ["test_after_each_stage_the_next_one_is_known"],
+        "core/planning/test_planning.py": ["test_after_each_stage_the_next_one_is_known"],
     },
     "4.1": {
-        "core/test_encoding.py": ["test_rule_4_1_types_differ", "test_rule_4_1_floats_enter_by_their_bits"],
-        "core/test_recipe.py": ["test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding"],
+        "core/values/test_encoding.py": ["test_rule_4_1_types_differ", "test_rule_4_1_floats_enter_by_their_bits"],
+        "core/recipes/test_recipe.py": ["test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding"],
     },
-    "4.2": {"core/test_key_fields.py": ["test_rule_4_2_in_by_default", "test_rule_4_2_every_field_is_accounted_for"]},
+    "4.2": {
+        "core/recipes/test_key_fields.py": ["test_rule_4_2_in_by_default", "test_rule_4_2_every_field_is_accounted_for"]
+    },
     "4.3": {
         "stages/program/test_soundness.py": [
             "test_two_graphs_that_differ_in_one_thing_have_different_texts",
@@ -110,40 +118,42 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "4.4": {
-        "stages/trace/test_isolation.py": [
+        "stages/trace/discovery/test_isolation.py": [
             "test_a_custom_operator_enters_by_the_digest_of_its_file",
             "test_an_operator_whose_implementation_is_unknown_is_not_kept",
         ],
     },
     "4.5": {
-        "core/test_keys.py": ["test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order"],
-        "driver/test_weights_file.py": ["test_every_tensor_becomes_a_blob_of_its_bytes"],
+        "core/recipes/test_keys.py": ["test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order"],
+        "driver/project/test_weights_file.py": ["test_every_tensor_becomes_a_blob_of_its_bytes"],
     },
     "4.6": {
-        "core/test_keys.py": ["test_rule_4_6_all_profiles_count_in_order"],
-        "core/test_expand.py": ["test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max"],
+        "core/recipes/test_keys.py": ["test_rule_4_6_all_profiles_count_in_order"],
+        "core/planning/test_expand.py": ["test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max"],
     },
     "4.7": {
-        "core/test_keys.py": ["test_rule_4_7_toolchain_version_platform_and_environment_count"],
-        "toolchain/test_configuration.py": ["test_every_setting_reaches_tensorrt_rtx"],
+        "core/recipes/test_keys.py": ["test_rule_4_7_toolchain_version_platform_and_environment_count"],
+        "toolchain/compiling/test_configuration.py": ["test_every_setting_reaches_tensorrt_rtx"],
     },
     "4.8": {
-        "core/test_planning.py": ["test_rule_4_8_without_torch_a_trace_of_the_same_files_is_accepted_and_named"],
-        "toolchain/test_compiler.py": ["test_rejects_another_version_than_the_key_says"],
+        "core/planning/test_planning.py": [
+            "test_rule_4_8_without_torch_a_trace_of_the_same_files_is_accepted_and_named"
+        ],
+        "toolchain/compiling/test_compiler.py": ["test_rejects_another_version_than_the_key_says"],
     },
-    "4.9": {"core/test_keys.py": ["test_rule_4_9_a_target_is_sm_and_policy_never_its_name"]},
-    "4.10": {"core/test_keys.py": ["test_rule_4_10_a_bumped_step_changes_its_own_key_alone"]},
+    "4.9": {"core/recipes/test_keys.py": ["test_rule_4_9_a_target_is_sm_and_policy_never_its_name"]},
+    "4.10": {"core/recipes/test_keys.py": ["test_rule_4_10_a_bumped_step_changes_its_own_key_alone"]},
     "4.11": {
-        "core/test_planning.py": [
+        "core/planning/test_planning.py": [
             "test_rule_4_11_a_comment_runs_the_trace_and_nothing_after_it",
             "test_rule_4_11_a_new_torch_runs_everything_on_the_torch_side_and_no_engine",
         ],
     },
-    "4.12": {"core/test_verdicts.py": ["test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss"]},
+    "4.12": {"core/planning/test_verdicts.py": ["test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss"]},
     "4.13": {
-        "core/test_recipe.py": ["test_rule_4_13_golden_keys"],
-        "core/test_keys.py": ["test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
-        "core/test_key_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
+        "core/recipes/test_recipe.py": ["test_rule_4_13_golden_keys"],
+        "core/recipes/test_keys.py": ["test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
+        "core/recipes/test_key_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
     },
     "5 null build: by stat alone, and anything in doubt falls through": {
         "test_null_build.py": [
@@ -155,7 +165,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "5 null build: what is edited within the clock's granularity is never trusted by its times": {
-        "driver/test_snapshot.py": [
+        "driver/up_to_date/test_snapshot.py": [
             "test_a_fresh_file_is_looked_at_when_its_times_are_older_than_the_clock_can_tell",
             "test_a_change_time_is_settled_after_a_tick_of_its_clock",
         ],
@@ -165,37 +175,37 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right",
             "test_a_wrong_entry_and_a_half_output_would_be_noticed",
         ],
-        "driver/test_compiler_crash.py": ["test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step"],
-        "driver/test_two_builds.py": [
+        "builds/test_compiler_crash.py": ["test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step"],
+        "builds/test_two_builds.py": [
             "test_two_builds_at_once_do_each_step_once",
             "test_a_build_goes_on_when_the_one_that_it_waits_for_is_killed",
         ],
     },
     "8 runtime: streams are the caller's": {
-        "runtime/test_engines.py": [
+        "runtime/engines/test_engines.py": [
             "test_calls_on_the_default_stream_are_ordered_with_it",
             "test_a_thread_on_two_streams_has_two_contexts_and_workspaces",
         ],
-        "runtime/test_arrays.py": [
+        "runtime/memory/test_arrays.py": [
             "test_the_reader_waits_for_the_writers_stream",
             "test_what_was_adopted_is_kept_until_the_call_has_been_done",
         ],
     },
     "8 runtime: contexts are per thread, and concurrent calls safe": {
-        "runtime/test_engines.py": [
+        "runtime/engines/test_engines.py": [
             "test_threads_have_contexts_of_their_own_and_calls_are_safe",
             "test_contexts_go_only_after_their_work",
         ],
     },
     "8 runtime: nothing is copied that need not be, and nothing allocated but outputs": {
-        "runtime/test_runs.py": ["test_nothing_but_outputs_is_allocated_after_the_first_call"],
-        "runtime/test_engines.py": [
+        "runtime/engines/test_runs.py": ["test_nothing_but_outputs_is_allocated_after_the_first_call"],
+        "runtime/engines/test_engines.py": [
             "test_what_is_not_contiguous_or_not_aligned_is_copied_and_no_output_takes_its_place",
         ],
-        "runtime/test_arrays.py": ["test_arrays_of_others_are_read_where_they_lie"],
+        "runtime/memory/test_arrays.py": ["test_arrays_of_others_are_read_where_they_lie"],
     },
     "8 runtime: TensorRT-RTX's kernels are kept for each GPU, and no start fails by them": {
-        "runtime/test_runtime_cache.py": [
+        "runtime/engines/test_runtime_cache.py": [
             "test_another_gpu_driver_or_library_has_another_file",
             "test_what_is_damaged_is_not_used",
             "test_what_others_may_write_is_not_read",

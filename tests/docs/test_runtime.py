@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.core.test_package_reading import document
+from tests.core.packages.test_package_reading import document
 from trtbuild import errors
 from trtbuild.runtime.calls.loaded import Loaded
 

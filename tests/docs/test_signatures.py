@@ -69,7 +69,7 @@ def test_the_examples_of_the_page_are_right() -> None:
     assert f"`{key}`" in text
     begin, end = re.search(r"signature `([0-9a-f]+)…([0-9a-f]+)`", text).groups()  # type: ignore[union-attr]
     golden = "".join(
-        re.findall(r'^ +"([0-9a-f]{64})"$', (ROOT / "tests/store/test_signing.py").read_text(), re.MULTILINE)
+        re.findall(r'^ +"([0-9a-f]{64})"$', (ROOT / "tests/store/trust/test_signing.py").read_text(), re.MULTILINE)
     )
     assert len(golden) == 128
     assert golden.startswith(begin)

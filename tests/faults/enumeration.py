@@ -2,7 +2,7 @@
 
 ``python -m tests.faults.enumeration kill`` and ``… error`` try all calls and print the number of delivered faults. `make
 test` tries all kills of local operations and some of the others (tests/faults/test_syscalls.py), and some of the errors
-(tests/store/test_injected_faults.py). With ``TRTBUILD_KILLS=1000`` it tries all of them.
+(tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000`` it tries all of them.
 """
 
 from __future__ import annotations

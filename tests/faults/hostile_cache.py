@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.store.remote.hostile import Server, Talk
+from tests.store.transports.hostile import Server, Talk
 
 HTML = b"<!doctype html><html><body><h1>Please log in</h1></body></html>" * 3
 

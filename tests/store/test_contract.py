@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.store.memory_store import MemoryStore
-from tests.store.remote import sqlite_transport
-from tests.store.remote.memory_transport import MemoryTransport
+from tests.store.transports import sqlite_transport
+from tests.store.transports.memory_transport import MemoryTransport
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine
-from tests.store.remote.nginx import Nginx
+from tests.store.transports.nginx import Nginx
 from trtbuild.driver.configuration import TrustSettings
 from trtbuild.driver.doctor import remotes
 from trtbuild.driver.doctor.finding import Finding

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.remote.memory_transport import MemoryTransport
+from tests.store.transports.memory_transport import MemoryTransport
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.recipes.trust import domain_key
 from trtbuild.errors import RecordUntrusted

@@ -1,6 +1,6 @@
 """Write rules for make that have no recipes, as ``gcc -MD -MP`` does.
 
-How GNU make 4.3 reads names (tests/driver/test_make_rules.py checks this with make itself)
+How GNU make 4.3 reads names (tests/driver/up_to_date/test_make_rules.py checks this with make itself)
 1. A space, ``#``, ``:`` and the wildcards ``*?[`` need a backslash before them. ``$`` has to be doubled.
 2. ``%`` in a target makes a pattern, and needs a backslash. In a prerequisite it is an ordinary character.
 3. A backslash is an ordinary character in a name without any of these characters, except at the end. In other names, the

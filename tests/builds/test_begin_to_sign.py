@@ -1,0 +1,63 @@
+"""A project that was built unsigned, and is signed from one day on; and what is said where a remote is no help."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.builds.test_signed_builds import CI, MANIFEST, NET
+from tests.conftest import CommandLine
+
+TRUSTING = {"TRTBUILD_TRUSTED_KEYS": f"{CI.trusted};domains=ci", "TRTBUILD_READ_DOMAINS": "ci"}
+
+
+@pytest.fixture(scope="module")
+def unsigned(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """A project that was built without keys, so that its links, which are remembered, are not signed."""
+    base = tmp_path_factory.mktemp("unsigned")
+    command = CommandLine(base / "project", base / "cache")
+    command.project.mkdir()
+    (command.project / "trtbuild.yaml").write_text(MANIFEST)
+    (command.project / "net.py").write_text(NET)
+    (base / "remote").mkdir()
+    command.environment.update(
+        HOME=str(base / "home"),
+        XDG_STATE_HOME=str(base / "state"),
+        XDG_CONFIG_HOME=str(base / "config"),
+        TRTBUILD_REMOTES=f"team=rw:file://{base / 'remote'}",
+    )
+    command("build")
+    command("build")
+    return command
+
+
+def test_what_is_built_after_signing_began_is_found_by_those_who_trust_the_key(
+    unsigned: CommandLine, tmp_path: Path
+) -> None:
+    signing = {"TRTBUILD_SIGNING_KEY": CI.text()}
+    assert unsigned("build", environment=signing)["totals"]["trace"]["run"] == 1
+    assert unsigned("cache", "push", environment=signing)["missing"] == []
+    colleague = {**TRUSTING, "TRTBUILD_CACHE_DIR": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    assert unsigned("cache", "pull", environment=colleague)["ok"]
+    unsigned("build", "--frozen", environment=colleague)
+
+
+def test_frozen_says_that_a_remote_could_not_be_asked(unsigned: CommandLine, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        down = {"TRTBUILD_CACHE_DIR": str(tmp_path / "cache"), "TRTBUILD_REMOTES": f"team=rw:{url}"}
+        document = unsigned("build", "--frozen", environment=down, expect=3)
+        assert f"team: {url}: nobody listens there" in document["warnings"]
+        assert "trtbuild doctor" in document["errors"][0]["hint"]
+        for command in ("build --frozen", "plan", "why net", "status"):
+            done = unsigned.run(*command.split(), environment=down)
+            assert f"warning: team: {url}: nobody listens there" in done.stdout + done.stderr, command
+
+
+def test_an_export_without_a_file_writes_none(unsigned: CommandLine) -> None:
+    (error,) = unsigned("cache", "export", "net", expect=2)["errors"]
+    assert error["hint"] == "trtbuild cache export net.bundle net"
+    assert not (unsigned.project / "net").exists()

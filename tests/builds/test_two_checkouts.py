@@ -1,0 +1,233 @@
+"""One engine cache for a team: checkouts of different people, in different places and with different virtual environments,
+share engines through each kind of remote. The first builds, into all remotes at once; the others run no step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ran
+from tests.store.conftest import object_server
+from tests.store.transports.nginx import running
+
+__all__ = ["object_server"]
+
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(600, 600) for _ in range(2)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+def build():
+    return Net().eval()
+"""
+MANIFEST = """
+version: 1
+targets: {ada: {sm: 89}}
+profiles:
+  rows: {x: {min: [1, 600], opt: [4, 600], max: [8, 600]}}
+models:
+  net:
+    source: {python: "net:build"}
+    inputs: {x: {dtype: float32}}
+    profiles: [rows]
+    targets: [ada]
+    partition: {granularity: ["layers.*"]}
+"""
+NOBODY = 65534
+
+
+@dataclass
+class Person:
+    """Somebody with a checkout, a home and an interpreter."""
+
+    folder: Path
+    python: str
+    environment: Mapping[str, str]
+    user: int | None = None
+    umask: int = 0o022
+
+    def checkout(self) -> None:
+        self.folder.mkdir(parents=True)
+        (self.folder / "net.py").write_text(NET)
+        (self.folder / "trtbuild.yaml").write_text(MANIFEST)
+        if self.user is not None:
+            for path in (self.folder, *self.folder.iterdir()):
+                os.chown(path, self.user, self.user)
+
+    def __call__(self, *arguments: str, expect: int = 0) -> Any:
+        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        done = subprocess.run(
+            [self.python, "-m", "trtbuild.cli.main", *arguments, "--json"],
+            cwd=self.folder,
+            env={**kept, "HOME": str(self.folder), **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            user=self.user,
+            umask=self.umask,
+        )
+        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return json.loads(done.stdout)
+
+
+@dataclass
+class Team:
+    """The remotes, and what the first build said."""
+
+    folder: Path
+    remotes: Mapping[str, str]
+    environment: Mapping[str, str]
+    first: Person
+    document: Any
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A directory that other users can reach, as pytest's are not."""
+    folder = Path(tempfile.mkdtemp(prefix="trtbuild-team-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def team(place: Path, object_server: str) -> Iterator[Team]:
+    shared = place / "shared"
+    shared.mkdir()
+    shared.chmod(0o2777)
+    (place / "nginx").mkdir()
+    environment = {
+        "AWS_ENDPOINT_URL": object_server,
+        "AWS_ACCESS_KEY_ID": "an-id",
+        "AWS_SECRET_ACCESS_KEY": "a-secret",
+        "AWS_REGION": "us-east-1",
+    }
+    with running(place / "nginx") as nginx:
+        remotes = {"nfs": f"file://{shared}", "web": nginx.url_of("writer"), "store": "s3://cache/team"}
+        said = " ".join(f"{name}=rw:{url}" for name, url in remotes.items())
+        first = Person(place / "first", sys.executable, {**environment, "TRTBUILD_REMOTES": said})
+        first.checkout()
+        document = first("build")
+        yield Team(place, {**remotes, "web": nginx.url_of("reader")}, environment, first, document)
+
+
+def base_python() -> str:
+    """An interpreter of this version that other users can run, too, if there is one."""
+    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/python{mine}"):
+        probe = [python, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+        with suppress(OSError):
+            if subprocess.run(probe, user=another_user(), capture_output=True, text=True).stdout.strip() == mine:
+                return python
+    return sys.executable
+
+
+def another_user() -> int | None:
+    """A user id to run as, where that can be done."""
+    return NOBODY if os.geteuid() == 0 else None
+
+
+def can_be_run(python: str, user: int | None) -> bool:
+    with suppress(OSError):
+        return subprocess.run([python, "-c", "import trtbuild"], user=user, check=False).returncode == 0
+    return False
+
+
+@pytest.fixture(scope="module")
+def another_python(place: Path) -> str:
+    """A virtual environment of its own, which has the packages of this one."""
+    folder = place / "venv"
+    subprocess.run([base_python(), "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
+    (packages / "those.pth").write_text("\n".join(lines))
+    return str(folder / "bin" / "python")
+
+
+def test_the_first_build_is_in_every_remote(team: Team) -> None:
+    assert ran(team.document)["engine"] == 3
+    assert [report["name"] for report in team.document["remotes"]] == ["nfs", "web", "store"]
+    for report in team.document["remotes"]:
+        assert report["records_sent"] > 10 and report["records_not_sent"] == 0, json.dumps(report)
+        assert report["warnings"] == []
+    assert team.document["warnings"] == []
+
+
+@pytest.mark.parametrize("remote", ["nfs", "web", "store"])
+def test_another_checkout_runs_no_step(team: Team, another_python: str, remote: str) -> None:
+    user = another_user() if can_be_run(another_python, another_user()) else None
+    environment = {**team.environment, "TRTBUILD_REMOTES": f"{remote}=r:{team.remotes[remote]}"}
+    other = Person(team.folder / f"of-{remote}" / "deeper", another_python, environment, user, 0o077)
+    other.checkout()
+    (team.folder / f"of-{remote}").chmod(0o755)
+    planned = other("plan")
+    assert {step["verdict"] for step in planned["steps"]} == {"hit"}
+    assert not (other.folder / "cache").exists(), "a plan moves nothing"
+    built = other("build", "--frozen")
+    assert ran(built) == {}
+    assert {step["source"] for step in built["steps"]} == {remote}
+    mine, theirs = other.folder / "dist" / "net", team.first.folder / "dist" / "net"
+    files = [path.relative_to(theirs) for path in sorted(theirs.rglob("*")) if path.is_file()]
+    assert len(files) > 2
+    for file in files:
+        assert (mine / file).read_bytes() == (theirs / file).read_bytes()
+    again = other("build")
+    assert again["duration_s"] < 60 and ran(again) == {}
+
+
+def test_who_edits_builds_only_what_changed_and_everybody_has_it(team: Team, another_python: str) -> None:
+    environment = {**team.environment, "TRTBUILD_REMOTES": f"nfs=rw:{team.remotes['nfs']}"}
+    other = Person(team.folder / "edits", sys.executable, environment)
+    other.checkout()
+    manifest = other.folder / "trtbuild.yaml"
+    manifest.write_text(MANIFEST.replace("opt: [4, 600]", "opt: [3, 600]"))
+    document = other("build")
+    assert "lower" not in ran(document) and "convert" not in ran(document)
+    third = Person(team.folder / "third", another_python, environment)
+    third.checkout()
+    (third.folder / "trtbuild.yaml").write_text(manifest.read_text())
+    assert ran(third("build", "--frozen")) == {}
+
+
+def test_what_is_gone_from_a_remote_is_made_again_or_missing_where_nothing_may_be_made(
+    team: Team, another_python: str
+) -> None:
+    """The records are there, and say that their blobs are; that these are gone is found out when they are fetched."""
+    lossy = team.folder / "lossy"
+    shutil.copytree(team.remotes["nfs"].removeprefix("file://"), lossy)
+    plans = [step["outputs"]["plan"] for step in team.document["steps"] if step["stage"] == "engine"]
+    gone = [path for path in lossy.glob("cas/*/*") if path.name in {plan["sha256"] for plan in plans}]
+    for path in gone:
+        path.unlink()
+    assert gone, "plans of this size are one file each"
+    environment = {"TRTBUILD_REMOTES": f"lossy=r:file://{lossy}"}
+    deploys = Person(team.folder / "deploys", another_python, environment)
+    deploys.checkout()
+    refused = deploys("build", "--frozen", expect=3)
+    assert refused["errors"][0]["type"] == "FrozenError"
+    assert any("could not be had" in text for text in refused["warnings"])
+    builds = Person(team.folder / "builds", sys.executable, environment)
+    builds.checkout()
+    built = builds("build")
+    assert set(ran(built)) >= {"engine"} and "trace" not in ran(built)
+    assert built["remotes"][0]["blobs_gone"] >= 1

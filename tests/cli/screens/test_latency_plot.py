@@ -1,0 +1,68 @@
+"""The picture is one well-formed file, whatever the names and numbers in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.screens.test_runs import BENCHED, latency
+from trtbuild.cli.screens.latency_plot import _ticks, drawn
+from trtbuild.driver.running.documents import BenchPoint, BenchRun
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def bars(text: str) -> list[tuple[float, str]]:
+    """(width, colour) of each bar."""
+    root = ElementTree.fromstring(text)
+    found = [(float(entry.get("width", "0")), str(entry.get("fill"))) for entry in root.iter(f"{SVG}rect")]
+    return [(width, colour) for width, colour in found[1:] if width != 10]  # the ground, and the legend's squares
+
+
+def test_a_bar_is_as_long_as_the_median() -> None:
+    widths = [width for width, _ in bars(drawn(BENCHED))]
+    assert len(widths) == 3
+    assert widths[1] == pytest.approx(4 * widths[0], abs=0.5)  # 1.0 ms by eager, beside 0.25
+    assert widths[2] == pytest.approx(8 * widths[0], abs=0.5)
+
+
+def test_runners_have_colours_of_their_own() -> None:
+    assert len({colour for _, colour in bars(drawn(BENCHED))}) == 2
+
+
+def test_it_refers_to_nothing_outside() -> None:
+    text = drawn(BENCHED).replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?:|href|url\(|<script|<image|@import", text)
+
+
+def test_names_are_escaped() -> None:
+    odd = replace(BENCHED, model="<a&b>", points=[BenchPoint(label='"x" <y>', shapes={}, dims={})] * 2)
+    root = ElementTree.fromstring(drawn(odd))
+    assert any("<a&b>" in (entry.text or "") for entry in root.iter(f"{SVG}text"))
+
+
+@pytest.mark.parametrize("longest", [1e-9, 0.003, 0.9, 1.0, 7.0, 1234.5, 1e6])
+def test_ticks_are_few_and_reach_the_longest(longest: float) -> None:
+    ticks = _ticks(longest)
+    assert ticks[0] == 0 and 2 <= len(ticks) <= 11
+    assert ticks[-1] >= longest * (1 - 1e-9)
+
+
+def test_one_slow_call_does_not_flatten_the_rest() -> None:
+    slow = replace(BENCHED.runs[0], latency_ms=replace(latency(1.0), p99=1000.0))
+    (width, _), *_ = bars(drawn(replace(BENCHED, runs=[slow])))
+    assert width > 50
+    lines = ElementTree.fromstring(drawn(replace(BENCHED, runs=[slow]))).iter(f"{SVG}line")
+    assert max(float(line.get("x2", "0")) for line in lines) <= 860
+
+
+def test_nothing_timed_is_an_empty_picture() -> None:
+    ElementTree.fromstring(drawn(replace(BENCHED, runs=[], points=[])))
+
+
+def test_latencies_of_zero_are_drawn() -> None:
+    run = BenchRun(runner="trtbuild", point=0, first_s=0.0, count=1, latency_ms=latency(0.0))
+    ElementTree.fromstring(drawn(replace(BENCHED, runs=[run])))

@@ -1,0 +1,207 @@
+"""The index of a package as typed values: nothing in it is believed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.core.recipe_values import MODEL, Build
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_reading import check_path, read_index
+from trtbuild.core.packages.package_writing import index_to_bytes
+from trtbuild.core.packages.packaging import Cut
+from trtbuild.core.recipes.record import Output
+from trtbuild.errors import PackageDamaged, PackageTooNew
+
+A, B, D = "a" * 64, "b" * 64, "d" * 64
+
+
+def document() -> Any:
+    """The index of a package with a reference, as it is read."""
+    made = Build(replace(MODEL, reference=True)).contents()
+    cut = next(iter(made.cuts.values()))
+    cuts = {name: Cut(cut.partitions, {A: Output(B, 50), B: Output(D, 100)}) for name in made.cuts}
+    return json.loads(index_to_bytes(replace(made, cuts=cuts).index(Output(A, 30))))
+
+
+def read(changed: Any) -> PackageIndex:
+    return read_index(json.dumps(changed).encode())
+
+
+def test_the_range_of_an_inputs_values_is_optional() -> None:
+    made = document()
+    assert [entry.range for entry in read(made).inputs] == [None, None]
+    made["inputs"][0]["range"] = [0, 255]
+    assert read(made).inputs[0].range == (0.0, 255.0)
+
+
+@pytest.mark.parametrize("ends", [[0], [0, 1, 2], ["0", 1], [1, 0], [0, 1e39], [True, 1], [0, float("nan")], 5, None])
+def test_a_range_that_is_none_is_damage(ends: Any) -> None:
+    made = document()
+    made["inputs"][0]["range"] = ends
+    with pytest.raises(PackageDamaged):
+        read(made)
+
+
+def test_it_says_what_computes_the_reference_program() -> None:
+    made = document()
+    assert read(made).computed_by == "PyTorch"
+    target = next(iter(read(made).targets.values()))
+    onnx = {"ada": replace(target, programs={A: f"torch/{B[:32]}.onnx"})}
+    assert replace(read(made), targets=onnx).computed_by == "onnxruntime"
+
+
+def test_what_was_packed_is_read() -> None:
+    index = read(document())
+    assert (index.model, index.precision, index.reference) == ("vit", "float16", True)
+    assert [(entry.name, entry.keyword, entry.dtype) for entry in index.inputs] == [
+        ("image", False, "float32"),
+        ("mask", True, "bool"),
+    ]
+    assert index.inputs[0].shape == (("sym", 0), 3) and index.outputs[0].shape == (("mul", 2, ("sym", 0)), 3)
+    assert [profile.name for profile in index.profiles] == ["single", "batch"]
+    assert index.profiles[1].shapes == (ShapeRange((2, 3), (4, 3), (8, 3)), ShapeRange((2,), (4,), (8,)))
+    assert list(index.weights) == [0, 1] and index.weights[0].path == f"weights/{B[:32]}"
+    hopper = index.targets["hopper"]
+    assert (hopper.sm, hopper.sms, hopper.toolchain, hopper.platform) == (90, (90,), "tensorrt", "windows-x86_64")
+    assert hopper.engines == {"encoder.0": "engines/hopper/encoder.0.plan"}
+    assert hopper.layers == {"encoder.0": "engines/hopper/encoder.0.layers.json"}
+    assert hopper.programs == {A: f"torch/{B[:32]}.pt2", B: f"torch/{D[:32]}.pt2"}
+    assert [part.name for part in hopper.partitions.partitions] == ["encoder.0", "p1"]
+
+
+def test_fields_that_came_later_may_be_missing_and_unknown_ones_are_left_alone() -> None:
+    old = document()
+    del old["reference"]
+    for target in old["targets"].values():
+        for field in ("sms", "layers", "version_compatible"):
+            del target[field]
+    index = read({**old, "something": "new"})
+    assert not index.reference
+    assert index.targets["ada"].sms == (89,) and not index.targets["ada"].layers
+    assert not index.targets["ada"].version_compatible
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def changed_at(path: tuple[Any, ...], value: Any) -> Any:
+    whole = copy.deepcopy(document())
+    inner = whole
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return whole
+
+
+@pytest.mark.parametrize("wrong", [None, "x", -1, 1.5, [], {}, True, [["sym", 9]], "../x"], ids=repr)
+def test_whatever_is_wrong_it_is_damaged_or_means_something(wrong: Any) -> None:
+    """No other error ever comes of a document."""
+    refused = 0
+    for path in places(document()):
+        try:
+            read(changed_at(path, wrong))
+        except (PackageDamaged, PackageTooNew):
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.parametrize("wrong", [None, {"x": 1}, 1.5], ids=repr)
+def test_a_value_of_another_kind_is_damage(wrong: Any) -> None:
+    for path in places(document()):
+        if (
+            path[-1] == "reasons"
+            or path[-2:] == ("partitions", "schema")
+            or (wrong == {"x": 1} and path[-1] == "calls")
+        ):
+            continue
+        with pytest.raises(PackageDamaged):
+            read(changed_at(path, wrong))
+            pytest.fail(f"{path} may be {wrong!r}")
+
+
+WRONG = {
+    "a file without a digest": (("files", "names.json", "sha256"), "abc", "a file has no digest or size"),
+    "a negative size": (("files", "names.json", "size"), -1, "a file has no digest or size"),
+    "an engine that is no file": (
+        ("targets", "ada", "engines", "encoder.0"),
+        "engines/ada/other.plan",
+        "'engines/ada/other.plan' is not a file of the package",
+    ),
+    "no engine": (("targets", "ada", "engines"), {}, "the partition 'encoder.0' has no engine"),
+    "no program": (("targets", "ada", "partitions", "programs"), {}, "the partition 'encoder.0' has no program"),
+    "a program that is no file": (
+        ("targets", "ada", "partitions", "programs", B),
+        A,
+        "a program is not a file of the package",
+    ),
+    "a weight of another size": (("weights", "0", "shape"), [2, 4], "the weight 'w' is not a file of the package"),
+    "a value that nobody gives": (
+        ("targets", "ada", "partitions", "partitions", 1, "inputs", 0, 0),
+        "p7:0",
+        "the partition 'p1' reads 'p7:0', which nothing produces",
+    ),
+    "a value of itself": (
+        ("targets", "ada", "partitions", "partitions", 0, "inputs", 0, 0),
+        "encoder.0:0",
+        "the partition 'encoder.0' reads 'encoder.0:0', which nothing produces",
+    ),
+    "an output that nobody gives": (
+        ("targets", "ada", "partitions", "outputs"),
+        ["p1:3"],
+        "an output is 'p1:3', which nothing produces",
+    ),
+    "a symbol without a dim": (("inputs", 0, "shape"), [["sym", 1], 3], "has a symbol without a dim"),
+    "an operator that does not exist": (("inputs", 0, "shape"), [["sqrt", ["sym", 0]], 3], "is not a size"),
+    "a dtype": (("inputs", 0, "dtype"), "float31", "'float31' is not an element type"),
+    "profiles of other inputs": (("profiles", 0, "shapes"), {}, "a profile has shapes for other inputs"),
+    "a rank": (
+        ("profiles", 0, "shapes", "mask", "min"),
+        [1, 1],
+        "a profile's shapes of 'mask' have another rank than the input",
+    ),
+    "no profile": (("profiles",), [], "it has no profile"),
+    "no target": (("targets",), {}, "it has no target"),
+    "an output structure of other outputs": (
+        ("output_tree",),
+        {"kind": "tensor", "index": 1},
+        "its output structure does not fit its outputs",
+    ),
+    "reference of another kind": (("reference",), "yes", "reference is neither true nor false"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said(case: str) -> None:
+    path, value, text = WRONG[case]
+    with pytest.raises(PackageDamaged, match=r"index\.json cannot be used: ") as raised:
+        read(changed_at(path, value))
+    assert text in str(raised.value)
+
+
+def test_deep_nesting_is_damage() -> None:
+    with pytest.raises(PackageDamaged):
+        read_index(b'{"schema": "trtbuild.package/1", "files": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+@pytest.mark.parametrize("path", ["index.json", "engines/ada/encoder.layers.3#1.plan", "weights/aa"])
+def test_paths_inside(path: str) -> None:
+    assert check_path(path) == path
+
+
+@pytest.mark.parametrize("path", ["", "/x", "../x", "a/../x", "a//b", "./a", "a\\b", "C:/x", "a\0", 3, None])
+def test_paths_that_lead_elsewhere(path: object) -> None:
+    with pytest.raises(ValueError, match="is not a path inside a package"):
+        check_path(path)

@@ -1,0 +1,222 @@
+"""What a package holds: its recipe, its index, and the table of names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.core.recipe_values import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D
+from trtbuild.core.engines.binding import Slot
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.packages.package_index import SCHEMA
+from trtbuild.core.packages.package_reading import read_index
+from trtbuild.core.packages.package_writing import index_to_bytes, index_to_json
+from trtbuild.core.packages.packaging import Contents, Cut, Engine, name_table
+from trtbuild.core.partition.partitions import Partitions
+from trtbuild.core.recipes.record import Output
+
+#: The table of names, as the store has it.
+NAMES = Output(A, 30)
+
+
+def contents(**changes: Any) -> Contents:
+    return replace(Build().contents(), **changes)
+
+
+def index_of(**changes: Any) -> dict[str, Any]:
+    """The JSON of a package's index."""
+    return index_to_json(contents(**changes).index(NAMES))
+
+
+def test_the_index_is_what_a_loader_needs() -> None:
+    index = index_of()
+    assert list(index) == [
+        "schema",
+        "model",
+        "inputs",
+        "outputs",
+        "output_tree",
+        "dims",
+        "profiles",
+        "precision",
+        "targets",
+        "reference",
+        "weights",
+        "files",
+    ]
+    assert (index["schema"], index["model"], index["precision"]) == (SCHEMA, "vit", "float16")
+    assert index["dims"] == [{"name": "batch", "min": 1, "max": 8, "multiple_of": 1}]
+    assert index["profiles"][1] == {
+        "name": "batch",
+        "shapes": {
+            "image": {"min": [2, 3], "opt": [4, 3], "max": [8, 3]},
+            "mask": {"min": [2], "opt": [4], "max": [8]},
+        },
+    }
+    hopper = index["targets"]["hopper"]
+    assert {name: hopper[name] for name in ("sm", "toolchain", "version", "compatibility", "platform")} == {
+        "sm": 90,
+        "toolchain": "tensorrt",
+        "version": "1.4.0.76",  # resolved, not the pin
+        "compatibility": "same_compute_capability",
+        "platform": "windows-x86_64",
+    }
+    assert [*hopper["sms"]] == [90] and hopper["version_compatible"] is False
+    assert hopper["engines"] == {"encoder.0": "engines/hopper/encoder.0.plan"}
+    assert hopper["layers"] == {"encoder.0": "engines/hopper/encoder.0.layers.json"}
+    assert [part["name"] for part in hopper["partitions"]["partitions"]] == ["encoder.0", "p1"]
+    assert hopper["partitions"]["programs"] == {B: D}
+
+
+def test_names_of_inputs_are_the_manifest_s() -> None:
+    inputs = (replace(MODEL.inputs[0], name="picture"), MODEL.inputs[1])
+    profiles = tuple(
+        replace(profile, shapes=(("picture", profile.shapes[0][1]), *profile.shapes[1:])) for profile in MODEL.profiles
+    )
+    found = index_of(model=replace(MODEL, inputs=inputs, profiles=profiles))["inputs"]
+    assert [(entry["name"], entry["keyword"], entry["dtype"]) for entry in found] == [
+        ("picture", False, "float32"),
+        ("mask", True, "bool"),
+    ]
+
+
+def test_the_index_lists_every_file_with_size_and_digest() -> None:
+    assert index_of()["files"] == {
+        "engines/ada/encoder.0.layers.json": {"sha256": C, "size": 20},
+        "engines/ada/encoder.0.plan": {"sha256": B, "size": 1000},
+        "engines/hopper/encoder.0.layers.json": {"sha256": C, "size": 20},
+        "engines/hopper/encoder.0.plan": {"sha256": B, "size": 1000},
+        "names.json": {"sha256": A, "size": 30},
+        f"torch/{D[:32]}.pt2": {"sha256": D, "size": 100},
+        f"weights/{B[:32]}": {"sha256": B, "size": 24},
+    }
+
+
+def test_programs_of_one_graph_that_are_stored_differently_are_two_files() -> None:
+    cuts = {"ada": Cut(PARTITIONS, {B: Output(D, 100)}), "hopper": Cut(PARTITIONS, {B: Output(C, 101)})}
+    files = index_of(cuts=cuts)["files"]
+    assert files[f"torch/{D[:32]}.pt2"] == {"sha256": D, "size": 100}
+    assert files[f"torch/{C[:32]}.pt2"] == {"sha256": C, "size": 101}
+
+
+def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
+    (weight,) = index_of()["weights"].values()
+    assert weight == {"name": "w", "dtype": "float32", "shape": (2, 3), "sha256": B}
+    engine_only = Partitions(PARTITIONS.partitions[:1], ("encoder.0:0", "weight:1"))
+    index = index_of(cuts={name: Cut(engine_only, {}) for name in ("ada", "hopper")})
+    assert list(index["weights"]) == ["1"]
+    fed = replace(PARTITIONS.partitions[0], inputs=(("weight:0", PARTITIONS.partitions[0].inputs[0][1]),))
+    index = index_of(cuts={name: Cut(Partitions((fed,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")})
+    assert list(index["weights"]) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        ("bool", 6),
+        ("float8_e4m3fn", 6),
+        ("bfloat16", 12),
+        ("uint16", 12),
+        ("float32", 24),
+        ("int64", 48),
+        ("complex128", 96),
+    ],
+)
+def test_a_weight_s_size_follows_from_its_dtype(dtype: str, size: int) -> None:
+    index = index_of(weights=(Weight(dtype, (2, 3), B), WEIGHTS[1]))
+    assert index["files"][f"weights/{B[:32]}"]["size"] == size
+
+
+def test_with_a_reference_it_has_the_weights_of_all_partitions() -> None:
+    index = index_of(model=replace(MODEL, reference=True))
+    assert index["reference"] is True and list(index["weights"]) == ["0", "1"]
+    assert index_of()["reference"] is False
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_the_index_that_was_written_is_read(reference: bool) -> None:
+    cuts = {name: Cut(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
+    index = contents(model=replace(MODEL, reference=reference), cuts=cuts).index(NAMES)
+    data = index_to_bytes(index)
+    found = read_index(data)
+    assert index_to_bytes(found) == data
+    assert (found.inputs, found.outputs, found.dims) == (index.inputs, index.outputs, index.dims)
+    assert (found.profiles, found.weights, found.files) == (index.profiles, index.weights, index.files)
+    assert found.targets.keys() == index.targets.keys()
+
+
+def test_blobs_are_all_programs_and_weights() -> None:
+    assert contents().blobs() == {D: "program", B: "weight"}
+
+
+def test_a_package_is_put_together_after_its_engines() -> None:
+    with pytest.raises(AssertionError):
+        contents(engines=[Engine("encoder.0", "ada", A)]).index(NAMES)
+    with pytest.raises(AssertionError):
+        contents(engines=[Engine("encoder.0", "ada", A, Output(B, 1000))]).index(NAMES)
+
+
+# -- the recipe
+
+
+def test_rule_4_11_an_engine_is_in_the_recipe_by_its_key_not_by_its_bytes() -> None:
+    other = [Engine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
+    assert contents(engines=other).recipe().key == contents().recipe().key
+    keyed = [Engine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
+    assert contents(engines=keyed).recipe().key != contents().recipe().key
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "model": {"model": replace(MODEL, name="other")},
+    "precision": {"model": replace(MODEL, precision="bfloat16")},
+    "weights": {"weights": (replace(WEIGHTS[0], sha256=C), WEIGHTS[1])},
+    "names of weights": {
+        "interface": replace(INTERFACE, slots=(Slot("v", "float32", (2, 3), True), INTERFACE.slots[1]))
+    },
+    "modules": {"modules": Output(D, 10)},
+    "origins": {"origins": {A: D}},
+    "outputs": {"interface": replace(INTERFACE, outputs=({"name": "y"},))},
+    "output tree": {"interface": replace(INTERFACE, output_tree={"kind": "list", "items": []})},
+    "programs": {"cuts": {name: Cut(PARTITIONS, {B: Output(C, 100)}) for name in ("ada", "hopper")}},
+    "partitions": {
+        "cuts": {
+            name: Cut(Partitions(PARTITIONS.partitions, ("p1:1",)), {B: Output(D, 100)}) for name in ("ada", "hopper")
+        }
+    },
+    "reference": {"model": replace(MODEL, reference=True)},
+    "sms": {"sms": {"ada": (89, 90), "hopper": (90,)}},
+    "toolchains": {"toolchains": {"ada": "1.4.0.77", "hopper": "1.4.0.76"}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_recipe_holds_all_that_the_index_and_the_names_are_made_of(change: str) -> None:
+    assert contents(**CHANGES[change]).recipe().key != contents().recipe().key
+
+
+def test_equal_recipes_have_equal_indexes() -> None:
+    """But for plans: what is in the index and not in the recipe would be stale after a hit."""
+    index = index_to_bytes(contents().index(NAMES))
+    changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
+    for change in changes:
+        other = contents(model=replace(MODEL, **change))
+        assert other.recipe().same_as(contents().recipe())
+        assert index_to_bytes(other.index(NAMES)) == index
+
+
+# -- the table of names
+
+
+def test_names_of_nodes_lead_to_modules_and_operators() -> None:
+    cut = Cut(PARTITIONS, {})
+    modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
+    origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
+    assert name_table(cut, modules, origins) == {
+        "encoder.0": {
+            "n0": ["encoder.0.b", "aten.add"],
+            "n1": ["encoder.0.a", "aten.mm"],
+        }  # n2 is a size: computed anew
+    }
+    assert name_table(cut, modules, {}) == {"encoder.0": {}}

@@ -1,0 +1,200 @@
+"""The text of a lock file: stable, an entry a line, and read strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.planning.test_locks import KEY, OTHER, PLAN, a_lock
+from trtbuild.core.planning.lockfile import SCHEMA, from_text, line_of, to_text
+from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep, LockedTarget
+from trtbuild.core.recipes.record import Output
+from trtbuild.errors import LockFileError
+
+ENGINE = "net/engine/layers.0@ada"
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    lock = a_lock()
+    assert from_text(to_text(lock)) == lock
+    assert to_text(from_text(to_text(lock))) == to_text(lock)
+
+
+names = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"), exclude_characters="/@"), min_size=1)
+digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+
+
+@given(st.dictionaries(names, st.dictionaries(names, digests, max_size=3), max_size=3))
+def test_any_names_are_read_as_they_were_written(models: dict[str, dict[str, str]]) -> None:
+    lock = Lock(
+        "linux-x86_64",
+        {},
+        {},
+        {
+            model: LockedModel(
+                {}, {}, {f"{model}/engine/{part}@x": LockedStep(k, {"plan": Output(k, 1)}) for part, k in parts.items()}
+            )
+            for model, parts in models.items()
+        },
+    )
+    assert from_text(to_text(lock)) == lock
+    assert from_text(json.dumps(json.loads(to_text(lock)))) == lock
+
+
+def test_one_engine_is_one_line_and_another_plan_of_it_changes_that_line_alone() -> None:
+    was, steps = to_text(a_lock()).splitlines(), dict(a_lock().models["net"].steps)
+    steps["net/engine/other@ada"] = LockedStep("1" * 64, {"plan": Output(PLAN, 10)})
+    model = replace(a_lock().models["net"], steps=steps)
+    now = to_text(replace(a_lock(), models={"net": model})).splitlines()
+    (new,) = [line for line in now if line not in was]
+    assert "net/engine/other@ada" in new and PLAN in new and "1" * 64 in new
+    assert [line for line in was if line not in now] == []
+
+
+def test_names_are_sorted_whatever_order_they_came_in() -> None:
+    lock = a_lock()
+    model = lock.models["net"]
+    turned = replace(model, steps=dict(reversed(model.steps.items())))
+    assert to_text(replace(lock, models={"z": model, "net": turned})) == to_text(
+        replace(lock, models={"net": model, "z": model})
+    )
+
+
+def refused(text: str) -> LockFileError:
+    with pytest.raises(LockFileError) as caught:
+        from_text(text)
+    assert caught.value.file == "trtbuild.lock"
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+@pytest.mark.parametrize("marker", ["<<<<<<< HEAD", "=======", ">>>>>>> theirs", "||||||| base"])
+def test_a_merge_conflict_is_called_one_with_its_line(marker: str) -> None:
+    lines = to_text(a_lock()).splitlines()
+    found = refused("\n".join([*lines[:5], marker, *lines[5:]]))
+    assert (found.text, found.line) == ("a merge conflict that was not resolved", 6)
+    assert found.hint is not None and "trtbuild lock" in found.hint
+
+
+def test_a_newer_schema_is_refused_as_newer() -> None:
+    found = refused(to_text(a_lock()).replace(SCHEMA, "trtbuild.lock/2"))
+    assert "a newer version of trtbuild wrote it (trtbuild.lock/2)" in found.text
+    assert (found.line, found.hint) == (2, "upgrade trtbuild")
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "line"),
+    [
+        ("", "not JSON", 1),
+        ('{\n "schema": oops\n}', "not JSON", 2),
+        ("[]", "not a lock file", 1),
+        ("{}", "its schema is None", 1),
+        ('{"schema": "trtbuild.package/1"}', "its schema is 'trtbuild.package/1'", 1),
+        ("[" * 100_000, "nested too deeply", 1),
+    ],
+)
+def test_what_is_no_lock_file_is_said_to_be_none(text: str, said: str, line: int) -> None:
+    found = refused(text)
+    assert said in found.text and found.line == line
+
+
+def line_with(text: str, what: str, which: int = 0) -> int:
+    return [number for number, line in enumerate(text.splitlines(), 1) if what in line][which]
+
+
+def test_an_entry_that_stands_there_twice_is_refused_with_the_second_line() -> None:
+    lines = to_text(a_lock()).splitlines()
+    at = line_with("\n".join(lines), ENGINE)
+    doubled = "\n".join([*lines[:at], lines[at - 1], *lines[at:]])
+    found = refused(doubled)
+    assert (found.text, found.line) == (f"there are two entries {ENGINE!r}", at + 1)
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> str:
+    """The text of a document that was changed by hand, in the form in which it was written."""
+    document = json.loads(to_text(a_lock()))
+    change(document)
+    lines = to_text(a_lock()).splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith(f'    "{ENGINE}"'):
+            entry = document["models"]["net"]["steps"].get(ENGINE)
+            lines[number] = f'    "{ENGINE}": {json.dumps(entry)},'
+        if line.startswith('    "ada"'):
+            lines[number] = f'    "ada": {json.dumps(document["models"]["net"]["targets"]["ada"])}'
+        if line.startswith(' "platform"'):
+            lines[number] = f' "platform": {json.dumps(document["platform"])},'
+    return "\n".join(lines)
+
+
+def step_is(**fields: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda document: document["models"]["net"]["steps"][ENGINE].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "at"),
+    [
+        (step_is(key="abc"), "is not a SHA-256", ENGINE),
+        (step_is(key=KEY.upper()), "is not a SHA-256", ENGINE),
+        (step_is(plan=None), "is not an object", ENGINE),
+        (step_is(plan={"sha256": PLAN}), "the field 'size' is missing", ENGINE),
+        (step_is(plan={"sha256": PLAN, "size": -1}), "not a number of bytes", ENGINE),
+        (step_is(plan={"sha256": PLAN, "size": True}), "not a number of bytes", ENGINE),
+        (step_is(plan={"sha256": PLAN, "size": 1.5}), "not a number of bytes", ENGINE),
+        (step_is(layers={"sha256": PLAN, "size": 1}), "there is no field 'layers' here; allowed: key, plan", ENGINE),
+        (step_is(plan={"sha256": OTHER, "size": 10}), "has the same key as another step", ENGINE),
+        (lambda d: d["models"]["net"]["targets"]["ada"].update(toolchain="gcc"), "no toolchain 'gcc'", '"ada"'),
+        (lambda d: d["models"]["net"]["targets"]["ada"].update(version=7), "is not text", '"ada"'),
+        (lambda d: d.update(platform=""), "the value of 'platform' is not text", "platform"),
+    ],
+)
+def test_every_wrong_value_is_named_with_its_line(
+    change: Callable[[dict[str, Any]], object], said: str, at: str
+) -> None:
+    text = edited(change)
+    found = refused(text)
+    assert said in found.text
+    if "shares" not in said:
+        assert found.line == line_with(text, at)
+
+
+def without(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda document: document.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without("platform"), "the field 'platform' is missing"),
+        (without("models"), "the field 'models' is missing"),
+        (lambda d: d.update(more=1), "there is no field 'more' here"),
+        (lambda d: d.update(models=[]), "'models' is not an object"),
+        (lambda d: d.update(models={"net": 1}), "'net' is not an object"),
+        (lambda d: d["models"]["net"].pop("versions"), "the field 'versions' is missing"),
+        (lambda d: d["models"]["net"].update(versions=None), "'versions' is not an object"),
+        (lambda d: d.update(step_versions={"engine": "1"}), "is not a whole number"),
+        (lambda d: d.update(manifests={"a.yaml": "x"}), "is not a SHA-256"),
+        (lambda d: d["models"]["net"]["steps"].update({"vit/trace": {"key": KEY}}), "is not a step of model 'net'"),
+        (lambda d: d["models"]["net"]["steps"].update({"net/bake": {"key": KEY}}), "is not a step of model 'net'"),
+    ],
+)
+def test_every_wrong_form_is_named(change: Callable[[dict[str, Any]], object], said: str) -> None:
+    document = json.loads(to_text(a_lock()))
+    change(document)
+    assert said in refused(json.dumps(document, indent=1)).text
+
+
+def test_the_line_of_an_entry_is_that_of_what_it_is_in_where_it_is_not_known() -> None:
+    text = to_text(a_lock())
+    assert line_of(text, "models", "net", "targets", "ada") == line_with(text, '"ada"')
+    assert line_of(text, "models", "net", "nothing") == line_with(text, '"net"')
+    assert line_of(text, "nothing") == line_of("", "models") == 1
+
+
+def test_a_locked_target_is_what_was_written() -> None:
+    assert from_text(to_text(a_lock())).models["net"].targets == {"ada": LockedTarget("tensorrt-rtx", "1.7.1")}

@@ -1,0 +1,283 @@
+"""Every field of every type that a manifest or an engine job is made of: which keys it is in, or why it is in none."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import trtbuild.core
+from tests.core.builder_values import other_value
+from tests.core.recipe_values import MODEL, WEIGHTS, Build, shapes_of
+from trtbuild.core.engines import engine_job
+from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model import shapes, spec
+from trtbuild.core.model.builder_settings import IN_EVERY_KEY, SETTINGS, BuilderSettings
+from trtbuild.core.model.shapes import Symbol
+from trtbuild.core.model.spec import Input, Model, NamedDim, PartitionSettings, Profile, ShapeRange, Source, Target
+from trtbuild.core.recipes import key_fields
+
+TRACE, LOWER, PARTITION, ENGINE, PACKAGE = "trace", "lower", "partition", "engine", "package"
+
+#: Type → field → the stages whose key changes when that field alone does, while all that earlier steps leave stays.
+#: A new field fails `test_rule_4_2_every_field_is_accounted_for` until it is written down here, and decided.
+SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
+    Model: {
+        "name": {PACKAGE},
+        "source": {TRACE},
+        "inputs": {TRACE, PACKAGE},
+        "profiles": {TRACE, ENGINE, PACKAGE},
+        "targets": {ENGINE, PACKAGE},
+        "origin": set(),
+        "dims": {TRACE, PACKAGE},
+        "weights": set(),
+        "precision": {LOWER, PACKAGE},
+        "reference": {PACKAGE},
+        "partition": {PARTITION},
+        "builder": {ENGINE},
+        "outputs": set(),
+        "places": set(),
+    },
+    Source: dict.fromkeys(("kind", "target", "kwargs", "deps", "env", "cacheable", "roots"), frozenset({TRACE})),
+    Input: {"name": {TRACE, PACKAGE}, "dtype": {TRACE}, "keyword": {TRACE, PACKAGE}, "range": {TRACE, PACKAGE}},
+    NamedDim: {"name": {PACKAGE}, "at": {TRACE, PACKAGE}, "multiple_of": {TRACE, ENGINE, PACKAGE}},
+    ShapeRange: {"min": {TRACE, ENGINE, PACKAGE}, "opt": {ENGINE, PACKAGE}, "max": {TRACE, ENGINE, PACKAGE}},
+    Profile: {"name": {PACKAGE}, "shapes": {TRACE, ENGINE, PACKAGE}},
+    PartitionSettings: dict.fromkeys(
+        ("granularity", "min_block_size", "torch_executed_ops", "require_full_compilation"), frozenset({PARTITION})
+    ),
+    BuilderSettings: {
+        **{field.name: {ENGINE} for field in dataclasses.fields(BuilderSettings)},
+        "version_compatible": {ENGINE, PACKAGE},  # a loader must know
+        "exclude_lean_runtime": {ENGINE, PACKAGE},  # this too
+    },
+    Target: {
+        "name": {PACKAGE},
+        "sm": {ENGINE, PACKAGE},
+        "toolchain": {PARTITION, ENGINE, PACKAGE},
+        "version": set(),  # the resolved version is EngineJob.toolchain_version
+        "compatibility": {ENGINE, PACKAGE},
+        "platform": {ENGINE, PACKAGE},
+    },
+    Weight: dict.fromkeys(("dtype", "shape", "sha256"), frozenset({ENGINE, PACKAGE})),
+    EngineJob: {
+        **dict.fromkeys(
+            ("onnx", "weights", "profiles", "settings", "target", "toolchain_version"), frozenset({ENGINE})
+        ),
+        "inputs": set(),  # what the compiled network is held to
+        "outputs": set(),
+    },
+    Symbol: {
+        "name": {PACKAGE},
+        "min": {TRACE, PACKAGE},
+        "max": {TRACE, PACKAGE},
+        "example": {TRACE},
+        "multiple_of": {TRACE, ENGINE, PACKAGE},
+    },
+}
+
+#: Types that no key is made of.
+OUTSIDE = {
+    spec.Project: "a list of models, and of the files they were read from",
+    spec.Origin: "where something was written down",
+    shapes.ShapePlan: "symbols and axes: each dim and each input's shape is in the trace",
+    shapes.SymbolAxis: "the number of a symbol: in the trace, in each input's shape",
+    shapes.ShapeProblem: "an error",
+    spec.GraphKind: "a constant of the code, which follows from the source's kind",
+}
+
+#: Profiles whose sizes leave room for a change of any number, and inputs without shared dims.
+ROOMY = replace(
+    MODEL,
+    dims=(NamedDim("batch", (("image", 0),)),),
+    profiles=(
+        Profile("batch", (("image", ShapeRange((2, 3), (4, 3), (8, 3))), ("mask", ShapeRange((2,), (4,), (8,))))),
+    ),
+)
+
+
+def another(value: Any) -> Any:
+    """A value of the same kind that is not `value`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        field = next(
+            f.name for f in dataclasses.fields(value) if (type(value).__name__, f.name) not in key_fields.EXCLUDED
+        )
+        return replace(value, **{field: another(getattr(value, field))})
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if value is None:
+        return 1
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, Mapping):
+        return {**value, "another": 1}
+    if value and not isinstance(value[0], str):
+        return (another(value[0]), *value[1:])
+    return (*value, "another")
+
+
+def renamed(model: Model, old: str, new: str) -> Model:
+    """`model` with another name of an input, wherever that is said."""
+    swap: Callable[[str], str] = lambda name: new if name == old else name  # noqa: E731
+    return replace(
+        model,
+        inputs=tuple(replace(entry, name=swap(entry.name)) for entry in model.inputs),
+        profiles=tuple(replace(p, shapes=tuple((swap(n), r) for n, r in p.shapes)) for p in model.profiles),
+        dims=tuple(replace(d, at=tuple((swap(n), axis) for n, axis in d.at)) for d in model.dims),
+    )
+
+
+def with_range(model: Model, field: str) -> Model:
+    """`model` with another min, opt or max of the first axis, in the last profile."""
+    *others, last = model.profiles
+    (name, shape), *rest = last.shapes
+    changed = replace(shape, **{field: another(getattr(shape, field))})
+    return replace(model, profiles=(*others, replace(last, shapes=((name, changed), *rest))))
+
+
+def mutations(kind: type, field: str) -> tuple[Build, Build]:
+    """A build, and the same with `field` of one `kind` changed, and nothing else."""
+    before = Build(replace(MODEL, dims=()))
+    model = before.model
+
+    def changed(value: Any) -> Any:
+        return replace(value, **{field: another(getattr(value, field))})
+
+    if kind is EngineJob:
+        return before, replace(before, job=changed(before.engine_job()))
+    if kind is Weight:
+        return before, replace(before, weights=(changed(WEIGHTS[0]), *WEIGHTS[1:]))
+    if kind is Symbol:
+        before = Build(ROOMY, shapes=shapes_of(ROOMY))
+        assert before.shapes is not None
+        first, *rest = before.shapes.symbols
+        return before, replace(before, shapes=replace(before.shapes, symbols=(changed(first), *rest)))
+    if kind is NamedDim:
+        dim = ROOMY.dims[0]
+        more = replace(dim, at=(*dim.at, ("mask", 0))) if field == "at" else changed(dim)
+        return Build(ROOMY), Build(replace(ROOMY, dims=(more,)))
+    after: dict[type, Callable[[], Model]] = {
+        Source: lambda: replace(model, source=changed(model.source)),
+        Input: lambda: replace(model, inputs=(changed(model.inputs[0]), *model.inputs[1:])),
+        ShapeRange: lambda: with_range(model, field),
+        Profile: lambda: replace(model, profiles=(changed(model.profiles[0]), *model.profiles[1:])),
+        PartitionSettings: lambda: replace(model, partition=changed(model.partition)),
+        BuilderSettings: lambda: replace(model, builder=changed(model.builder)),
+        Target: lambda: replace(model, targets=(changed(model.targets[0]), *model.targets[1:])),
+        Model: lambda: changed(model),
+    }
+    special: dict[tuple[type, str], Callable[[], Model]] = {
+        (Input, "name"): lambda: renamed(model, "image", "picture"),
+        (Input, "range"): lambda: replace(
+            model, inputs=(replace(model.inputs[0], range=(0.0, 1.0)), *model.inputs[1:])
+        ),
+        (Model, "inputs"): lambda: renamed(model, "image", "picture"),
+        (Profile, "shapes"): lambda: with_range(model, "max"),
+        (Model, "profiles"): lambda: with_range(model, "max"),
+        (Model, "dims"): lambda: replace(model, dims=MODEL.dims),
+    }
+    return before, replace(before, model=special.get((kind, field), after[kind])())
+
+
+def moved(before: Build, after: Build) -> set[str]:
+    """The stages whose key is another one."""
+    one, other = before.recipes(), after.recipes()
+    return {stage for stage in one if one[stage].key != other[stage].key}
+
+
+def types_of_settings() -> list[type]:
+    found = [value for module in (spec, engine_job, shapes) for value in vars(module).values()]
+    return list(dict.fromkeys(t for t in found if isinstance(t, type) and dataclasses.is_dataclass(t)))
+
+
+@pytest.mark.parametrize("kind", types_of_settings(), ids=lambda kind: kind.__name__)
+def test_rule_4_2_every_field_is_accounted_for(kind: type) -> None:
+    if kind in OUTSIDE:
+        assert kind not in SHOWS
+        return
+    assert set(SHOWS[kind]) == {field.name for field in dataclasses.fields(kind)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(kind, field) for kind, fields in SHOWS.items() for field in fields],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other(kind: type, field: str) -> None:
+    before, after = mutations(kind, field)
+    assert before != after or field == "places"
+    assert moved(before, after) == SHOWS[kind][field]
+
+
+def test_rule_4_2_in_by_default() -> None:
+    """Each field is in the key of some step that makes a result, or excluded with a reason that holds."""
+    for kind, fields in SHOWS.items():
+        for field, stages in fields.items():
+            reason = key_fields.EXCLUDED.get((kind.__name__, field))
+            if reason is None:
+                assert stages, f"{kind.__name__}.{field} is in no key and not excluded"
+            elif reason.startswith(("the place", "the path")):
+                assert not stages, f"{kind.__name__}.{field} is excluded, and in the key of {stages}"
+            elif reason.startswith("a label"):
+                assert stages == {PACKAGE}
+            else:
+                assert reason.startswith("in another form: ")
+
+
+def test_rule_4_2_what_is_excluded_exists_and_has_a_reason() -> None:
+    known = {(kind.__name__, field.name) for kind in types_of_settings() for field in dataclasses.fields(kind)}
+    assert set(key_fields.EXCLUDED) <= known
+    assert all(len(reason) > 10 for reason in key_fields.EXCLUDED.values())
+
+
+def test_rule_4_2_an_excluded_name_means_one_type() -> None:
+    """`EXCLUDED` goes by the names of types: two types of one name in core would share their exclusions."""
+    modules = [
+        importlib.import_module(found.name) for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
+    ]
+    names = Counter(
+        value.__name__
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    )
+    assert [name for name, _ in key_fields.EXCLUDED if names[name] != 1] == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Newer(BuilderSettings):
+    fresh_flag: bool = False
+
+
+def test_rule_4_2_a_new_field_is_in_the_key_without_anybody_remembering_it() -> None:
+    assert key_fields.fields_of(Newer()).keys() - key_fields.fields_of(BuilderSettings()).keys() == {"fresh_flag"}
+
+
+def test_a_later_setting_is_in_the_key_only_if_it_is_not_at_its_default() -> None:
+    assert key_fields.fields_of(BuilderSettings()).keys() == IN_EVERY_KEY
+    for name in SETTINGS:
+        value = other_value(name)
+        found = key_fields.fields_of(replace(BuilderSettings(), **{name: value}))
+        assert found.keys() == {*IN_EVERY_KEY, name}
+        assert found[name] == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_a_later_field_of_another_type_is_none_by_default() -> None:
+    for owner, name in key_fields.OMITTED_IF_NONE:
+        (field,) = (field for field in dataclasses.fields(getattr(spec, owner)) if field.name == name)
+        assert field.default is None, "what it is without being said has to be None"
+
+
+def test_a_setting_that_has_no_encoding_is_refused() -> None:
+    with pytest.raises(TypeError):
+        _ = Build(replace(MODEL, source=replace(MODEL.source, kwargs={"x": {1: 2}}))).trace().key  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        _ = Build(replace(MODEL, source=replace(MODEL.source, kwargs={"x": object()}))).trace().key  # type: ignore[dict-item]

@@ -1,0 +1,345 @@
+"""What is in the recipe of each stage, and what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.recipe_values import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
+from trtbuild.core.model.builder_settings import IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
+from trtbuild.core.recipes import key_fields, keys
+from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.values.encoding import encode
+from trtbuild.toolchain.libraries.releases import release
+
+# -- trace
+
+
+def declared(**changes: Any) -> str:
+    return Build(replace(MODEL, **changes)).trace().key
+
+
+def test_rule_4_1_arguments_of_a_model_are_typed() -> None:
+    values: list[Any] = [1, 1.0, True, "1", None, "", [1], [[1]], {"a": 1}, 0, 0.0, -0.0, False]
+    found = {declared(source=replace(MODEL.source, kwargs={"x": value})) for value in values}
+    assert len(found) == len(values)
+    assert declared(source=replace(MODEL.source, kwargs={})) not in found
+
+
+def test_rule_4_13_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
+    one = replace(MODEL.source, kwargs={"a": {"x": 1, "y": 2}, "b": 2})
+    other = replace(MODEL.source, kwargs={"b": 2, "a": {"y": 2, "x": 1}})
+    assert declared(source=one) == declared(source=other)
+
+
+def test_keyword_inputs_are_told_apart_by_name() -> None:
+    """Two keyword inputs of one type and shape: swapped, the model gets other tensors."""
+    inputs = (Input("image"), Input("a", keyword=True), Input("b", keyword=True))
+    size = ShapeRange((1,), (1,), (1,))
+
+    def key(*inputs: Input) -> str:
+        profile = Profile("p", tuple((entry.name, size) for entry in inputs))
+        return declared(inputs=inputs, profiles=(profile,), dims=())
+
+    assert len({key(*inputs), key(inputs[0], inputs[2], inputs[1]), key(inputs[0], inputs[1], Input("b"))}) == 3
+
+
+def test_which_axes_share_a_dim_is_in_the_trace() -> None:
+    assert declared() != declared(dims=())
+
+
+def test_names_of_dims_are_not_in_the_trace() -> None:
+    assert declared() == declared(dims=(replace(MODEL.dims[0], name="other"),))
+
+
+def test_opt_of_the_first_profile_is_the_example_of_the_trace() -> None:
+    def key(*opts: int) -> str:
+        shapes = [ShapeRange((2,), (opt,), (8,)) for opt in opts]
+        profiles = tuple(Profile(f"p{k}", (("image", shape),)) for k, shape in enumerate(shapes))
+        return declared(inputs=MODEL.inputs[:1], profiles=profiles, dims=())
+
+    assert key(4, 4) != key(5, 4)
+    assert key(4, 4) == key(4, 5)
+
+
+def test_a_trace_depends_on_names_dtypes_and_shapes_of_a_weights_file_not_on_its_values() -> None:
+    def key(heads: Any) -> str:
+        return keys.trace(keys.trace_declared(MODEL, shapes_of(MODEL), heads, "linux-x86_64", VERSIONS), []).key
+
+    heads = [
+        None,
+        [],
+        [("w", "float32", (2, 3))],
+        [("v", "float32", (2, 3))],
+        [("w", "float16", (2, 3))],
+        [("w", "float32", (6,))],
+    ]
+    assert len({key(head) for head in heads}) == len(heads)
+
+
+def test_every_observation_is_in_the_trace() -> None:
+    kinds = [Dependency(kind, "a.py") for kind in ("file", "listing", "environment", "distribution")]
+    one, other = Observation(kinds[0], A), Observation(Dependency("file", "b.py"), A)
+    found = [(), (one, other), (Observation(kinds[0], B),), (Observation(kinds[0], "absent"),)]
+    found += [(Observation(dependency, A),) for dependency in kinds]
+    declared = keys.trace_declared(MODEL, shapes_of(MODEL), None, "linux-x86_64", VERSIONS)
+    assert len({keys.trace(declared, seen).key for seen in found}) == len(found)
+
+
+# -- lower, partition, convert
+
+
+def test_rule_4_11_versions_are_in_trace_lower_partition_and_convert_and_in_no_engine() -> None:
+    names = {stage: [name for name, _ in recipe.parts] for stage, recipe in Build().recipes().items()}
+    assert {stage for stage, parts in names.items() if "versions" in parts} == {
+        "trace",
+        "lower",
+        "partition",
+        "convert",
+        "verify",
+    }
+
+
+def test_rule_4_11_each_version_counts() -> None:
+    for name in VERSIONS:
+        newer = {**VERSIONS, name: "99"}
+        assert Build().trace(newer).key != Build().trace().key
+        assert keys.lower(A, B, "float32", newer).key != keys.lower(A, B, "float32", VERSIONS).key
+        assert keys.convert(A, 22, newer).key != keys.convert(A, 22, VERSIONS).key
+        old, new = (keys.partition(A, B, MODEL.partition, "tensorrt", "11", 22, v).key for v in (VERSIONS, newer))
+        assert old != new
+
+
+def test_a_model_that_comes_as_onnx_is_lowered_by_its_partition_step() -> None:
+    def parts(opset: int, *, lowers: bool) -> list[str]:
+        recipe = keys.partition(A, B, PartitionSettings(), "tensorrt", "11", opset, VERSIONS, lowers=lowers)
+        return [name for name, _ in recipe.parts]
+
+    assert parts(17, lowers=True) == [*parts(17, lowers=False), "lowered"]
+    assert parts(20, lowers=True) == parts(20, lowers=False)
+
+
+def test_which_int64_values_are_cut_is_said_where_they_are_narrowed() -> None:
+    def parts(**narrows: bool) -> dict[str, object]:
+        return dict(keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, **narrows).parts)
+
+    assert parts(narrows=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION} and "narrowed" not in parts(
+        narrows=False
+    )
+    anywhere = keys.partition_with_any_parser(
+        keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows=True)
+    )
+    assert ("narrowed", keys.INT64_RULES_VERSION) in anywhere.parts  # what was cut by other rules stands for nothing
+
+
+def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
+    assert keys.lower(A, B, "float32", VERSIONS).key != keys.lower(A, C, "float32", VERSIONS).key
+
+
+def test_module_paths_are_in_partition_only_where_granularity_asks_for_them() -> None:
+    def key(modules: str, settings: PartitionSettings) -> str:
+        return keys.partition(A, modules, settings, "tensorrt", "11", 22, VERSIONS).key
+
+    assert key(B, PartitionSettings()) == key(C, PartitionSettings())
+    assert key(B, PartitionSettings(("encoder.*",))) != key(C, PartitionSettings(("encoder.*",)))
+
+
+def test_what_the_parser_is_and_takes_is_in_partition() -> None:
+    def key(toolchain: str = "tensorrt", version: str = "11", opset: int = 22) -> str:
+        return keys.partition(A, B, PartitionSettings(), toolchain, version, opset, VERSIONS).key
+
+    assert len({key(), key("tensorrt-rtx"), key(version="11.1"), key(opset=23)}) == 4
+
+
+def test_a_conversion_is_its_structure_and_opset() -> None:
+    assert [name for name, _ in keys.convert(A, 22, VERSIONS).parts] == ["graph", "opset", "versions"]
+    assert keys.convert(A, 22, VERSIONS).key != keys.convert(A, 23, VERSIONS).key
+    assert keys.convert(A, 22, VERSIONS).key != keys.convert(B, 22, VERSIONS).key
+
+
+# -- engine
+
+
+def engine(**changes: Any) -> str:
+    return keys.engine(replace(Build().engine_job(), **changes), ENVIRONMENT).key
+
+
+def test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order() -> None:
+    one, other = WEIGHTS[0], replace(WEIGHTS[0], sha256=C)
+    found = [
+        (),
+        (one,),
+        (other,),
+        (one, other),
+        (other, one),
+        (one, one),
+        (replace(one, shape=(3, 2)),),
+        (replace(one, dtype="int32"),),
+    ]
+    assert len({engine(weights=weights) for weights in found}) == len(found)
+
+
+def test_rule_4_6_all_profiles_count_in_order() -> None:
+    one, other = ShapeRange((1,), (2,), (3,)), ShapeRange((1,), (3,), (3,))
+    found = [((one,),), ((other,),), ((one,), (other,)), ((other,), (one,)), ((one, other),), ((one,), (one,)), ()]
+    assert len({engine(profiles=profiles) for profiles in found}) == len(found)
+
+
+def test_rule_4_6_min_opt_and_max_are_not_mixed_up() -> None:
+    found = [ShapeRange((1,), (2,), (2,)), ShapeRange((1,), (1,), (2,)), ShapeRange((1, 2), (1, 2), (1, 2))]
+    assert len({engine(profiles=((shape,),)) for shape in found}) == len(found)
+
+
+def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
+    job = Build().engine_job()
+    target = job.target
+    found = {
+        engine(),
+        engine(toolchain_version="1.4.0.77"),
+        engine(target=replace(target, toolchain="tensorrt")),
+        engine(target=replace(target, platform="windows-x86_64")),
+        engine(target=replace(target, compatibility="ampere_plus")),
+        keys.engine(job, {}).key,
+        keys.engine(job, {**ENVIRONMENT, "CUDA_MODULE_LOADING": "LAZY"}).key,
+    }
+    assert len(found) == 7
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "version", "said"),
+    [
+        ("tensorrt", "8.6.0", True),
+        ("tensorrt", "9.0.1", False),
+        ("tensorrt", "11.0.0.114", False),
+        ("tensorrt-rtx", "1.4.0.76", False),
+    ],
+)
+def test_how_layers_get_their_types_is_said_where_the_network_does_not(
+    toolchain: Any, version: str, said: bool
+) -> None:
+    job = Build().engine_job()
+    changed = replace(job, target=replace(job.target, toolchain=toolchain), toolchain_version=version)
+    parts = dict(keys.engine(changed, ENVIRONMENT).parts)
+    assert parts.get("typed") == (keys.LAYER_TYPES_VERSION if said else None)
+    assert release(toolchain, version).strongly_typed is not said
+
+
+def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
+    parts = dict(keys.engine(Build().engine_job(), ENVIRONMENT).parts)
+    assert set(parts["settings"]) == IN_EVERY_KEY  # type: ignore[arg-type]
+    explicit = replace(MODEL.builder, optimization_level=BuilderSettings().optimization_level)
+    assert engine(settings=explicit) == engine()
+
+
+def test_rule_4_8_a_pin_is_the_version_that_it_names() -> None:
+    target = Build().engine_job().target
+    assert engine(target=replace(target, version="1.4.0.76")) == engine(target=replace(target, version=None))
+
+
+def test_rule_4_9_a_target_is_sm_and_policy_never_its_name() -> None:
+    target = Build().engine_job().target
+    assert engine(target=replace(target, name="gpu0")) == engine()
+    assert engine(target=replace(target, sm=90)) != engine()
+
+
+# -- trtbuild itself
+
+
+@pytest.mark.parametrize("stage", keys.STEP_VERSIONS)
+def test_rule_4_10_a_bumped_step_changes_its_own_key_alone(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Build().recipes()
+    monkeypatch.setitem(keys.STEP_VERSIONS, stage, 99)
+    after = Build().recipes()
+    assert {name for name in before if before[name].key != after[name].key} == {stage}
+
+
+def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
+    import tomllib
+
+    version = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["version"]
+    for recipe in Build().recipes().values():
+        assert version not in str(recipe.to_json())
+
+
+# -- machines without torch
+
+
+def test_rule_4_8_any_trace_forgets_versions_and_nothing_else() -> None:
+    made = Build().trace()
+    unversioned = keys.trace_with_any_versions(made)
+    assert unversioned.parts == tuple(part for part in made.parts if part[0] != "versions")
+    assert unversioned.key == keys.trace_with_any_versions(Build().trace(versions=None)).key
+    assert unversioned.key != made.key
+
+
+def test_rule_4_8_matching_a_trace_without_versions() -> None:
+    made, unversioned = Build().trace(), Build().trace(versions=None)
+    assert keys.matches_without_versions(made, unversioned)
+    # what only one of them looked at is no difference
+    assert keys.matches_without_versions(replace(made, parts=(*made.parts, ("file:more.py", A))), unversioned)
+    assert keys.matches_without_versions(made, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
+    # what both looked at, and what was declared, is
+    assert not keys.matches_without_versions(
+        made, replace(unversioned, parts=(*unversioned.parts[:-1], ("distribution:timm", "9")))
+    )
+    assert not keys.matches_without_versions(replace(made, parts=made.parts[1:]), unversioned)
+    assert not keys.matches_without_versions(
+        Build(replace(MODEL, source=replace(MODEL.source, target="x:y"))).trace(), unversioned
+    )
+    assert not keys.matches_without_versions(replace(made, version=made.version + 1), unversioned)
+    assert not keys.matches_without_versions(replace(made, stage="lower"), unversioned)
+
+
+# -- invariance
+
+_ROOT = Path(__file__).parents[3]
+
+
+def _keys_in(cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(_ROOT / "tests" / "core" / "recipe_values.py")],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user(tmp_path: Path) -> None:
+    one = _keys_in(_ROOT, PYTHONHASHSEED="1", TZ="UTC", USER="ann", LC_ALL="C", HOME="/root", PYTHONUTF8="0")
+    other = _keys_in(
+        tmp_path,
+        PYTHONHASHSEED="2",
+        TZ="Asia/Kathmandu",
+        USER="bob",
+        LC_ALL="tr_TR.UTF-8",
+        HOME="/nowhere",
+        LOGNAME="bob",
+    )
+    assert one == other
+    assert one.split() == [text for stage, recipe in Build().recipes().items() for text in (stage, recipe.key)]
+
+
+def test_settings_that_are_equal_and_not_the_same_stay_apart() -> None:
+    one, true = BuilderSettings(max_aux_streams=1), BuilderSettings(max_aux_streams=True)
+    assert one == true
+    assert encode(key_fields.settings_of(one)) == encode(key_fields.fields_of(one))
+    assert (
+        encode(key_fields.settings_of(true))
+        == encode(key_fields.fields_of(true))
+        != encode(key_fields.settings_of(one))
+    )
+
+
+def test_only_conversions_to_lowered_opsets_have_the_edition_of_the_lowering() -> None:
+    assert "lowered" not in dict(keys.convert(A, 18, VERSIONS).parts)
+    assert dict(keys.convert(A, 17, VERSIONS).parts)["lowered"] == keys.OPSET_DOWNGRADE_VERSION

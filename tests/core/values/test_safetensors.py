@@ -1,0 +1,29 @@
+"""Safetensors files as the library writes and rejects them. `driver/project/test_weights_file.py` has more damaged ones."""
+
+from __future__ import annotations
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+from trtbuild.core.values.safetensors import tensors
+
+
+def test_a_file_of_the_library_is_read() -> None:
+    values = {"b": torch.arange(6).reshape(2, 3), "a": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 4)}
+    data = safetensors.torch.save(values, {"made by": "the library"})
+    found = {entry.name: (entry.dtype, entry.shape, raw) for entry, raw in tensors(data)}
+    assert found == {
+        name: (str(value.dtype).removeprefix("torch."), tuple(value.shape), value.view(torch.uint8).numpy().tobytes())
+        for name, value in values.items()
+    }
+
+
+@pytest.mark.parametrize("change", [lambda data: data + b"x", lambda data: data[:-1]])
+def test_a_file_that_the_library_rejects_is_rejected(change: object) -> None:
+    data = change(safetensors.torch.save({"a": torch.ones(3)}))  # type: ignore[operator]
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.torch.load(data)
+    with pytest.raises(ValueError, match="cut off or added to"):
+        list(tensors(data))

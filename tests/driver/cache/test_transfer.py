@@ -1,0 +1,556 @@
+"""Pushed, pulled, exported and imported: afterwards a build runs nothing, wherever it is. With the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.conftest import CommandLine, ran
+from tests.store.transports import sqlite_transport
+from tests.store.transports.memory_transport import MemoryTransport
+from tests.store.transports.nginx import running
+from trtbuild.cli.screens import transfers
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.core.values.codec import decode
+from trtbuild.driver.cache import bundles, transfer
+from trtbuild.driver.cache.documents import CacheExport, CacheImport, CachePull, CachePush, RefusedRecord
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Request
+from trtbuild.store.collection.check import verify
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust import action_result
+from trtbuild.toolchain.libraries import table
+
+MANIFEST = f"""\
+version: 1
+defaults: {{toolchain: tensorrt-rtx}}
+targets:
+  ada: {{sm: 89, version: "{table.installed_version("tensorrt-rtx")}"}}
+  ampere: {{sm: 86, version: "{table.installed_version("tensorrt-rtx")}"}}
+profiles:
+  rows:
+    x: {{min: [1, 16], opt: [4, 16], max: [8, 16]}}
+models:
+  net:
+    source: {{python: "net:build"}}
+    weights: net.safetensors
+    inputs: {{x: {{}}}}
+    profiles: [rows]
+    targets: [ada, ampere]
+  plain:
+    source: {{python: "net:plain"}}
+    inputs: {{x: {{}}}}
+    profiles: [rows]
+    targets: [ada]
+"""
+
+NET = """\
+import torch
+
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()).eval()
+
+def plain():
+    return torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh()).eval()
+"""
+
+
+def save_weights(path: Path, seed: int = 0) -> None:
+    random = np.random.default_rng(seed)
+    shapes = {"0.weight": (16, 16), "0.bias": (16,)}
+    save_file({name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}, path)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    base = tmp_path_factory.mktemp("transfer")
+    (base / "project").mkdir()
+    (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
+    (base / "project" / "net.py").write_text(NET)
+    save_weights(base / "project" / "net.safetensors")
+    line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
+    assert ran(line("build"))["engine"] == 3
+    return line
+
+
+@pytest.fixture
+def share(tmp_path: Path) -> Path:
+    (tmp_path / "share").mkdir()
+    return tmp_path / "share"
+
+
+@pytest.fixture
+def remote(share: Path) -> dict[str, str]:
+    return {"TRTBUILD_REMOTES": f"team=rw:file://{share}"}
+
+
+@pytest.fixture
+def elsewhere(built: CommandLine, tmp_path: Path) -> CommandLine:
+    """Another checkout, at another path, with an empty cache."""
+    kept = ("trtbuild.yaml", "net.py", "net.safetensors")
+    project = tmp_path / "another" / "checkout"
+    project.mkdir(parents=True)
+    for name in kept:
+        shutil.copy(built.project / name, project / name)
+    return CommandLine(project, tmp_path / "another" / "cache", built.environment)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that has neither torch nor TensorRT."""
+    (folder,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for entry in os.scandir(folder):
+        if not entry.name.lower().startswith(("torch", "onnx", "tensorrt", "nvidia", "numpy", "triton")):
+            (packages / entry.name).symlink_to(entry.path)
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "sitecustomize.py").write_text(
+        "import sys\n"
+        f"sys.path[:] = [path for path in sys.path if not path.endswith('site-packages')] + [{str(packages)!r}]\n"
+    )
+    return {"PYTHONPATH": str(tmp_path / "bare")}
+
+
+def runs_nothing(line: CommandLine, environment: dict[str, str] | None = None) -> None:
+    """A build with no network is all hits, and its outputs are there."""
+    document = line("build", "--frozen", environment=environment)
+    assert {each["verdict"] for each in document["steps"]} == {"hit"}
+    assert sorted(path.name for path in line.project.glob("dist/net/engines/*/*.plan"))
+    assert verify(LocalStore(line.cache)).damage == ()
+
+
+# -- a remote
+
+
+def test_what_was_pushed_is_pulled_and_nothing_is_run(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
+) -> None:
+    pushed = built("cache", "push", environment=remote)
+    (sent,) = pushed["remotes"]
+    assert pushed["ok"] and (sent["name"], sent["records_sent"], sent["records_there"]) == (
+        "team",
+        pushed["records"],
+        0,
+    )
+    pulled = elsewhere("cache", "pull", environment=remote)
+    assert pulled["ok"] and pulled["missing"] == [] and pulled["present"] == 0
+    assert [(each["name"], each["records"]) for each in pulled["remotes"]] == [("team", pulled["records"])]
+    assert pulled["records"] == pushed["records"]
+    assert not (elsewhere.project / "dist").exists()
+    runs_nothing(elsewhere)
+    again = elsewhere("cache", "pull", environment=remote)
+    assert again["ok"] and again["remotes"] == [] and again["present"] == again["records"]
+
+
+def test_a_kind_of_remote_that_was_added_by_one_row_is_pushed_to_and_pulled_from(
+    built: CommandLine, elsewhere: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_transport.add_row(monkeypatch)
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:sqlite://{tmp_path}/entries")
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(built.cache))
+    pushed = transfer.push(Request(built.project), None, _nobody)
+    assert pushed.ok and pushed.records > 0
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(elsewhere.cache))
+    pulled = transfer.pull(Request(elsewhere.project), None, _nobody)
+    assert pulled.ok and pulled.present == 0
+    assert [(each.name, each.records) for each in pulled.remotes] == [("team", pushed.records)]
+    runs_nothing(elsewhere)
+
+
+def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], bare: dict[str, str], tmp_path: Path
+) -> None:
+    built("cache", "push", environment=remote)
+    assert "torch and onnx" in elsewhere.run("build", environment=bare).stderr  # the machine is bare indeed
+    assert elsewhere("cache", "pull", environment={**remote, **bare})["ok"]
+    runs_nothing(elsewhere, bare)
+    assert elsewhere("cache", "push", environment={**remote, **bare})["ok"]
+    exported = elsewhere("cache", "export", str(tmp_path / "bundle"), environment=bare)
+    # with torch, as it was installed where it was built, nothing is run either
+    third = CommandLine(elsewhere.project, tmp_path / "third", elsewhere.environment)
+    shutil.rmtree(elsewhere.project / "dist")
+    shutil.rmtree(elsewhere.project / ".trtbuild")
+    assert third("cache", "import", str(tmp_path / "bundle"), environment=bare)["records"] == exported["records"]
+    runs_nothing(third)
+
+
+def test_a_package_is_put_together_from_engines_that_only_a_remote_has(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
+) -> None:
+    built("cache", "push", environment=remote)
+    manifest = elsewhere.project / "trtbuild.yaml"
+    manifest.write_text(manifest.read_text().replace("rows", "lines"))  # a label, which is in the package alone
+    assert ran(elsewhere("build", environment=remote)) == {"package": 2}
+    runs_nothing(elsewhere, remote)
+
+
+@pytest.mark.parametrize("index", [b'{"files": {"../../../stolen": {"sha256": "%s"}}}' % (b"0" * 64), b"[1,"])
+def test_a_package_whose_index_is_none_is_put_together_again(
+    built: CommandLine, elsewhere: CommandLine, share: Path, remote: dict[str, str], index: bytes
+) -> None:
+    built("cache", "push", environment=remote)
+    team = RemoteStore(DirectoryTransport(RemoteSettings("team", f"file://{share}")), "team")
+    (key,) = (each["key"] for each in built("plan", "net")["steps"] if each["stage"] == "package")
+    record = team.get_record(key)
+    assert record is not None
+    outputs = {**record.outputs, "index": team.put_bytes(index)}
+    team.put_record(Record(record.recipe, outputs, record.provenance), replace=True)
+    assert ran(elsewhere("build", environment=remote)) == {"package": 1}
+    runs_nothing(elsewhere, remote)
+    found = team.get_record(key)
+    assert found is not None and found.outputs == record.outputs, "and shared again"
+
+
+def test_a_push_goes_on_where_it_was_broken_off(built: CommandLine, share: Path, remote: dict[str, str]) -> None:
+    first = built("cache", "push", environment=remote)["remotes"][0]
+    again = built("cache", "push", environment=remote)["remotes"][0]
+    assert (again["records_sent"], again["bytes_sent"]) == (0, 0)
+    assert (again["records_there"], again["bytes_there"]) == (first["records_sent"], first["bytes_sent"])
+    key = next(each["key"] for each in built("plan")["steps"] if each["stage"] == "engine")
+    record = LocalStore(built.cache).get_record(key)
+    assert record is not None
+    (share / "ac" / key[:2] / key).unlink()
+    layers = record.outputs["layers"].sha256
+    (share / "cas" / layers[:2] / layers).unlink()
+    rest = built("cache", "push", environment=remote)["remotes"][0]
+    assert rest["records_sent"] == 1
+    assert rest["bytes_sent"] == record.outputs["layers"].size or rest["bytes_sent"] < first["bytes_sent"] / 2
+    assert (share / "cas" / layers[:2] / layers).is_file()
+
+
+def test_through_a_real_server_with_two_logins(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
+    with running(tmp_path / "nginx") as nginx:
+        writing = {"TRTBUILD_REMOTES": f"team=rw:{nginx.url_of('writer')}"}
+        reading = {"TRTBUILD_REMOTES": f"team=rw:{nginx.url_of('reader')}"}
+        first = built("cache", "push", environment=writing)
+        assert first["ok"] and first["remotes"][0]["records_sent"] == first["records"]
+        again = built("cache", "push", environment=writing)["remotes"][0]
+        assert (again["records_sent"], again["bytes_sent"]) == (0, 0)
+        assert elsewhere("cache", "pull", environment=reading)["ok"]
+        runs_nothing(elsewhere)
+        nginx.empty()
+        refused = built("cache", "push", environment=reading, expect=1)
+        assert len(refused["not_sent"]) == refused["records"]
+        password = nginx.passwords["reader"]
+        assert password not in json.dumps(refused)
+        puts = [line for line in nginx.log() if " PUT " in line]
+        assert any(" 401 " in line for line in puts)  # it was asked, and refused
+        assert not list(nginx.root.glob("ac/*/*"))
+
+
+def test_only_what_was_asked_for_is_moved(built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]) -> None:
+    one = built("cache", "push", "net", "--target", "ada", environment=remote)
+    assert one["ok"]
+    failed = elsewhere("cache", "pull", environment=remote, expect=1)
+    assert {each["step"] for each in failed["missing"]} == {"net/engine/model@ampere", "plain/trace"}
+    assert elsewhere("cache", "pull", "net", "--target", "ada", environment=remote)["ok"]
+    document = elsewhere("build", "net", "--target", "ada", "--frozen")
+    assert {each["verdict"] for each in document["steps"]} == {"hit"}
+    everything = built("cache", "push", environment=remote)
+    assert 0 < everything["remotes"][0]["records_sent"] < everything["records"]
+
+
+def test_what_no_remote_has_is_listed(built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]) -> None:
+    built("cache", "push", environment=remote)
+    save_weights(elsewhere.project / "net.safetensors", seed=1)
+    document = elsewhere("cache", "pull", environment=remote, expect=1)
+    assert not document["ok"]
+    assert {each["step"].partition("@")[2] for each in document["missing"]} >= {"ada", "ampere"}
+    assert all(each["step"].startswith("net/") for each in document["missing"])
+    shown = click.unstyle("\n".join(transfers.pulled(decode(CachePull, document))))
+    assert "not there  net/engine/" in shown and "→ trtbuild build makes it here" in shown
+    assert not (elsewhere.project / "dist").exists()
+
+
+def test_a_push_of_what_is_not_built_fails_and_sends_the_rest(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
+) -> None:
+    shutil.copytree(built.cache, elsewhere.cache)
+    save_weights(elsewhere.project / "net.safetensors", seed=1)
+    document = elsewhere("cache", "push", environment=remote, expect=1)
+    assert document["missing"] and document["not_sent"] == []
+    assert document["remotes"][0]["records_sent"] == document["records"] > 0
+    assert "not built" in click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
+
+
+def test_a_push_to_nobody_is_a_failure_with_the_reason(built: CommandLine) -> None:
+    dead = {"TRTBUILD_REMOTES": "team=rw:http://127.0.0.1:9/cache"}
+    document = built("cache", "push", environment=dead, expect=1)
+    assert len(document["not_sent"]) == document["records"]
+    assert document["warnings"]
+    shown = click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
+    assert "not sent" in shown and "127.0.0.1:9" in shown
+    pulled = built("cache", "pull", environment=dead)  # everything is here
+    assert pulled["ok"] and pulled["present"] == pulled["records"]
+
+
+def test_remotes_are_named(built: CommandLine, share: Path) -> None:
+    two = {"TRTBUILD_REMOTES": f"team=r:file://{share} mine=w:file://{share}/mine"}
+    wrong = built("cache", "push", "--remote", "team", environment=two, expect=2)
+    assert "no remote that may be written is called 'team'" in wrong["errors"][0]["text"]
+    wrong = built("cache", "pull", "--remote", "mine", environment=two, expect=2)
+    assert "no remote that may be read is called 'mine'" in wrong["errors"][0]["text"]
+    none = built("cache", "push", expect=2)
+    assert none["errors"][0]["text"] == "no remote is configured that may be written"
+    assert "TRTBUILD_REMOTES" in none["errors"][0]["hint"]
+    assert built("cache", "push", "--remote", "mine", environment=two)["remotes"][0]["name"] == "mine"
+
+
+def test_a_pull_sends_nothing(built: CommandLine, elsewhere: CommandLine, share: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    remotes = {"TRTBUILD_REMOTES": f"team=rw:file://{tmp_path / 'empty'}"}
+    elsewhere("cache", "pull", environment=remotes, expect=1)
+    assert not list((tmp_path / "empty").glob("*c*/*/*"))
+
+
+def test_damaged_bytes_are_not_sent(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], share: Path
+) -> None:
+    shutil.copytree(built.cache, elsewhere.cache)
+    key = next(each["key"] for each in elsewhere("plan")["steps"] if each["stage"] == "engine")
+    record = LocalStore(elsewhere.cache).get_record(key)
+    assert record is not None
+    layers = record.outputs["layers"].sha256
+    path = elsewhere.cache / "cas" / layers[:2] / layers
+    path.chmod(0o644)
+    path.write_bytes(bytes(path.stat().st_size))
+    document = elsewhere("cache", "push", environment=remote, expect=1)
+    assert any("damaged" in each["reason"] for each in document["not_sent"])
+    assert not (share / "cas" / layers[:2] / layers).exists() and not (share / "ac" / key[:2] / key).exists()
+
+
+# -- a bundle
+
+
+def test_what_was_exported_is_imported_and_nothing_is_run(
+    built: CommandLine, elsewhere: CommandLine, tmp_path: Path
+) -> None:
+    exported = built("cache", "export", str(tmp_path / "all.bundle"))
+    assert exported["bytes"] == (tmp_path / "all.bundle").stat().st_size
+    imported = elsewhere("cache", "import", str(tmp_path / "all.bundle"))
+    assert imported["ok"] and imported["records"] == exported["records"]
+    runs_nothing(elsewhere)
+    built("cache", "export", str(tmp_path / "again.bundle"))
+    assert (tmp_path / "again.bundle").read_bytes() == (tmp_path / "all.bundle").read_bytes()
+    shown = click.unstyle("\n".join(transfers.imported(decode(CacheImport, imported))))
+    assert shown.startswith(f"imported  {tmp_path / 'all.bundle'}  {exported['records']} records")
+
+
+def test_a_bundle_of_one_target_has_only_that(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
+    built("cache", "export", str(tmp_path / "ada.bundle"), "net", "--target", "ada")
+    built("cache", "export", str(tmp_path / "all.bundle"))
+    assert (tmp_path / "ada.bundle").stat().st_size < (tmp_path / "all.bundle").stat().st_size
+    elsewhere("cache", "import", str(tmp_path / "ada.bundle"))
+    document = elsewhere("build", "net", "--target", "ada", "--frozen")
+    assert {each["verdict"] for each in document["steps"]} == {"hit"}
+    assert elsewhere("build", "--frozen", expect=3)["errors"]
+
+
+def test_an_export_fetches_what_only_a_remote_has(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], tmp_path: Path
+) -> None:
+    built("cache", "push", environment=remote)
+    elsewhere("cache", "export", str(tmp_path / "bundle"), environment=remote)
+    third = CommandLine(elsewhere.project, tmp_path / "third", elsewhere.environment)
+    third("cache", "import", str(tmp_path / "bundle"))
+    runs_nothing(third)
+
+
+def test_what_is_not_built_is_not_exported(elsewhere: CommandLine, tmp_path: Path) -> None:
+    document = elsewhere("cache", "export", str(tmp_path / "bundle"), expect=1)
+    (error,) = document["errors"]
+    assert "net/trace" in error["text"] and "plain/trace" in error["text"]
+    assert error["hint"] == "trtbuild build, then export again"
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_the_whole_cache_is_exported_without_a_manifest(built: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    here = CommandLine(tmp_path / "nothing", built.cache, built.environment)
+    exported = here("cache", "export", str(tmp_path / "bundle"), "--all")
+    there = CommandLine(tmp_path / "nothing", tmp_path / "cache", built.environment)
+    assert there("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
+    assert here("cache", "stats")["records"] == there("cache", "stats")["records"]
+    assert exported["left_out"] == []
+
+
+def test_what_is_not_whole_is_left_out_and_named(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
+    shutil.copytree(built.cache, elsewhere.cache)
+    key = next(each["key"] for each in elsewhere("plan")["steps"] if each["stage"] == "engine")
+    record = LocalStore(elsewhere.cache).get_record(key)
+    assert record is not None
+    layers = record.outputs["layers"].sha256
+    (elsewhere.cache / "cas" / layers[:2] / layers).unlink()
+    exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "--all")
+    assert key in [each["key"] for each in exported["left_out"]]
+    assert exported["records"] == sum(elsewhere("cache", "stats")["records"].values()) - len(exported["left_out"])
+    assert f"left out  record {key}" in click.unstyle("\n".join(transfers.exported(decode(CacheExport, exported))))
+
+
+def test_files_that_are_no_bundles_are_refused(elsewhere: CommandLine, tmp_path: Path) -> None:
+    absent = elsewhere("cache", "import", str(tmp_path / "absent"), expect=2)
+    assert "No such file" in absent["errors"][0]["text"]
+    (tmp_path / "page").write_text("<html>")
+    page = elsewhere("cache", "import", str(tmp_path / "page"), expect=1)
+    assert page["errors"][0]["type"] == "BundleRefused"
+    both = elsewhere("cache", "export", str(tmp_path / "x"), "net", "--all", expect=2)
+    assert "--all is the whole cache" in both["errors"][0]["text"]
+
+
+def test_an_export_that_cannot_be_written_is_said(built: CommandLine, tmp_path: Path) -> None:
+    document = built("cache", "export", str(tmp_path / "no" / "such" / "folder"), expect=1)
+    assert "cannot be written: No such file or directory" in document["errors"][0]["text"]
+
+
+# -- trust
+
+
+@pytest.fixture
+def keys(elsewhere: CommandLine, tmp_path: Path) -> Callable[[str], tuple[str, str]]:
+    """Makes a key: its file, and the public line."""
+
+    def make(name: str) -> tuple[str, str]:
+        file = tmp_path / f"{name}.key"
+        made = elsewhere("cache", "keygen", "--name", name, "--out", str(file))
+        return str(file), made["public"]
+
+    return make
+
+
+def signatures(cache: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for path in cache.glob("ac/*/*"):
+        entry = action_result.ActionResult.from_bytes(path.read_bytes())
+        found.update(signature.signer for signature in entry.signatures)
+    return found
+
+
+def test_signatures_travel_unchanged_and_only_who_is_trusted_gets_in(
+    elsewhere: CommandLine, tmp_path: Path, keys: Callable[[str], tuple[str, str]], remote: dict[str, str]
+) -> None:
+    file, public = keys("ci")
+    _, stranger = keys("stranger")
+    signing = {"TRTBUILD_SIGNING_KEY_FILE": file}
+    elsewhere("build", "plain", environment=signing)
+    exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "plain", environment=signing)
+    assert elsewhere("cache", "push", "plain", environment={**remote, **signing})["ok"]
+
+    believing = CommandLine(elsewhere.project, tmp_path / "believing", {"TRTBUILD_TRUSTED_KEYS": public})
+    assert believing("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
+    assert signatures(believing.cache) == Counter(ci=exported["records"])
+    assert {each["verdict"] for each in believing("build", "plain", "--frozen")["steps"]} == {"hit"}
+
+    doubting = CommandLine(elsewhere.project, tmp_path / "doubting", {"TRTBUILD_TRUSTED_KEYS": stranger})
+    refused = doubting("cache", "import", str(tmp_path / "bundle"), expect=1)
+    assert (refused["ok"], refused["records"], len(refused["untrusted"])) == (False, 0, exported["records"])
+    assert all("not trusted" in each["reason"] for each in refused["untrusted"])
+    assert not list(doubting.cache.glob("ac/*/*"))
+    pulled = doubting("cache", "pull", "plain", environment=remote, expect=1)
+    assert pulled["missing"] and not list(doubting.cache.glob("ac/*/*"))
+
+
+def test_what_only_this_machine_vouches_for_stays_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Callable[[str], tuple[str, str]]
+) -> None:
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", keys("ci")[1])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TRTBUILD_REMOTES", "")
+    local = wiring.open_local(tmp_path, wiring.trust_in(wiring.configuration(tmp_path).trust))
+    record = local.put_record(Record(Recipe("engine", 1, (("number", 1),)), {"plan": local.put_bytes(b"plan")}))
+    key = record.recipe.key
+    assert local.get_record(key) == record
+    exported = bundles.export_all(Request(tmp_path), tmp_path / "bundle", _nobody)
+    assert (exported.records, exported.left_out) == (0, [RefusedRecord(key=key, reason=transfer.OWN_ONLY)])
+    transport = MemoryTransport()
+    sending = transfer._Sending(local, RemoteStore(transport, "team", local.trust))
+    sending.send([key], _nobody)
+    assert sending.failures == {key: transfer.OWN_ONLY}
+    assert transport.entries == {}
+
+
+def test_what_several_records_name_is_sent_once(tmp_path: Path) -> None:
+    local = LocalStore(tmp_path / "cache")
+    plan = local.put_bytes(np.random.default_rng(0).bytes(5 << 20))
+    records = [local.put_record(Record(Recipe("engine", 1, (("number", n),)), {"plan": plan})) for n in range(8)]
+    transport = MemoryTransport()
+    sending = transfer._Sending(local, RemoteStore(transport, "team"))
+    sending.send([record.recipe.key for record in records], _nobody)
+    assert sending.failures == {} and sending.sent().bytes_sent == plan.size
+    puts = Counter(name for method, kind, name, _ in transport.calls if (method, kind) == ("put", "cas"))
+    assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
+
+
+def test_pointers_go_behind_what_they_lead_to(tmp_path: Path) -> None:
+    local = LocalStore(tmp_path / "cache")
+    made = [
+        local.put_record(Record(Recipe(stage, 1, (("number", n),)), {"record": local.put_bytes(bytes([n]) * 9000)}))
+        for n in range(12)
+        for stage in ("partition", "partition-any", "trace-any")
+    ]
+    transport = MemoryTransport()
+    transfer._Sending(local, RemoteStore(transport, "team")).send([record.recipe.key for record in made], _nobody)
+    stages = {record.recipe.key: record.recipe.stage for record in made}
+    sent = [stages[name] for method, kind, name, _ in transport.calls if (method, kind) == ("put", "ac")]
+    assert len(sent) == len(made) and "partition" not in sent[12:]
+
+
+def _nobody(what: str, done: int, total: int, unit: str) -> None:
+    """Who is told nothing."""
+
+
+def test_the_documents_are_json_objects_with_a_schema(
+    built: CommandLine, remote: dict[str, str], tmp_path: Path
+) -> None:
+    schemas: dict[str, Any] = {
+        "push": built("cache", "push", environment=remote),
+        "pull": built("cache", "pull", environment=remote),
+        "export": built("cache", "export", str(tmp_path / "bundle")),
+        "import": built("cache", "import", str(tmp_path / "bundle")),
+    }
+    for name, document in schemas.items():
+        assert document["schema"] == f"trtbuild.cache-{name}/1"
+        assert json.loads(json.dumps(document)) == document and isinstance(document["ok"], bool)
+
+
+@pytest.mark.parametrize("tolerated", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_record_that_a_lock_refuses_is_not_taken_for_the_one_that_it_names(
+    tmp_path: Path, there: bool, tolerated: bool
+) -> None:
+    recipe = Recipe("engine", 1, (("number", 1),))
+    transport = MemoryTransport()
+    if there:
+        other = LocalStore(tmp_path / "other")
+        other.put_record(Record(recipe, {"plan": other.put_bytes(b"locked")}))
+        transfer._Sending(other, RemoteStore(transport, "team")).send([recipe.key], _nobody)
+    local = LocalStore(tmp_path / "cache")
+    local.put_record(Record(recipe, {"plan": local.put_bytes(b"another")}))
+    store = LayeredStore(local, [RemoteStore(transport, "team")])
+
+    def refuses(key: str, record: Record, is_local: bool) -> str | None:
+        wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and tolerated)
+        return "not the locked one" if wrong else None
+
+    store.refuses = refuses
+    lacking, _ = transfer.complete(store, [recipe.key], _nobody)
+    assert lacking == ({} if there or tolerated else {recipe.key: "not the locked one"})
+    kept = local.get_record(recipe.key)
+    assert kept is not None and local.get_bytes(kept.outputs["plan"].sha256) == (b"locked" if there else b"another")

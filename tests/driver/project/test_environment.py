@@ -1,0 +1,133 @@
+"""Versions that are planned with: the lock's, else the pin, else what is installed; and what must not be built then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.conftest import HOPPER, VERSIONS, a_model
+from tests.core.planning.test_locks import a_lock
+from tests.core.planning.test_parsers_elsewhere import GPU, NET, NO_GPU, Machines
+from trtbuild.core.model.spec import Origin
+from trtbuild.core.planning.locks import Lock, LockedTarget
+from trtbuild.core.planning.lookups import LockedTrace
+from trtbuild.driver.project import environment
+from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
+from trtbuild.toolchain.libraries import table
+
+TORCH = {"torch": "2.13.0", "onnx": "1.20.0", "onnx-ir": "0.1.0", "onnxscript": "0.6.0"}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What is installed; to be changed."""
+    found = {**TORCH, "tensorrt-rtx": "1.7.1"}
+    monkeypatch.setattr(environment, "installed_version", found.get)
+    monkeypatch.setattr(table.distributions, "installed_version", found.get)
+    return found
+
+
+def locked_to(**versions: str) -> Lock:
+    model = replace(a_lock().models["net"], versions={**(environment.torch_versions() or {}), **versions})
+    return replace(a_lock(), models={"net": model})
+
+
+def test_without_a_lock_what_is_installed_and_pinned_counts(installed: dict[str, str]) -> None:
+    pinned = replace(HOPPER, version="8.6.0")
+    model = a_model(targets=(*a_model().targets, pinned))
+    facts = environment.gather([model])["net"]
+    assert [facts.toolchains[target].version for target in model.targets] == ["1.7.1", "8.6.0"]
+    assert facts.versions is not None and facts.versions["torch"] == "2.13.0"
+    assert [facts.toolchains[target].narrows_int64 for target in model.targets] == [False, True]
+    assert facts.locked is None
+
+
+def test_the_lock_comes_first_by_model_and_target(installed: dict[str, str]) -> None:
+    installed["tensorrt-rtx"] = "1.8.0"
+    other = a_model(name="other")
+    facts = environment.gather([a_model(), other], locked_to())
+    assert [facts[name].toolchains[a_model().targets[0]].version for name in ("net", "other")] == ["1.7.1", "1.8.0"]
+    assert facts["net"].locked is not None and facts["other"].locked is None
+
+
+def test_a_locked_target_of_another_toolchain_is_not_known(installed: dict[str, str]) -> None:
+    model = locked_to().models["net"]
+    lock = replace(a_lock(), models={"net": replace(model, targets={"ada": LockedTarget("tensorrt", "10.0")})})
+    assert environment.gather([a_model()], lock)["net"].toolchains[a_model().targets[0]].version == "1.7.1"
+
+
+def test_a_toolchain_that_is_locked_need_not_be_installed_to_plan(installed: dict[str, str]) -> None:
+    del installed["tensorrt-rtx"]
+    facts = environment.gather([a_model()], locked_to())
+    with pytest.raises(ToolchainMissing, match="which is not installed"):
+        environment.gather([a_model()])
+    with pytest.raises(ToolchainMissing, match=r"trtbuild\.lock requires tensorrt-rtx 1\.7\.1; it is not installed"):
+        environment.check_targets({"net": a_model()}, [("net", a_model().targets[0])], facts)
+
+
+def test_a_pin_against_the_lock_names_both_places(installed: dict[str, str]) -> None:
+    target = replace(a_model().targets[0], version="1.8.0")
+    model = a_model(targets=(target,), places={"targets.ada": Origin("trtbuild.yaml", 3)})
+    with pytest.raises(LockFileError) as caught:
+        environment.gather([model], locked_to())
+    assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", 3)
+    assert "pinned to tensorrt-rtx 1.8.0, and trtbuild.lock:" in caught.value.text
+
+
+def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
+    world = Machines()
+    world.become(GPU, torch=True)  # where the toolchain's own parser is asked
+    world.build(NET)
+    trace, cut = (world.plan(NET).steps[f"net/{stage}"] for stage in ("trace", "partition"))
+    world.become(NO_GPU, torch=True)
+    world.locked = LockedTrace(trace.key, VERSIONS, (str(cut.key),))
+    steps = list(world.plan(NET).steps.values())
+    environment.check_asked_parsers(world.facts(NET), steps)  # it is a hit, and nobody is asked
+    assert cut.record is not None
+    world.evict(cut.record.outputs["partitions"])
+    steps = list(world.plan(NET).steps.values())
+    with pytest.raises(
+        EnvironmentFault,
+        match=r"the parser of tensorrt 8\.6\.0; this machine has the parser of tensorrt-rtx 1\.7\.1",
+    ):
+        environment.check_asked_parsers(world.facts(NET), steps)
+    world.become(GPU, torch=True)
+    environment.check_asked_parsers(world.facts(NET), steps)
+    world.become(NO_GPU, torch=True)
+    world.locked = None  # so it is with --upgrade: what is cut here is asked here
+    environment.check_asked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
+
+
+def test_another_torch_than_the_locked_one_cannot_trace(installed: dict[str, str]) -> None:
+    lock = locked_to()
+    assert environment.gather([a_model()], lock)["net"].versions is not None
+    environment.check_torch_side("net", environment.gather([a_model()], lock)["net"])
+    installed["torch"] = "2.14.0"
+    facts = environment.gather([a_model()], lock)["net"]
+    assert facts.versions is None
+    with pytest.raises(EnvironmentFault) as caught:
+        environment.check_torch_side("net", facts)
+    assert "trtbuild.lock requires torch 2.13.0 (installed: 2.14.0)" in caught.value.text
+    assert caught.value.hint is not None and caught.value.hint.startswith(
+        "pip install 'torch==2.13.0'; or use the installed"
+    )
+
+
+def test_another_python_is_named_as_one(installed: dict[str, str]) -> None:
+    facts = environment.gather([a_model()], locked_to(python="3.8"))["net"]
+    with pytest.raises(EnvironmentFault) as caught:
+        environment.check_torch_side("net", facts)
+    assert "python 3.8 (installed: 3." in caught.value.text
+    assert caught.value.hint is not None and caught.value.hint.startswith("use Python 3.8; or use")
+
+
+def test_a_missing_torch_is_asked_for_in_the_locked_version(installed: dict[str, str]) -> None:
+    lock = locked_to()
+    del installed["torch"]
+    with pytest.raises(ToolchainMissing) as caught:
+        environment.check_torch_side("net", environment.gather([a_model()], lock)["net"])
+    assert caught.value.hint == "pip install 'torch==2.13.0'"
+    with pytest.raises(ToolchainMissing) as caught:
+        environment.check_torch_side("net", environment.gather([a_model()])["net"])
+    assert caught.value.hint == "pip install 'trtbuild[torch]'"

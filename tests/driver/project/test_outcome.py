@@ -1,0 +1,34 @@
+"""What a build came to, as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from tests.driver.building.test_executor import NEW, FakeProject, a_step
+from trtbuild.driver.project.outcome import Outcome
+from trtbuild.errors import SourceError
+
+
+def an_outcome(*steps: Any, failed: str = "", **more: Any) -> Outcome:
+    project = FakeProject(*steps)
+    plans = {name: project.plan(name) for name in dict.fromkeys(step.model for step in steps)}
+    error = {failed: (NEW, SourceError("it fails", code="eager"))} if failed else {}
+    return Outcome(plans, failed=error, **more)
+
+
+FIRST = a_step("a", "trace", "x")
+BELOW = a_step("a", "lower", "y", FIRST.id)
+OTHER = a_step("b", "trace", "z")
+
+
+def test_what_needs_no_failed_step_was_not_begun() -> None:
+    assert an_outcome(FIRST, BELOW, OTHER, failed=FIRST.id).not_begun == 1
+
+
+def test_what_is_below_a_failure_was_run_or_is_not_asked_for_does_not_count() -> None:
+    assert an_outcome(FIRST, BELOW, failed=FIRST.id).not_begun == 0
+    assert an_outcome(FIRST, OTHER, failed=FIRST.id, ran={OTHER.id: (NEW, cast("Any", None))}).not_begun == 0
+    lower = replace(a_step("b", "lower", "z"), verdict="run")
+    assert an_outcome(FIRST, lower, failed=FIRST.id, stages=frozenset(("trace",))).not_begun == 0
+    assert an_outcome(FIRST, OTHER).not_begun == 0  # interrupted

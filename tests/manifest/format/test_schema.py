@@ -1,0 +1,136 @@
+"""The JSON Schema takes what trtbuild takes, and refuses what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from tests.manifest.conftest import BASE, Files
+from tests.manifest.test_project import CONTRACT, LONG, SHORT
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.manifest import load, schema
+from trtbuild.manifest.format import fields
+
+EXAMPLES = sorted(Path(__file__).parents[3].glob("manifests/**/*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft202012Validator:
+    made = schema()
+    Draft202012Validator.check_schema(made)
+    return Draft202012Validator(made)
+
+
+def errors(validator: Draft202012Validator, text: str) -> list[str]:
+    return [error.message for error in validator.iter_errors(yaml.safe_load(text))]
+
+
+@pytest.mark.parametrize("text", [BASE, CONTRACT, LONG, SHORT])
+def test_good_manifests_are_valid(validator: Draft202012Validator, text: str) -> None:
+    assert errors(validator, text) == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_example_manifests_are_valid(validator: Draft202012Validator, path: Path) -> None:
+    assert errors(validator, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "partition: {granularity: encoder.*}",
+        "partition: {granularity: [encoder.*, decoder.*]}",
+        "builder: {workspace: 1073741824}",
+        "builder: {workspace: null}",
+        "builder: {workspace: 0.5 GiB}",
+        "dims: {n: x.0, m: [x.1]}",
+        "dims: {n: {at: x.0, multiple_of: 2}}",
+        "outputs:",
+        "weights:",
+    ],
+)
+def test_shorthands_are_valid_and_load(validator: Draft202012Validator, files: Files, more: str) -> None:
+    text = BASE.replace("1, 8]", "2, 8]").replace("    profiles:", f"    {more}\n    profiles:")
+    assert errors(validator, text) == []
+    files.manifest(text).load()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("version: 1\n", ""),
+        ("version: 1", "version: 2"),
+        ("sm: 89", "sm: 88"),
+        ("sm: 89", "sm: 8.9"),
+        ("{sm: 89}", "{}"),
+        ("{sm: 89}", "{sm: 89, version: 8.6}"),
+        ("  ada:", "  a/b:"),
+        ("min: [1, 8], ", ""),
+        ("min: [1, 8]", "shape: [1, 8]"),
+        ("min: [1, 8]", "min: [1, -8]"),
+        ("float32", "float12"),
+        ("profiles: [batch]", "profiles: batch"),
+        ("targets: [ada]", "targets: []"),
+        ('source: {python: "net:build"}', "precision: float16"),
+        ('{python: "net:build"}', '{python: "net"}'),
+        ('{python: "net:build"}', '{python: "a:b", onnx: c}'),
+        ('{python: "net:build"}', "{exported_program: a.pt2, kwargs: {}}"),
+        ("targets: [ada]", "targets: [ada]\n    builder: {workspace: 1GB}"),
+        ("targets: [ada]", "targets: [ada]\n    builder: {optimization_level: 6}"),
+        ("targets: [ada]", "targets: [ada]\n    partition: {granularity: []}"),
+        ("targets: [ada]", "targets: [ada]\n    dims: {n: x}"),
+        ("targets: [ada]", "targets: [ada]\n    wieghts: a"),
+    ],
+)
+def test_broken_manifests_are_invalid_and_do_not_load(
+    validator: Draft202012Validator, files: Files, old: str, new: str
+) -> None:
+    assert old in BASE
+    text = BASE.replace(old, new)
+    assert errors(validator, text)
+    with pytest.raises(Exception, match=r"trtbuild\.yaml:\d+:\d+: "):
+        files.manifest(text).load()
+
+
+def objects(part: Any) -> list[dict[str, Any]]:
+    found = [part] if isinstance(part, dict) and "properties" in part else []
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return found + [entry for value in inner for entry in objects(value)]
+
+
+def test_every_field_is_described_for_editors() -> None:
+    found = objects(schema())
+    assert len(found) >= 11
+    for entry in found:
+        assert entry["additionalProperties"] is False
+        for name, field in entry["properties"].items():
+            assert field.get("description"), name
+
+
+def test_every_call_gives_a_fresh_schema() -> None:
+    one = schema()
+    other = copy.deepcopy(one)
+    one["properties"].clear()
+    assert schema() == other
+
+
+def test_settings_have_the_fields_and_defaults_of_the_spec() -> None:
+    for kind, settings in ((fields.BuilderFields, BuilderSettings()), (fields.PartitionFields, PartitionSettings())):
+        said = {
+            name: tuple(info.default) if isinstance(info.default, list) else info.default
+            for name, info in kind.model_fields.items()
+        }
+        assert said == vars(settings)
+
+
+def test_the_example_manifests_load_with_inputs_profiles_and_targets() -> None:
+    root = EXAMPLES[0].parents[1]
+    project = load(root, [str(path.relative_to(root)) for path in EXAMPLES])
+    assert len(project.models) >= 9
+    assert {target.sm for model in project.models for target in model.targets} == {86, 89, 120}

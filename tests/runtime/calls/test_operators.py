@@ -1,0 +1,138 @@
+"""The operator of ``.pt2`` files, without a GPU: symbolic shapes, the reference path, and what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim
+
+from tests.core.partition.test_engine_text import TEXT
+from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.partition.partitions import TensorType
+from trtbuild.driver.packages.engine_operator import register
+from trtbuild.errors import CallRefused, NoFittingTarget, PackageDamaged
+from trtbuild.runtime.calls import operators
+from trtbuild.stages.program.functional import Program, functional
+
+EMPTY = torch.empty(0, dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    register()
+
+
+def as_bytes(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def program() -> bytes:
+    """The program of ``x @ w, x`` for 1 to 16 rows: its second output is its input."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(8, 3))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x @ self.w, x.view(-1, 8)
+
+    rows = {"x": {0: Dim("rows", min=1, max=16)}}
+    exported = torch.export.export(Net().eval(), (torch.ones(4, 8),), dynamic_shapes=rows).run_decompositions({})
+    made, _ = functional(exported)
+    assert isinstance(made, Program)
+    return made.to_bytes()
+
+
+@pytest.fixture
+def about(program: bytes) -> str:
+    return replace(
+        TEXT,
+        outputs=(TensorType("float32", (("sym", 0), 3)), TensorType("float32", (("sym", 0), 8))),
+        reference=hashlib.sha256(program).hexdigest(),
+    ).to_text()
+
+
+def call(x: torch.Tensor, about: str, reference: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = torch.ops.trtbuild.engine([x], weights, EMPTY, reference, [x.shape[0]], about)
+    return found
+
+
+def test_on_the_cpu_the_reference_program_runs(program: bytes, about: str) -> None:
+    weight, x = torch.full((8, 3), 2.0), torch.ones(5, 8)
+    product, same = call(x, about, as_bytes(program), [weight])
+    torch.testing.assert_close(product, x @ weight)
+    assert torch.equal(same, x)
+    assert same.data_ptr() != x.data_ptr()  # an operator returns nothing of what it was given
+
+
+def test_without_a_reference_the_cpu_is_refused_with_what_to_do() -> None:
+    with pytest.raises(NoFittingTarget, match="its inputs are on the CPU") as caught:
+        call(torch.ones(5, 8), TEXT.to_text(), EMPTY, [])
+    assert "reference: true" in str(caught.value.hint)
+
+
+def test_an_altered_reference_is_not_run(program: bytes, about: str) -> None:
+    altered = about.replace('"net"', '"other"')  # a text that was not opened before
+    with pytest.raises(PackageDamaged, match="does not have the digest that is in the file"):
+        call(torch.ones(5, 8), altered, as_bytes(program[:-1] + b"x"), [torch.ones(8, 3)])
+
+
+def test_a_shape_out_of_every_profile_is_refused(program: bytes, about: str) -> None:
+    with pytest.raises(CallRefused, match="axis 0 is 17, and allowed is 1 to 16"):
+        call(torch.ones(17, 8), about, as_bytes(program), [torch.ones(8, 3)])
+
+
+def test_a_text_that_cannot_be_read_is_damage() -> None:
+    with pytest.raises(PackageDamaged, match="cannot be used"):
+        call(torch.ones(5, 8), "{}", EMPTY, [])
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [
+        (7, 7),
+        (("sym", 0), 5),
+        (("mul", 2, ("sym", 0)), 10),
+        (("add", 1, ("sym", 0), ("sym", 1)), 9),
+        (("floordiv", ("sym", 0), 2), 2),
+        (("ceildiv", ("sym", 0), 2), 3),
+        (("mod", ("sym", 0), 3), 2),
+        (("max", ("sym", 0), ("sym", 1)), 5),
+        (("min", ("sym", 0), ("sym", 1)), 3),
+        (("pow", ("sym", 1), 2), 9),
+    ],
+)
+def test_shapes_under_fake_tensors_are_those_of_the_expressions(size: Any, wanted: int) -> None:
+    about = replace(TEXT, outputs=(TensorType("float16", (size, 2)),)).to_text()
+    with FakeTensorMode() as mode:
+        x, empty = mode.from_tensor(torch.ones(5, 8)), mode.from_tensor(EMPTY)
+        (found,) = torch.ops.trtbuild.engine([x], [], empty, empty, [5, 3], about)
+    assert tuple(found.shape) == (wanted, 2)
+    assert found.dtype is torch.float16
+
+
+def test_an_engine_is_opened_once_for_a_device_and_only_if_its_bytes_are_right() -> None:
+    plan = b"a plan"
+    text = replace(TEXT, plan=hashlib.sha256(plan).hexdigest()).to_text()
+    opened: list[bytes] = []
+
+    def opener(text: Any, data: memoryview, device: torch.device) -> Any:
+        opened.append(bytes(data))
+        return lambda values, call: values
+
+    engines = operators._Engines(opener)
+    device = torch.device("cuda:0")
+    first = engines.get(text, as_bytes(plan), device)
+    assert engines.get(text, as_bytes(plan), device) is first
+    assert opened == [plan]
+    with pytest.raises(PackageDamaged, match="the plan of engine 'p0' does not have the digest that is in the file"):
+        engines.get(text, as_bytes(b"another"), torch.device("cuda:1"))
+    assert opened == [plan]
+    assert [profile.shapes for profile in first.profiles] == [(ShapeRange((1, 8), (4, 8), (16, 8)),)]

@@ -1,0 +1,207 @@
+"""Tied weights are structure, and a weights file fits strictly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.trace.run import trace_module
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
+
+SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
+
+
+class Tied(nn.Module):
+    def __init__(self, tie: bool = True) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 2)
+        self.register_buffer("scale", torch.full((4,), 2.0))
+        self.register_buffer("steps", torch.arange(4.0), persistent=False)
+        if tie:
+            self.b.weight = self.a.weight
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x)) * self.scale + self.steps
+
+
+def heads(module: nn.Module, *without: str) -> Any:
+    named = module.state_dict().items()
+    return tuple((n, str(v.dtype)[6:], tuple(v.shape)) for n, v in named if n not in without)
+
+
+def refused(traced: Callable[..., Any], job_of: Callable[..., Any], module: nn.Module, weights: Any) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        traced(module, job_of(SHAPES, weights=weights))
+    assert caught.value.code == "weights" and caught.value.line == 4
+    return caught.value
+
+
+def test_tied_weights_are_one_input_and_an_alias(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+    found = traced(Tied(), job_of(SHAPES))
+    assert [entry["name"] for entry in found.interface["weights"]] == ["a.weight", "a.bias", "b.bias", "scale", "steps"]
+    assert found.interface["aliases"] == {"b.weight": "a.weight"}
+    assert traced(Tied(tie=False), job_of(SHAPES)).graph != found.graph
+
+
+def test_weights_that_the_graph_does_not_touch_are_left_out(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    found = traced(Tied(), job_of(SHAPES))
+    assert found.interface["unused"] == ["unused.weight", "unused.bias"]
+    assert Program.from_bytes(found.program).weights == 5
+
+
+def test_values_come_in_slot_order(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+    module = Tied()
+    found = traced(module, job_of(SHAPES))
+    expected = [module.a.weight, module.a.bias, module.b.bias, module.scale, module.steps]
+    assert [slot for slot, _ in found.weights] == [0, 1, 2, 3, 4]
+    assert all(torch.equal(value, want) for (_, value), want in zip(found.weights, expected, strict=True))
+
+
+def test_with_a_weights_file_only_what_no_file_holds_is_kept(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    module = Tied()
+    found = traced(module, job_of(SHAPES, weights=heads(module)))
+    assert [slot for slot, _ in found.weights] == [4]
+    assert not found.interface["weights"][4]["persistent"]
+
+
+def test_one_name_of_a_tied_weight_is_enough(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+    module = Tied()
+    by_first = traced(module, job_of(SHAPES, weights=heads(module, "b.weight"))).interface
+    assert by_first["weights"][0]["name"] == "a.weight" and by_first["aliases"] == {"b.weight": "a.weight"}
+    by_second = traced(module, job_of(SHAPES, weights=heads(module, "a.weight"))).interface
+    assert by_second["weights"][0]["name"] == "b.weight" and by_second["aliases"] == {"a.weight": "b.weight"}
+
+
+def test_a_file_with_other_names_shapes_or_dtypes_does_not_fit(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    module = Tied()
+    table = {name: (dtype, shape) for name, dtype, shape in heads(module)}
+    table["a.biass"] = table.pop("a.bias")
+    table["scale"] = ("float16", (4,))
+    table["unused.bias"] = ("float32", (3,))
+    del table["a.weight"], table["b.weight"]
+    text = refused(traced, job_of, module, tuple((n, d, s) for n, (d, s) in table.items())).text
+    assert "missing: a.weight" in text
+    assert "missing: a.bias (nearest: a.biass)" in text
+    assert "unexpected: a.biass (nearest: a.bias)" in text
+    assert "scale: the file has float16, the model float32" in text
+    assert "unused.bias: the file has shape [3], the model [2]" in text
+
+
+def test_the_graph_does_not_depend_on_whether_values_come_from_a_file(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    module = Tied()
+    assert traced(module, job_of(SHAPES)).graph == traced(module, job_of(SHAPES, weights=heads(module))).graph
+
+
+def test_two_parameters_over_one_memory_are_one_weight(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+    module = Tied(tie=False)
+    module.b.weight = nn.Parameter(module.a.weight.data)
+    assert traced(module, job_of(SHAPES)).interface["aliases"] == {"b.weight": "a.weight"}
+
+
+def test_two_views_of_one_memory_are_two_weights(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+    module = Tied(tie=False)
+    both = torch.randn(8, 4)
+    module.a.weight, module.b.weight = nn.Parameter(both[:4]), nn.Parameter(both[4:])
+    found = traced(module, job_of(SHAPES))
+    assert found.interface["aliases"] == {} and torch.equal(found.weights[2][1], both[4:])
+
+
+class Keeper(nn.Module):
+    """Keeps its weight, or a view of it, as a plain attribute too."""
+
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        self.l = nn.Linear(4, 4)
+        self.kept = [self.l.weight.data[:1] if view else self.l.weight.data]
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l(x) + x @ self.kept[0].t()
+
+
+def test_a_weight_that_is_kept_as_a_plain_attribute_is_still_the_weight(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    found = traced(Keeper(view=False), job_of(SHAPES))
+    assert "constant" not in found.graph and len(found.weights) == 2
+
+
+def test_a_view_of_a_weight_as_a_plain_attribute_cannot_be_bound_by_name(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    module = Keeper(view=True)
+    assert "constant" in traced(module, job_of(SHAPES)).graph
+    assert "keeps a view" in refused(traced, job_of, module, heads(module)).text
+
+
+def test_a_module_that_loads_in_its_own_way_cannot_be_bound_by_name(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    class Own(Tied):
+        def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+            super()._load_from_state_dict(*args, **kwargs)
+
+    assert "change what they load: the model (Own)" in refused(traced, job_of, Own(), heads(Own())).text
+
+
+def test_unset_weights_that_a_file_will_fill_do_not_blind_the_proof(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.full((4, 4), float("nan")))
+            self.eval()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.w if x.shape[0] == 1 else x @ self.w * 2
+
+    with pytest.raises(SourceError) as caught:
+        traced(Branch(), job_of(SHAPES, weights=heads(Branch())))
+    assert caught.value.code == "frozen-branch"
+
+
+def test_weights_are_kept_in_a_copy_of_the_process(job_of) -> None:
+    here: list[int] = []
+
+    def keep(weights):
+        here.append(1)
+        return [os.getpid(), [[slot, list(value.shape)] for slot, value in weights]]
+
+    model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
+    with torch.no_grad():
+        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), keep=keep)
+    process, kept = traced.kept
+    assert process != os.getpid() and here == []
+    assert kept == [[slot, list(value.shape)] for slot, value in traced.weights]
+
+
+def test_weights_that_could_not_be_kept_are_left_to_the_caller(job_of) -> None:
+    def keep(weights):
+        raise OSError("the disk is full")
+
+    model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
+    with torch.no_grad():
+        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), keep=keep)
+    assert traced.kept is None
+    assert len(traced.weights) == 2

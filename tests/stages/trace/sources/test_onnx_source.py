@@ -1,0 +1,270 @@
+"""ONNX sources: read, checked, and made a graph over the manifest's inputs and dims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto as T
+from onnx import helper as h
+
+from tests.stages.trace.conftest import make_job
+from trtbuild.core.model.spec import Input, NamedDim, Source
+from trtbuild.driver.workers.graph_steps import makers
+from trtbuild.errors import SourceError
+from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.graphs.onnx_model import for_opset, graph_text, node_names, types
+from trtbuild.stages.trace.sources.onnx_source import OnnxSource
+from trtbuild.stages.trace.sources.source_graph import SourceGraph
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
+
+WEIGHT = np.arange(64 * 8, dtype=np.float32).reshape(64, 8) / 100
+SHAPES = {"x": ([1, 64], [3, 64], [8, 64])}
+
+
+def model(**changes: Any) -> onnx.ModelProto:
+    """``y = relu(x) @ w + b``: a weight, and a small bias that stays in the graph."""
+    nodes = changes.pop(
+        "nodes",
+        [
+            h.make_node("Relu", ["x"], ["r"], name="act"),
+            h.make_node("MatMul", ["r", "w"], ["m"]),
+            h.make_node("Add", ["m", "b"], ["y"], name="plus"),
+        ],
+    )
+    graph = h.make_graph(
+        nodes,
+        changes.pop("name", "net"),
+        changes.pop("inputs", [h.make_tensor_value_info("x", T.FLOAT, ["n", 64])]),
+        changes.pop("outputs", [h.make_tensor_value_info("y", T.FLOAT, None)]),
+        initializer=changes.pop(
+            "initializers",
+            [onnx.numpy_helper.from_array(WEIGHT, "w"), onnx.numpy_helper.from_array(np.ones(8, np.float32), "b")],
+        ),
+    )
+    opset = changes.pop("opset", 17)
+    assert not changes
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
+
+
+def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPES, **job: Any) -> SourceGraph:
+    if proto is not None:
+        onnx.save(proto, folder / "net.onnx")
+    made = make_job(shapes, source=Source("onnx", "net.onnx"), **job)
+    return OnnxSource(made, folder, Frames(Places(), folder), makers()).read()
+
+
+def run(given: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The canonical model by onnxruntime, with its weights."""
+    whole, _ = for_opset(given.blob, 20)
+    session = onnxruntime.InferenceSession(
+        materialize(whole, {f"w{slot}": value.numpy() for slot, value in given.weights})
+    )
+    return list(session.run(None, {f"i{number}": value for number, value in enumerate(inputs)}))
+
+
+def test_large_initializers_are_weights_and_small_ones_stay(tmp_path: Path) -> None:
+    given = read(tmp_path, model())
+    assert [(entry["name"], entry["dtype"], entry["shape"]) for entry in given.interface["weights"]] == [
+        ("w", "float32", [64, 8])
+    ]
+    assert torch.equal(given.weights[0][1], torch.from_numpy(WEIGHT))
+    proto = onnx.ModelProto.FromString(given.blob)
+    assert [tensor.name for tensor in proto.graph.initializer] == ["w0", "c0"]
+
+
+def test_it_computes_what_the_file_does(tmp_path: Path) -> None:
+    given = read(tmp_path, model())
+    x = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
+    (want,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    (got,) = run(given, [x])
+    assert np.array_equal(got, want)
+
+
+def test_types_are_in_the_manifests_symbols(tmp_path: Path) -> None:
+    given = read(tmp_path, model(), {"x": ([2, 64], [4, 64], [8, 64])}, dims=[NamedDim("rows", (("x", 0),), 2)])
+    assert given.interface["inputs"][0]["shape"] == [["mul", 2, ["sym", 0]], 64]
+    assert given.interface["outputs"] == [{"name": "y", "dtype": "float32", "shape": [["mul", 2, ["sym", 0]], 8]}]
+    assert given.interface["output_tree"] == {"kind": "tensor", "index": 0}
+    assert types(given.blob).inputs[0].shape == (["mul", 2, ["sym", 0]], 64)
+
+
+def test_a_dynamic_size_of_the_file_may_be_static_in_the_manifest(tmp_path: Path) -> None:
+    given = read(tmp_path, model(), {"x": [4, 64]})
+    assert given.interface["outputs"][0]["shape"] == [4, 8]
+
+
+def test_a_size_that_shape_inference_does_not_tell_is_known_by_running(tmp_path: Path) -> None:
+    nodes = [h.make_node("NonZero", ["x"], ["y"])]
+    given = read(tmp_path, model(nodes=nodes, outputs=[h.make_tensor_value_info("y", T.INT64, None)], initializers=[]))
+    assert given.interface["outputs"][0]["shape"] == [2, ["data", 0]]
+
+
+def test_inputs_go_by_name_in_the_manifests_order(tmp_path: Path) -> None:
+    inputs = [h.make_tensor_value_info(name, T.FLOAT, ["n", 4]) for name in ("a", "b")]
+    proto = model(nodes=[h.make_node("Sub", ["a", "b"], ["y"])], inputs=inputs, initializers=[])
+    rows = ([1, 4], [2, 4], [4, 4])
+    given = read(tmp_path, proto, {"b": rows, "a": rows}, dims=[NamedDim("n", (("a", 0), ("b", 0)))])
+    one, two = np.ones((2, 4), np.float32), np.full((2, 4), 3, np.float32)
+    (got,) = run(given, [two, one])  # b first
+    assert (got == -2).all()
+
+
+def test_names_metadata_and_the_form_of_numbers_are_not_in_the_graph(tmp_path: Path) -> None:
+    first = graph_text(read(tmp_path, model()).blob)
+    proto = model(name="other")
+    proto.producer_name, proto.doc_string, proto.graph.node[0].name = "somebody", "text", "renamed"
+    proto.graph.node[1].metadata_props.add(key="path", value="/home/x")
+    bias = proto.graph.initializer[1]
+    bias.float_data.extend(np.frombuffer(bias.raw_data, np.float32))
+    bias.ClearField("raw_data")
+    for holder in (proto.graph.initializer[0], proto.graph.node[1]):
+        if isinstance(holder, onnx.TensorProto):
+            holder.name = "kernel"
+        else:
+            holder.input[1] = "kernel"
+    assert graph_text(read(tmp_path, proto).blob) == first
+    bent = model()
+    bent.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.zeros(8, np.float32), "b"))
+    assert graph_text(read(tmp_path, bent).blob) != first
+
+
+def test_another_weight_is_the_same_graph(tmp_path: Path) -> None:
+    first = read(tmp_path, model())
+    proto = model()
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(WEIGHT * 2, "w"))
+    second = read(tmp_path, proto)
+    assert second.blob == first.blob
+    assert not torch.equal(second.weights[0][1], first.weights[0][1])
+
+
+def test_users_names_of_nodes_come_along(tmp_path: Path) -> None:
+    assert node_names(read(tmp_path, model()).blob) == [
+        ("act", "Relu", ""),
+        ("MatMul_1", "MatMul", ""),
+        ("plus", "Add", ""),
+    ]
+
+
+def test_external_data_and_constants_in_nodes(tmp_path: Path) -> None:
+    proto = model(
+        nodes=[
+            h.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(WEIGHT)),
+            h.make_node("MatMul", ["x", "w"], ["m"]),
+            h.make_node("Add", ["m", "b"], ["y"]),
+        ],
+        initializers=[onnx.numpy_helper.from_array(np.arange(8, dtype=np.float32), "b")],
+    )
+    onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
+    given = read(tmp_path)
+    assert (tmp_path / "net.data").stat().st_size > 0
+    x = np.ones((2, 64), np.float32)
+    (want,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    assert np.array_equal(run(given, [x])[0], want)
+    assert len(given.weights) == 1
+
+
+def test_functions_of_the_model_are_written_out(tmp_path: Path) -> None:
+    proto = model(nodes=[h.make_node("Twice", ["x"], ["y"], domain="mine")], initializers=[])
+    body = [h.make_node("Add", ["a", "a"], ["b"])]
+    proto.functions.append(h.make_function("mine", "Twice", ["a"], ["b"], body, [h.make_opsetid("", 17)]))
+    proto.opset_import.append(h.make_opsetid("mine", 1))
+    (got,) = run(read(tmp_path, proto), [np.ones((2, 64), np.float32)])
+    assert (got == 2).all()
+
+
+def test_nested_graphs_keep_their_weights(tmp_path: Path) -> None:
+    big = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "big")
+    branches = {
+        name: h.make_graph(
+            [h.make_node("Mul", ["x", value], [f"{name}_y"])],
+            name,
+            [],
+            [h.make_tensor_value_info(f"{name}_y", T.FLOAT, ["n", 64])],
+            initializer=[onnx.numpy_helper.from_array(np.full(64, 3, np.float32), "three")] if value == "three" else [],
+        )
+        for name, value in (("then_branch", "big"), ("else_branch", "three"))
+    }
+    nodes = [
+        h.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
+        h.make_node("Greater", ["s", "zero"], ["c"]),
+        h.make_node("If", ["c"], ["y"], **branches),
+    ]
+    zero = onnx.numpy_helper.from_array(np.float32(0), "zero")
+    given = read(tmp_path, model(nodes=nodes, initializers=[big, zero]))
+    for sign, factor in ((1, 2), (-1, 3)):
+        x = np.full((2, 64), sign, np.float32)
+        assert np.array_equal(run(given, [x])[0], x * factor)
+
+
+def strange() -> onnx.ModelProto:
+    proto = model(nodes=[h.make_node("Gelu", ["x"], ["y"], name="odd", domain="com.microsoft")], initializers=[])
+    proto.opset_import.append(h.make_opsetid("com.microsoft", 1))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes", "words", "line"),
+    [
+        (strange, SHAPES, "node 'odd' of net.onnx is com.microsoft.Gelu", 3),
+        (lambda: None, SHAPES, "net.onnx does not exist", 3),
+        (model, {"q": SHAPES["x"]}, "net.onnx has no input 'q'", 10),
+        (model, {"x": SHAPES["x"], "z": [1]}, "net.onnx has no input 'z'", 11),
+        (model, {"x": [64]}, "is float32 with 2 axes; the manifest says float32 with 1", 10),
+        (
+            model,
+            {"x": ([1, 32], [1, 32], [1, 64])},
+            "x.1 of net.onnx is fixed to 64; the profiles say 32..64",
+            10,
+        ),
+        (model, {"x": [1, 32]}, "x.1 of net.onnx is fixed to 64; the profiles say 32", 10),
+        (
+            lambda: model(nodes=[h.make_node("Reul", ["x"], ["y"])], initializers=[]),
+            SHAPES,
+            "is not a valid ONNX model",
+            3,
+        ),
+        (
+            lambda: model(nodes=[h.make_node("MatMul", ["x", "x"], ["y"])], initializers=[]),
+            {"x": [4, 64]},
+            "do not fit together at the manifest's inputs",
+            3,
+        ),
+    ],
+)
+def test_rejects_models(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto | None], shapes: Mapping[str, Any], words: str, line: int
+) -> None:
+    with pytest.raises(SourceError, match=words) as caught:
+        read(tmp_path, make(), shapes)
+    assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", line)
+
+
+def test_rejects_another_dtype_and_says_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is float32 with 2 axes; the manifest says float16") as caught:
+        read(tmp_path, model(), inputs=[Input("x", "float16")])
+    assert caught.value.hint == "write inputs: {x: {dtype: float32}}"
+
+
+def test_rejects_a_file_that_is_no_onnx_and_data_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_text("this is no protobuf")
+    with pytest.raises(SourceError, match=r"is not an? (valid )?ONNX model"):
+        read(tmp_path)
+    onnx.save(model(), tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
+    (tmp_path / "net.data").unlink()
+    with pytest.raises(SourceError, match=r"keeps the data of 'w' in 'net.data', which is not in its folder"):
+        read(tmp_path)
+
+
+def test_an_input_that_the_manifest_lacks_is_named(tmp_path: Path) -> None:
+    inputs = [h.make_tensor_value_info(name, T.FLOAT, ["n", 64]) for name in ("x", "mask")]
+    proto = model(nodes=[h.make_node("Mul", ["x", "mask"], ["y"])], inputs=inputs, initializers=[])
+    with pytest.raises(SourceError, match="has an input 'mask', which the manifest does not declare"):
+        read(tmp_path, proto)

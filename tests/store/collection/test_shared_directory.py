@@ -1,0 +1,573 @@
+"""Collection of a shared directory: in steps, within bounds, beside others, and killed at any step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.transports.nginx import Nginx
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Signature, domain_key
+from trtbuild.errors import BlobMissing, StoreUnavailable
+from trtbuild.store.collection.shared_directory import GRACE_S, LEAST_GRACE_S, collect_directory
+from trtbuild.store.remote.files import TRUSTED_S
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust import action_result
+from trtbuild.store.trust.action_result import ActionResult
+
+HOUR, DAY, MIB = 3600.0, 86400.0, 1 << 20
+
+
+def store_at(root: Path) -> RemoteStore:
+    return RemoteStore(DirectoryTransport(RemoteSettings("team", f"file://{root}")), "team")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "share"
+
+
+@pytest.fixture
+def put(root: Path, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
+    """A record with a plan of its own, written and last used some time ago."""
+
+    def make(number: int, *, ago_s: float = DAY, size: int = 100_000, data: bytes | None = None) -> Record:
+        before = set(root.rglob("*"))
+        store = store_at(root)
+        record = store.put_record(record_of(number, plan=store.put_bytes(data or payload(number, size))))
+        age(ago_s, [path for path in root.rglob("*") if path not in before and path.is_file()])
+        return record
+
+    return make
+
+
+def age(seconds: float, paths: list[Path]) -> None:
+    for path in paths:
+        status = path.stat()
+        os.utime(path, ns=(status.st_atime_ns - int(seconds * 1e9), status.st_mtime_ns - int(seconds * 1e9)))
+
+
+def pass_time(root: Path, seconds: float) -> None:
+    """Make everything there look as if it had happened so much earlier."""
+    age(seconds, [path for path in root.rglob("*") if path.is_file()])
+    condemned = root / "gc" / "condemned"
+    if condemned.exists():
+        found = json.loads(condemned.read_bytes())
+        found["since"] = {str(int(at) - int(seconds * 1e9)): names for at, names in found["since"].items()}
+        condemned.write_text(json.dumps(found))
+    for folder in root.glob("gc/hidden/*"):
+        folder.rename(folder.with_name(str(int(folder.name) - int(seconds * 1e9))))
+
+
+def path_of(root: Path, kind: str, name: str) -> Path:
+    return root / kind / name[:2] / name
+
+
+def files(root: Path, kind: str) -> set[str]:
+    return {path.name for path in root.glob(f"{kind}/??/*")}
+
+
+def du(root: Path) -> int:
+    done = subprocess.run(["du", "-s", "-B1", str(root)], capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[0])
+
+
+def there(root: Path, *records: Record) -> list[bool]:
+    return [record.recipe.key in files(root, "ac") for record in records]
+
+
+def invalid(root: Path) -> list[str]:
+    """The records that are there without all of their files. This is no use of them."""
+    found = []
+    for path in root.glob("ac/??/*"):
+        status = path.stat()
+        entry = ActionResult.from_bytes(path.read_bytes())
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        places = {part.sha256: path_of(root, "cas", part.sha256) for _, part in entry.files}
+        if not all(
+            place.exists() and hashlib.sha256(place.read_bytes()).hexdigest() == name for name, place in places.items()
+        ):
+            found.append(path.name)
+    return found
+
+
+def test_the_grace_is_longer_than_what_writers_take() -> None:
+    assert TRUSTED_S < LEAST_GRACE_S < GRACE_S
+
+
+def test_nothing_to_do(root: Path, put: Callable[..., Record]) -> None:
+    put(1)
+    before = files(root, "cas") | files(root, "ac")
+    report = collect_directory(str(root))
+    assert files(root, "cas") | files(root, "ac") == before
+    assert (report.records_removed, report.blobs_removed, report.condemned, report.records_kept) == ((), 0, 0, 1)
+    assert report.kept.allocated == du(root)
+
+
+def test_a_file_goes_in_three_steps_that_are_a_grace_apart(root: Path, put: Callable[..., Record]) -> None:
+    kept = put(1)
+    orphan = store_at(root).put_bytes(b"of no record")
+    place = path_of(root, "cas", orphan.sha256)
+    assert collect_directory(str(root)).kept_because == {"in use": 1}, "it was just written"
+    assert collect_directory(str(root)).condemned == 0
+    pass_time(root, 2 * HOUR)
+    for _ in range(3):  # as often as it likes
+        report = collect_directory(str(root))
+        assert (report.condemned, report.blobs_removed) == (1, 0) and place.exists()
+    pass_time(root, 2 * HOUR)
+    for _ in range(3):
+        report = collect_directory(str(root))
+        assert (report.condemned, report.blobs_removed) == (1, 0) and not place.exists()
+        assert report.condemned_size.allocated > 0
+    pass_time(root, 2 * HOUR)
+    report = collect_directory(str(root))
+    assert (report.condemned, report.blobs_removed, report.blobs_kept) == (0, 1, 2)
+    assert report.freed.allocated > 0 and list(root.glob("gc/hidden/*")) == []
+    assert report.kept.allocated == du(root)
+    assert store_at(root).get_record(kept.recipe.key) == kept and invalid(root) == []
+
+
+def test_a_file_that_a_record_names_again_is_put_back(
+    root: Path, put: Callable[..., Record], record_of: Callable[..., Record]
+) -> None:
+    put(1)
+    writer = store_at(root)
+    orphan = writer.put_bytes(b"of no record yet")
+    for _ in range(2):
+        pass_time(root, 2 * HOUR)
+        collect_directory(str(root))
+    assert not path_of(root, "cas", orphan.sha256).exists(), "the fault was delivered"
+    # A writer that looked for it before it was hidden: what it publishes lacks the file.
+    late = record_of(2, plan=orphan)
+    document = writer.put_bytes(late.to_bytes())
+    entry = action_result.record_entry(document, {orphan.sha256: (orphan,)})
+    assert writer.transport.put("ac", late.recipe.key, entry.to_bytes(), once=True)
+    assert invalid(root) == [late.recipe.key]
+    found = writer.find(late.recipe.key)
+    assert found is not None
+    with pytest.raises(BlobMissing):
+        writer.fetch_bytes(orphan.sha256, found.parts[orphan.sha256])
+    pass_time(root, 2 * HOUR)
+    report = collect_directory(str(root))
+    assert (report.restored, report.blobs_removed, report.condemned) == (1, 0, 0)
+    assert invalid(root) == [] and document.sha256 in files(root, "cas")
+    assert writer.get_bytes(orphan.sha256) == b"of no record yet"
+
+
+def test_a_hidden_file_that_was_written_again(root: Path, put: Callable[..., Record]) -> None:
+    orphan = store_at(root).put_bytes(b"bytes")
+    for _ in range(2):
+        pass_time(root, 2 * HOUR)
+        collect_directory(str(root))
+    record = put(1, data=b"bytes", ago_s=0)
+    pass_time(root, 2 * HOUR)
+    collect_directory(str(root))
+    assert invalid(root) == [] and there(root, record) == [True]
+    assert path_of(root, "cas", orphan.sha256).exists() and list(root.glob("gc/hidden/*/*")) == []
+
+
+def test_a_file_that_a_writer_found_is_not_hidden(root: Path) -> None:
+    store = store_at(root)
+    orphan = store.put_bytes(b"x")
+    pass_time(root, 2 * HOUR)
+    collect_directory(str(root))
+    pass_time(root, 2 * HOUR)
+    assert store_at(root).has(orphan.sha256)  # which reads it
+    assert store.transport.has("cas", orphan.sha256)
+    report = collect_directory(str(root))
+    assert path_of(root, "cas", orphan.sha256).exists() and report.kept_because == {"in use": 1}
+
+
+def test_least_recently_used_goes_first(root: Path, put: Callable[..., Record]) -> None:
+    records = [put(number, ago_s=DAY * (9 - number)) for number in range(5)]
+    store_at(root).get_record(records[0].recipe.key)  # which makes it the latest
+    report = collect_directory(str(root), max_size=du(root) - 150_000)
+    assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
+    assert there(root, *records) == [True, False, False, True, True]
+    assert report.condemned == 4 and invalid(root) == []
+    for _ in range(2):
+        pass_time(root, 2 * HOUR)
+        report = collect_directory(str(root))
+        assert report.records_removed == ()
+    assert report.blobs_removed == 4
+    assert report.kept.allocated == du(root)
+    for record in (records[0], *records[3:]):
+        assert len(store_at(root).get_bytes(record.outputs["plan"].sha256)) == 100_000
+
+
+def test_the_size_is_met_once_the_condemned_are_gone(root: Path, put: Callable[..., Record]) -> None:
+    for number in range(6):
+        put(number, ago_s=DAY * (number + 1))
+    bound = du(root) // 2
+    for _ in range(3):
+        collect_directory(str(root), max_size=bound)
+        pass_time(root, 2 * HOUR)
+    assert bound * 0.6 < du(root) <= bound and invalid(root) == []
+
+
+def test_what_servers_only_read_counts_as_used(root: Path, put: Callable[..., Record]) -> None:
+    """nginx does not touch; what a file system with relatime knows is the atime. Collecting is not reading."""
+    read, unread = put(1, ago_s=9 * DAY), put(2, ago_s=5 * DAY)
+    for _ in range(2):
+        collect_directory(str(root), dry_run=True)
+    assert path_of(root, "ac", read.recipe.key).stat().st_atime < time.time() - 8 * DAY
+    place = path_of(root, "ac", read.recipe.key)
+    os.utime(place, (time.time() - 2 * DAY, place.stat().st_mtime))
+    collect_directory(str(root), max_age_s=4 * DAY)
+    assert there(root, read, unread) == [True, False]
+
+
+def test_records_younger_than_the_grace_stay(root: Path, put: Callable[..., Record]) -> None:
+    young, old = put(1, ago_s=HOUR / 2), put(2, ago_s=2 * HOUR)
+    report = collect_directory(str(root), max_size=0, max_age_s=0)
+    assert there(root, young, old) == [True, False]
+    assert report.kept_because["in use"] == 1 and invalid(root) == []
+
+
+def test_pins_hold_for_entries_of_domains_too(root: Path, put: Callable[..., Record]) -> None:
+    pinned, other = put(1), put(2)
+    entry = ActionResult.from_bytes(path_of(root, "ac", pinned.recipe.key).read_bytes())
+    signature = Signature("ci", bytes(32), "release", "b", "2026-01-01T00:00:00Z", bytes(64))
+    place = domain_key("release", pinned.recipe.key)
+    store_at(root).transport.put("ac", place, ActionResult(entry.files, (signature,)).to_bytes(), once=True)
+    pass_time(root, DAY)
+    report = collect_directory(str(root), max_size=0, pinned=[pinned.recipe.key])
+    assert files(root, "ac") == {pinned.recipe.key, place}
+    assert report.kept_because["pinned"] == 2 and report.records_removed == (other.recipe.key,)
+    for _ in range(2):
+        pass_time(root, 2 * HOUR)
+        collect_directory(str(root), max_size=0, pinned=[pinned.recipe.key])
+    assert invalid(root) == [] and len(files(root, "cas")) == 2
+
+
+def test_a_domains_entry_keeps_its_files(root: Path, put: Callable[..., Record]) -> None:
+    record = put(1)
+    place = path_of(root, "ac", domain_key("release", record.recipe.key))
+    place.parent.mkdir(exist_ok=True)
+    path_of(root, "ac", record.recipe.key).rename(place)
+    for _ in range(3):
+        pass_time(root, 2 * HOUR)
+        report = collect_directory(str(root))
+    assert report.records_kept == 1 and invalid(root) == [] and len(files(root, "cas")) == 2
+
+
+def test_records_that_nobody_can_use_go_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
+    broken, torn, good = put(1, ago_s=0), put(2, ago_s=0), put(3, ago_s=0)
+    path_of(root, "ac", broken.recipe.key).write_bytes(b"<html>")
+    path_of(root, "cas", torn.outputs["plan"].sha256).unlink()
+    assert collect_directory(str(root)).records_removed == ()
+    pass_time(root, 2 * HOUR)
+    assert set(collect_directory(str(root)).records_removed) == {broken.recipe.key, torn.recipe.key}
+    assert there(root, good) == [True] and invalid(root) == []
+
+
+@pytest.mark.parametrize("size", [0, 4096, 200_000])
+def test_files_that_a_loss_of_power_tore_make_room(root: Path, put: Callable[..., Record], size: int) -> None:
+    """They are in the way of a server that replaces nothing."""
+    torn, whole = put(1), put(2)
+    place = path_of(root, "cas", torn.outputs["plan"].sha256)
+    os.truncate(place, size)
+    assert collect_directory(str(root)).records_removed == (torn.recipe.key,)
+    for _ in range(3):
+        pass_time(root, 2 * HOUR)
+        collect_directory(str(root))
+    assert not place.exists() and list(root.glob("gc/hidden/*")) == []
+    assert there(root, torn, whole) == [False, True] and invalid(root) == []
+
+
+def test_a_record_that_lies_about_a_size_harms_nobody_else(root: Path, put: Callable[..., Record]) -> None:
+    record = put(1)
+    plan = record.outputs["plan"]
+    lie = action_result.list_entry("ab" * 32, [Output(plan.sha256, plan.size + 1)])
+    store_at(root).transport.put("ac", "cd" * 32, lie.to_bytes(), once=True)
+    for _ in range(4):
+        pass_time(root, 2 * HOUR)
+        collect_directory(str(root))
+    assert there(root, record) == [True] and invalid(root) == []
+
+
+def test_an_empty_blob_is_an_entry(root: Path, put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
+    store = store_at(root)
+    record = store.put_record(record_of(1, plan=store.put_bytes(b"")))
+    for _ in range(4):
+        pass_time(root, 2 * HOUR)
+        collect_directory(str(root))
+    assert invalid(root) == [] and there(root, record) == [True]
+
+
+def test_dry_run_says_the_same_and_does_nothing(root: Path, put: Callable[..., Record]) -> None:
+    for number in range(4):
+        put(number, ago_s=DAY * (number + 1))
+    store_at(root).put_bytes(b"of no record")
+    bound = du(root) // 2
+    for _ in range(3):
+        pass_time(root, 2 * HOUR)
+        before = sorted(root.rglob("*"))
+        said = collect_directory(str(root), max_size=bound, dry_run=True)
+        assert sorted(root.rglob("*")) == before
+        done = collect_directory(str(root), max_size=bound)
+        assert (said.records_removed, said.blobs_removed, said.condemned, said.freed) == (
+            done.records_removed,
+            done.blobs_removed,
+            done.condemned,
+            done.freed,
+        )
+        assert done.kept.allocated == du(root)
+
+
+def test_leftovers_go_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
+    put(1)
+    (root / "tmp" / "0" / "01").mkdir(parents=True)  # as nginx makes them
+    old, young = root / "tmp" / "0" / "01" / "0000000001", root / "tmp" / "host-1-ab"
+    old.write_bytes(b"x" * 9000)
+    young.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    report = collect_directory(str(root))
+    assert report.leftovers_removed == 1 and not old.exists() and young.exists()
+    assert report.kept.allocated == du(root)
+
+
+def test_a_directory_that_a_writer_had_not_finished_making_goes(root: Path, put: Callable[..., Record]) -> None:
+    put(1)
+    unfinished = [root / ".host-1-ab", root / "tmp" / ".host-1-cd"]
+    for folder in unfinished:
+        folder.mkdir()
+        os.utime(folder, (0, 0))
+    (root / ".hidden").mkdir()
+    (root / ".hidden" / "by somebody").write_bytes(b"x")
+    os.utime(root / ".hidden", (0, 0))
+    report = collect_directory(str(root))
+    assert report.leftovers_removed == 2 and not any(folder.exists() for folder in unfinished)
+    assert (root / ".hidden" / "by somebody").exists()
+
+
+def test_a_directory_that_is_no_cache_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"x")
+    with pytest.raises(StoreUnavailable, match="not a cache"):
+        collect_directory(str(tmp_path), max_size=0)
+    with pytest.raises(StoreUnavailable, match="not a cache"):
+        collect_directory(str(tmp_path / "absent"), max_size=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_what_is_not_ours_stays(root: Path, put: Callable[..., Record], tmp_path: Path) -> None:
+    put(1)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ("ab" * 32)).write_bytes(b"x")
+    link, strange = root / "cas" / "ab" / ("ab" * 32), root / "cas" / "readme"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(elsewhere / ("ab" * 32))
+    strange.write_bytes(b"x")
+    for _ in range(4):
+        pass_time(root, 2 * HOUR)
+        collect_directory(str(root), max_size=0)
+    assert link.is_symlink() and strange.exists() and (elsewhere / ("ab" * 32)).exists()
+
+
+@pytest.mark.parametrize("kind", ["ac", "cas"])
+def test_a_shelf_that_is_a_link_ends_the_collection(
+    root: Path, put: Callable[..., Record], tmp_path: Path, kind: str
+) -> None:
+    """What stands behind it would be taken for not there, and files for unnamed."""
+    record = put(1)
+    name = record.recipe.key if kind == "ac" else record.outputs["plan"].sha256
+    shelf = root / kind / name[:2]
+    shelf.rename(tmp_path / "moved")
+    shelf.symlink_to(tmp_path / "moved")
+    with pytest.raises(StoreUnavailable, match="cannot be listed"):
+        collect_directory(str(root), max_size=0)
+    assert path_of(root, "ac", record.recipe.key).exists() and (tmp_path / "moved" / name).exists()
+
+
+def test_clocks_that_were_wrong_delay_and_do_no_more(root: Path, put: Callable[..., Record]) -> None:
+    record = put(1)
+    orphan = store_at(root).put_bytes(b"x")
+    year = 365 * DAY
+    pass_time(root, 2 * HOUR)
+    collect_directory(str(root))
+    pass_time(root, -year)  # all that was written by a clock a year ahead
+    collect_directory(str(root), max_size=0)
+    assert there(root, record) == [True] and path_of(root, "cas", orphan.sha256).exists()
+    pass_time(root, year)
+    for _ in range(4):
+        collect_directory(str(root))
+        pass_time(root, 2 * HOUR)
+    assert orphan.sha256 not in files(root, "cas") and invalid(root) == []
+    assert list(root.glob("gc/hidden/*")) == []
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"schema":"x","since":{"1":["' + b"ab" * 32 + b'"]}}', b"\xff"])
+def test_a_condemned_file_that_is_wrong_only_delays(root: Path, put: Callable[..., Record], text: bytes) -> None:
+    put(1)
+    store_at(root).put_bytes(b"x")
+    pass_time(root, 2 * HOUR)
+    collect_directory(str(root))
+    (root / "gc" / "condemned").write_bytes(text)
+    report = collect_directory(str(root))
+    assert report.condemned == 1 and len(files(root, "cas")) == 3
+
+
+def test_the_directory_behind_nginx(
+    nginx: Nginx, record_of: Callable[..., Record], payload: Callable[..., bytes]
+) -> None:
+    there = HttpTransport(RemoteSettings("team", nginx.url_of("writer")))
+    store = RemoteStore(there, "team", connections=2)
+    records = [
+        store.put_record(record_of(number, plan=store.put_bytes(payload(number, 50_000)))) for number in range(3)
+    ]
+    orphan = store.put_bytes(b"of no record")
+    read = path_of(nginx.root, "ac", records[0].recipe.key)
+    pass_time(nginx.root, 9 * DAY)
+    assert store.get_record(records[0].recipe.key) == records[0]
+    assert read.stat().st_atime > time.time() - HOUR, "this file system notes what is read"
+    for _ in range(3):
+        report = collect_directory(str(nginx.root), max_age_s=8 * DAY)
+        pass_time(nginx.root, 2 * HOUR)
+    assert report.blobs_removed == 5 and report.kept.allocated == du(nginx.root)
+    assert [store.get_record(record.recipe.key) for record in records] == [records[0], None, None]
+    assert store.get_bytes(records[0].outputs["plan"].sha256) == payload(0, 50_000)
+    assert not store.has(orphan.sha256)
+    store.close()
+    later = RemoteStore(HttpTransport(RemoteSettings("team", nginx.url_of("writer"))), "team", connections=2)
+    later.put_bytes(payload(1, 50_000))
+    assert later.put_record(records[1]) == records[1]
+    assert invalid(nginx.root) == []
+    later.close()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+CHANGES = ("rename", "unlink", "rmdir", "mkdir", "link", "write", "fsync")
+
+
+def test_killed_before_any_change(root: Path, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each call that changes something, in each of the three collections: every record is whole, and the next one
+    goes on."""
+    for number in range(3):
+        put(number, ago_s=DAY * (number + 1), size=5_000)
+    store_at(root).put_bytes(b"of no record")
+    killed_at = 0
+    for _ in range(4):
+        pass_time(root, 2 * HOUR)
+        for moment in range(200):
+            calls = 0
+
+            def dying(real: Callable[..., Any], moment: int = moment) -> Callable[..., Any]:
+                def call(*arguments: Any, **rest: Any) -> Any:
+                    nonlocal calls
+                    calls += 1
+                    if calls > moment:  # nothing that it would do to clean up happens either
+                        raise Killed
+                    return real(*arguments, **rest)
+
+                return call
+
+            with monkeypatch.context() as patched:
+                for name in CHANGES:
+                    patched.setattr(os, name, dying(getattr(os, name)))
+                try:
+                    collect_directory(str(root), max_age_s=2.5 * DAY)
+                    break
+                except Killed:
+                    killed_at += 1
+            assert invalid(root) == []
+        else:
+            pytest.fail("it never ends")
+        assert invalid(root) == []
+    assert killed_at > 25, "the faults were delivered"
+    assert len(files(root, "ac")) == 2 and len(files(root, "cas")) == 4
+    assert list(root.glob("gc/hidden/*/*")) == []
+
+
+GC = """
+import sys
+from trtbuild.store.collection.shared_directory import collect_directory
+print("ready", flush=True)
+while True:
+    collect_directory(sys.argv[1], max_size=int(sys.argv[2]), grace_s=0.05)
+"""
+
+
+def test_really_killed(root: Path, put: Callable[..., Record], child: Callable[..., Any]) -> None:
+    moments = random.Random(3)
+    for number in range(24):
+        put(number, ago_s=DAY * (number + 1), size=3_000)
+    everything = len(files(root, "cas"))
+    for turn in range(12):
+        if turn > 3 and len(files(root, "cas")) < everything:
+            break
+        gc = child(GC, root, du(root) * 9 // 10)
+        assert gc.line() == "ready"
+        time.sleep(moments.uniform(0.0, 0.1))
+        gc.kill()
+        assert gc.process.returncode == -signal.SIGKILL
+        assert invalid(root) == [], turn
+    assert len(files(root, "cas")) < everything, "it did something before it died"
+
+
+WRITER = """
+import random, sys, time
+from trtbuild.core.recipes.recipe import Recipe
+from tests.store.transports.nginx import Nginx
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.errors import BlobMissing, StoreError
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.remote.store import RemoteStore
+settings, random = RemoteSettings("team", "file://" + sys.argv[1]), random.Random(int(sys.argv[2]))
+blobs = [b"blob %d" % n for n in range(8)]
+end, hits, misses, builds = time.time() + float(sys.argv[3]), 0, 0, 0
+while time.time() < end:
+    store = RemoteStore(DirectoryTransport(settings), "team", connections=2)
+    recipe = Recipe("engine", 1, (("n", random.randrange(6)),))
+    found = store.find(recipe.key)
+    try:
+        if found is not None:
+            for sha256, parts in found.parts.items():
+                store.fetch_bytes(sha256, parts)
+            hits += 1
+    except BlobMissing:
+        found, misses = None, misses + 1
+    if found is None:
+        try:
+            store.put_record(Record(recipe, {str(i): store.put_bytes(random.choice(blobs)) for i in range(2)}))
+            builds += 1
+        except BlobMissing:
+            misses += 1
+    store.close()
+print(hits, misses, builds)
+"""
+
+
+def test_readers_and_writers_beside_collections(root: Path, child: Callable[..., Any]) -> None:
+    """Few blobs, used over and over, and collections that leave nothing that they may take: no error but a miss, and no
+    record that lacks a file for good."""
+    store_at(root).put_bytes(b"so that it is there")
+    writers = [child(WRITER, root, seed, 2.0) for seed in range(2)]
+    removed, condemned = 0, 0
+    while any(writer.process.poll() is None for writer in writers):
+        report = collect_directory(str(root), max_size=0, grace_s=0.2)
+        removed += len(report.records_removed) + report.blobs_removed
+        condemned += report.condemned
+        time.sleep(0.02)
+    counts = [list(map(int, writer.finish().split())) for writer in writers]
+    assert all(builds > 3 for _, _, builds in counts) and sum(hits for hits, _, _ in counts) > 10
+    assert removed > 5 and condemned > 5
+    collect_directory(str(root), grace_s=LEAST_GRACE_S)
+    assert invalid(root) == []

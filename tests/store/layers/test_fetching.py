@@ -1,0 +1,145 @@
+"""Records that are brought are whole; what is here is not asked for, and what is shared comes once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.store.transports.memory_transport import MemoryTransport
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteDown
+from trtbuild.store.collection.check import verify
+from trtbuild.store.layers.fetching import bring
+from trtbuild.store.layers.sendable import held, reading
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.remote.store import RemoteStore
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def transport() -> MemoryTransport:
+    return MemoryTransport()
+
+
+@pytest.fixture
+def remote(transport: MemoryTransport) -> RemoteStore:
+    return RemoteStore(transport, "team", connections=4)
+
+
+@pytest.fixture
+def records(remote: RemoteStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> list[Record]:
+    """Eight records that name one large blob, and each a small one."""
+    large = remote.put_bytes(payload(1, 3 * MIB))
+    made = [
+        remote.put_record(record_of(number, plan=large, info=remote.put_bytes(b"%d" % number))) for number in range(8)
+    ]
+    remote.close()
+    return made
+
+
+@pytest.fixture
+def fresh(transport: MemoryTransport, records: list[Record]) -> RemoteStore:
+    """The remote as another process finds it."""
+    transport.calls.clear()
+    return RemoteStore(transport, "team", connections=4)
+
+
+def keys(records: list[Record]) -> list[str]:
+    return [record.recipe.key for record in records]
+
+
+def fetched(transport: MemoryTransport, kind: Kind) -> Counter[str]:
+    return Counter(name for method, its, name, _ in transport.calls if (method, its) == ("get", kind))
+
+
+def test_what_is_shared_comes_once(
+    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+) -> None:
+    told: list[int] = []
+    brought = bring(fresh, keys(records), local, lambda state: told.append(state.done))
+    assert sorted(brought.came) == sorted(keys(records))
+    assert set(fetched(transport, "cas").values()) == {1}
+    assert told == list(range(1, 9))
+    assert [local.get_record(key) for key in keys(records)] == records
+    assert verify(local).damage == ()
+
+
+def test_what_is_here_is_not_asked_for(
+    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+) -> None:
+    bring(fresh, keys(records), local)
+    transport.calls.clear()
+    again = bring(fresh, keys(records), local)
+    assert sorted(again.present) == sorted(keys(records)) and again.bytes_moved == 0
+    assert transport.calls == []
+
+
+def test_a_file_that_is_gone_is_one_record_that_is_missing(
+    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+) -> None:
+    del transport.entries["ac", records[0].recipe.key]
+    brought = bring(fresh, [*keys(records), "0" * 64], local)
+    assert sorted(brought.missing) == sorted([records[0].recipe.key, "0" * 64])
+    assert len(brought.came) == 7
+    assert held(local, records[0].recipe.key) is None
+
+
+def test_a_lie_is_one_record_that_failed(
+    fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
+) -> None:
+    transport.entries["ac", records[3].recipe.key] = b"<html>"
+    brought = bring(fresh, keys(records), local)
+    assert list(brought.failed) == [records[3].recipe.key] and len(brought.came) == 7
+    assert verify(local).damage == ()
+
+
+def test_a_remote_that_is_down_fails_every_record(
+    fresh: RemoteStore,
+    transport: MemoryTransport,
+    records: list[Record],
+    local: LocalStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def down(kind: Kind, name: str, limit: int, **_: object) -> bytes | None:
+        raise RemoteDown("it is down")
+
+    monkeypatch.setattr(transport, "get", down)
+    brought = bring(fresh, keys(records), local)
+    assert set(brought.failed.values()) == {"it is down"} and len(brought.failed) == 8
+    assert not list(local.root.glob("ac/*/*"))
+
+
+def test_a_record_that_lacks_a_file_is_brought_again(
+    fresh: RemoteStore,
+    transport: MemoryTransport,
+    records: list[Record],
+    local: LocalStore,
+    entry_path: Callable[..., Path],
+) -> None:
+    bring(fresh, keys(records), local)
+    info = records[5].outputs["info"].sha256
+    entry_path(local, "cas", info).unlink()
+    assert held(local, records[5].recipe.key) is None
+    again = bring(fresh, keys(records), local)
+    assert again.came == [records[5].recipe.key] and len(again.present) == 7
+    assert local.get_bytes(info) == b"5"
+
+
+def test_what_is_read_to_be_sent_is_what_its_name_says(
+    local: LocalStore, payload: Callable[..., bytes], entry_path: Callable[..., Path]
+) -> None:
+    read, output = reading(local), local.put_bytes(payload(1, 100))
+    assert read(output) == payload(1, 100)
+    path = entry_path(local, "cas", output.sha256)
+    path.chmod(0o644)
+    path.write_bytes(payload(2, 100))
+    with pytest.raises(EntryCorrupt):
+        read(output)
+    assert not path.exists()
+    with pytest.raises(BlobMissing):
+        read(Output(output.sha256, output.size))

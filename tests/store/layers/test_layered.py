@@ -1,0 +1,678 @@
+"""A local store with remotes behind it: what is asked of whom, what is moved, and what a remote's faults come to."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.transports.memory_transport import MemoryTransport
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
+from trtbuild.store.layers.layered import SMALL, LayeredStore
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.remote import files
+from trtbuild.store.remote.store import RemoteStore
+from trtbuild.store.trust import action_result
+
+MIB = 1 << 20
+
+#: Too large to be in an entry itself.
+PLAN = b"plan " * 2000
+
+RecordOf = Callable[..., Record]
+Payload = Callable[[int, int], bytes]
+
+
+def layered(folder: Path, *transports: MemoryTransport, name: str = "team") -> LayeredStore:
+    remotes = [RemoteStore(each, f"{name}{n or ''}", connections=4) for n, each in enumerate(transports)]
+    return LayeredStore(LocalStore(folder), remotes, remotes)
+
+
+@pytest.fixture
+def team() -> MemoryTransport:
+    return MemoryTransport()
+
+
+@pytest.fixture
+def mine(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
+    return layered(tmp_path / "mine", team)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
+    return layered(tmp_path / "theirs", team)
+
+
+def moved(team: MemoryTransport, method: str) -> int:
+    return sum(size for called, _, _, size in team.calls if called == method)
+
+
+def test_a_pointer_is_sent_when_what_it_leads_to_is_there(
+    mine: LayeredStore, team: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, slow = threading.Event(), threading.Event()
+    publish = RemoteStore.publish
+
+    def slowly(self: RemoteStore, found: Any, read: Any) -> Any:
+        if found.record.recipe.stage == "trace":
+            begun.set()
+            assert slow.wait(10)
+        return publish(self, found, read)
+
+    monkeypatch.setattr(RemoteStore, "publish", slowly)
+    recipes = [Recipe("trace", 1, (("a", 1),)), Recipe("trace-any", 1, (("a", 1),)), Recipe("lower", 1, (("a", 1),))]
+    for recipe in recipes:
+        mine.put_record(Record(recipe, {"x": mine.put_bytes(recipe.stage.encode())}))
+    assert begun.wait(10)
+    while len(mine.uploads._snapshot()) > 2:  # what is no pointer waits for nobody
+        time.sleep(0.005)
+    slow.set()
+    mine.finish()
+    entries = [name for method, kind, name, _ in team.calls if (method, kind) == ("put", "ac")]
+    assert entries == [recipes[2].key, recipes[0].key, recipes[1].key]
+
+
+def test_what_one_puts_another_finds(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
+) -> None:
+    data = payload(1, 3 * MIB + 5)
+    record = record_of(1, plan=mine.put_bytes(data), layers=mine.put_bytes(b"layers"))
+    mine.put_record(record)
+    mine.finish()
+    found = theirs.get_record(record.recipe.key)
+    assert found is not None
+    assert found.recipe.same_as(record.recipe)
+    assert theirs.source_of(record.recipe.key) == "team"
+    assert theirs.has(record.outputs["plan"].sha256)
+    assert theirs.get_bytes(record.outputs["plan"].sha256) == data
+
+
+def test_a_hit_moves_the_record_and_nothing_else(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    team.calls.clear()
+    assert theirs.get_record(record.recipe.key) is not None
+    assert moved(team, "get") < 10_000
+    assert theirs.local.get_record(record.recipe.key) is None, "its blobs are not here"
+
+
+def test_a_record_whose_blobs_are_all_here_needs_no_remote_any_more(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL)))
+    mine.put_record(record)
+    mine.finish()
+    assert theirs.get_record(record.recipe.key) is not None
+    theirs.bring([record.outputs["plan"].sha256])
+    team.entries.clear()
+    kept = theirs.local.get_record(record.recipe.key)
+    assert kept is not None, "the small blob came along, and the record is whole"
+    assert theirs.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL)
+
+
+def test_a_large_blob_that_nobody_needs_stays_there(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, small=mine.put_bytes(b"small"), large=mine.put_bytes(payload(1, SMALL + 1)))
+    mine.put_record(record)
+    mine.finish()
+    theirs.get_record(record.recipe.key)
+    assert theirs.get_bytes(record.outputs["small"].sha256) == b"small"
+    assert not theirs.local.has(record.outputs["large"].sha256)
+    assert theirs.has(record.outputs["large"].sha256)
+
+
+def test_only_chunks_that_are_lacking_move(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    old = payload(1, 8 * MIB)
+    new = old[: 3 * MIB] + payload(2, MIB) + old[4 * MIB :]
+    for number, data in enumerate((old, new)):
+        record = record_of(number, plan=mine.put_bytes(data))
+        team.calls.clear()
+        mine.put_record(record)
+        mine.finish()
+        sent = moved(team, "put")
+        team.calls.clear()
+        theirs.get_record(record.recipe.key)
+        assert theirs.get_bytes(record.outputs["plan"].sha256) == data
+        fetched = moved(team, "get")
+    assert sent < 2.8 * MIB, "a changed MiB, and the chunks at its ends"
+    assert fetched < 2.8 * MIB
+
+
+def test_a_broken_download_goes_on_where_it_stopped(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 8 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    (parts,) = theirs.readers[0].find(record.recipe.key).parts.values()  # type: ignore[union-attr]
+    held = team.entries.pop(("cas", parts[-1].sha256))
+    theirs.get_record(record.recipe.key)
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(record.outputs["plan"].sha256)
+    team.entries["cas", parts[-1].sha256] = held
+    team.calls.clear()
+    again = layered(theirs.local.root, team)
+    again.get_record(record.recipe.key)
+    assert again.get_bytes(record.outputs["plan"].sha256) == payload(1, 8 * MIB)
+    assert moved(team, "get") < 2 * MIB
+
+
+def test_a_blob_that_is_gone_is_not_there_in_the_next_plan(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    theirs.get_record(record.recipe.key)
+    sha256 = record.outputs["plan"].sha256
+    del team.entries["cas", sha256]
+    assert theirs.has(sha256), "the record says so"
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(sha256)
+    assert not theirs.has(sha256)
+    assert theirs.reports()[0].blobs_gone == 1
+
+
+class Damaging(MemoryTransport):
+    """Gives other bytes for what `damage` says."""
+
+    def __init__(self, damage: Callable[[Kind, str, bytes], bytes]) -> None:
+        super().__init__()
+        self._damage = damage
+        self.damaged = 0
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        data = super().get(kind, name, limit, timed=timed)
+        changed = None if data is None else self._damage(kind, name, data)
+        self.damaged += changed != data
+        return changed
+
+
+@pytest.mark.parametrize("which", ["cas", "ac"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"<html><body>Sign in</body></html>",
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data + b" x",
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+    ],
+    ids=["html", "empty", "short", "long", "flipped"],
+)
+def test_what_a_remote_damages_is_not_there(
+    tmp_path: Path, record_of: RecordOf, which: Kind, damage: Callable[[bytes], bytes]
+) -> None:
+    team = Damaging(lambda kind, name, data: damage(data) if kind == which else data)
+    mine, theirs = layered(tmp_path / "mine", team), layered(tmp_path / "theirs", team)
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    if theirs.get_record(record.recipe.key) is not None:
+        assert which == "cas", "the document came with the entry"
+        with pytest.raises(BlobMissing):
+            theirs.get_bytes(record.outputs["plan"].sha256)
+    assert team.damaged
+
+
+def test_chunks_that_are_another_blob_are_not_used(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 3 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    key = record.recipe.key
+    entry = action_result.ActionResult.from_bytes(team.entries["ac", key])
+    document = entry.document
+    (blob,) = entry.blobs()
+    chunks = entry.blobs()[blob]
+    assert document is not None
+    forged = action_result.record_entry(document, {blob: (chunks[1], chunks[0], *chunks[2:])})
+    team.entries["ac", key] = forged.to_bytes()
+    assert theirs.get_record(key) is not None
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(blob)
+    assert not theirs.local.has(blob)
+    assert not theirs.has(blob)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"plan": Output("0" * 64, 1 << 50)},
+        {"plan": Output("0" * 64, 7)},
+    ],
+    ids=["petabytes", "not the output"],
+)
+def test_an_entry_that_does_not_fit_its_record_is_none(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, lie: dict[str, Output]
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    text = Record(record.recipe, lie).to_bytes()
+    document = Output(hashlib.sha256(text).hexdigest(), len(text))
+    team.entries["cas", document.sha256] = text
+    blob = lie["plan"].sha256
+    for parts in ((), (Output(blob, 4),), (Output(blob, 1 << 50),)):
+        entry = action_result.record_entry(document, {blob: parts} if parts else {})
+        team.entries["ac", record.recipe.key] = entry.to_bytes()
+        assert theirs.get_record(record.recipe.key) is None
+
+
+def test_remotes_are_asked_in_order_and_the_first_hit_wins(tmp_path: Path, record_of: RecordOf) -> None:
+    first, second = MemoryTransport(), MemoryTransport()
+    both = layered(tmp_path / "both", first, second)
+    only_second = layered(tmp_path / "second", second)
+    record = record_of(1, plan=only_second.put_bytes(b"plan"))
+    only_second.put_record(record)
+    only_second.finish()
+    assert both.get_record(record.recipe.key) is not None
+    assert both.source_of(record.recipe.key) == "team1"
+    assert [report.misses for report in both.reports()] == [1, 0]
+
+
+def test_a_blob_that_is_gone_from_one_remote_comes_from_the_next(tmp_path: Path, record_of: RecordOf) -> None:
+    first, second = MemoryTransport(), MemoryTransport()
+    filled = layered(tmp_path / "filled", first, second)
+    record = record_of(1, plan=filled.put_bytes(PLAN))
+    filled.put_record(record)
+    filled.finish()
+    second.calls.clear()
+    both = layered(tmp_path / "both", first, second)
+    assert both.get_record(record.recipe.key) is not None
+    sha256 = record.outputs["plan"].sha256
+    assert not second.calls, "the first one has it"
+    del first.entries["cas", sha256]
+    assert both.get_bytes(sha256) == PLAN
+    assert [report.blobs_gone for report in both.reports()] == [1, 0]
+
+
+class Down(MemoryTransport):
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        self.calls.append(("get", kind, name, 0))
+        raise RemoteDown("nobody is there")
+
+    def has(self, kind: Kind, name: str) -> bool:
+        self.calls.append(("has", kind, name, 0))
+        raise RemoteDown("nobody is there")
+
+
+def test_a_remote_that_is_down_is_passed_over(tmp_path: Path, record_of: RecordOf) -> None:
+    down, up = Down(), MemoryTransport()
+    store, other = layered(tmp_path / "a", down, up), layered(tmp_path / "b", up)
+    record = record_of(1, plan=other.put_bytes(b"plan"))
+    other.put_record(record)
+    other.finish()
+    assert store.get_record(record.recipe.key) is not None
+    mine = record_of(2, plan=store.put_bytes(b"mine"))
+    store.put_record(mine)
+    store.finish()
+    assert down.calls
+    assert [report.records_not_sent for report in store.reports()] == [1, 0]
+    assert layered(tmp_path / "c", up).get_record(mine.recipe.key) is not None
+
+
+def test_an_engine_that_somebody_else_was_faster_with_is_used(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf
+) -> None:
+    first = record_of(1, who="them", plan=theirs.put_bytes(b"their plan"))
+    assert mine.get_record(first.recipe.key) is None
+    theirs.put_record(first)
+    theirs.finish()
+    won = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")))
+    assert won.provenance["who"] == "them"
+    assert mine.get_bytes(won.outputs["plan"].sha256) == b"their plan"
+
+
+def test_a_record_of_a_remote_is_never_replaced(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    first = record_of(1, who="them", plan=theirs.put_bytes(b"plan"))
+    theirs.put_record(first)
+    theirs.finish()
+    before = team.entries["ac", first.recipe.key]
+    forced = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"another plan")), replace=True)
+    mine.finish()
+    assert forced.provenance["who"] == "me"
+    assert team.entries["ac", first.recipe.key] == before
+    assert mine.reports()[0].lost_races == 1
+
+
+def test_what_is_useless_over_there_is_replaced(
+    mine: LayeredStore, team: MemoryTransport, theirs: LayeredStore, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    team.entries["ac", record.recipe.key] = b"{"
+    mine.put_record(record)
+    mine.finish()
+    assert theirs.get_record(record.recipe.key) is not None
+
+
+def test_who_only_asks_changes_nothing(
+    mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    asking = layered(tmp_path / "asking", team)
+    asking.only_asks()
+    assert asking.get_record(record.recipe.key) is not None
+    assert asking.get_bytes(record.outputs["plan"].sha256) == PLAN
+    assert not (tmp_path / "asking").exists()
+
+
+def test_several_records_are_looked_for_at_once(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    records = [record_of(number, plan=mine.put_bytes(PLAN)) for number in range(20)]
+    for record in records[:10]:
+        mine.put_record(record)
+    mine.finish()
+    theirs.expect(record.recipe.key for record in records)
+    team.calls.clear()
+    found = [theirs.get_record(record.recipe.key) for record in records]
+    assert [each is not None for each in found] == [True] * 10 + [False] * 10
+    assert not team.calls
+    mine.put_record(records[15])
+    mine.finish()
+    assert theirs.get_record(records[15].recipe.key) is not None, "what was not there is asked for again"
+
+
+def test_a_place_that_cannot_be_written_reads_all_the_same(
+    mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf, payload: Payload
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
+    mine.put_record(record)
+    mine.finish()
+    store = layered(Path("/proc/trtbuild-cache"), team)  # where not even root makes a directory
+    with pytest.raises(StoreUnavailable):
+        store.put_bytes(b"x")
+    assert store.get_record(record.recipe.key) is not None
+    sha256 = record.outputs["plan"].sha256
+    store.copy_to(sha256, str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == store.get_bytes(sha256) == payload(1, 2 * MIB)
+
+
+class WriteOnce(MemoryTransport):
+    """A place where nothing that is there is replaced, as behind our nginx recipe."""
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        return super().put(kind, name, data, once=True)
+
+
+def test_one_chunk_that_is_another_blob_is_a_miss(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    entry = action_result.ActionResult.from_bytes(team.entries["ac", record.recipe.key])
+    other = bytes(len(PLAN))
+    part = Output(hashlib.sha256(other).hexdigest(), len(other))
+    team.entries["cas", part.sha256] = other
+    blob = record.outputs["plan"].sha256
+    files = [(path, part) if path == f"blob/{blob}" else (path, file) for path, file in entry.files]
+    files = [(f"blob/{blob}/0" if file == part else path, file) for path, file in files]
+    team.entries["ac", record.recipe.key] = action_result.ActionResult(tuple(files)).to_bytes()
+    assert theirs.get_record(record.recipe.key) is None
+    assert not theirs.has(blob)
+
+
+def test_a_remote_that_is_only_written_is_not_believed(
+    tmp_path: Path, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    theirs = layered(tmp_path / "theirs", team)
+    theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"their plan")))
+    theirs.finish()
+    mine = LayeredStore(LocalStore(tmp_path / "mine"), (), [RemoteStore(team, "dump")])
+    own = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")))
+    mine.finish()
+    assert mine.reports()[0].lost_races == 1
+    kept = mine.local.get_record(own.recipe.key)
+    assert kept is not None and kept.provenance["who"] == "me"
+
+
+@pytest.mark.parametrize("in_its_place", [b"{", None], ids=["no entry", "without its document"])
+def test_what_could_not_be_sent_is_not_said_to_be_there(
+    tmp_path: Path, record_of: RecordOf, in_its_place: bytes | None
+) -> None:
+    team = WriteOnce()
+    mine = layered(tmp_path / "mine", team)
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    gone = action_result.record_entry(Output("0" * 64, 10), {}).to_bytes()
+    team.entries["ac", record.recipe.key] = in_its_place or gone
+    mine.put_record(record)
+    mine.finish()
+    report = mine.reports()[0]
+    assert (report.records_sent, report.records_not_sent) == (0, 1)
+
+
+def test_what_this_command_found_damaged_over_there_is_sent_again(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    blob = record.outputs["plan"].sha256
+    team.entries["cas", blob] = bytes(len(PLAN))
+    assert theirs.get_record(record.recipe.key) is not None
+    with pytest.raises(BlobMissing):
+        theirs.get_bytes(blob)
+    theirs.put_bytes(PLAN)
+    theirs.put_record(record, replace=True)
+    theirs.finish()
+    assert team.entries["cas", blob] == PLAN
+
+
+def test_an_engine_in_place_of_one_that_is_damaged_over_there_is_shared(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+) -> None:
+    record = record_of(1, who="me", plan=mine.put_bytes(PLAN))
+    mine.put_record(record)
+    mine.finish()
+    team.entries["cas", record.outputs["plan"].sha256] = bytes(len(PLAN))
+    assert theirs.get_record(record.recipe.key) is not None
+    with pytest.raises(BlobMissing):
+        theirs.bring([record.outputs["plan"].sha256])
+    theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"another plan")), replace=True)
+    theirs.finish()
+    third = layered(tmp_path / "third", team)
+    found = third.get_record(record.recipe.key)
+    assert found is not None and found.provenance["who"] == "them"
+    assert third.get_bytes(found.outputs["plan"].sha256) == b"another plan"
+
+
+class Late(MemoryTransport):
+    """Takes a while for each answer."""
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        time.sleep(0.05)
+        return super().get(kind, name, limit, timed=timed)
+
+
+def test_blobs_that_are_gone_here_come_to_several_threads_at_once(tmp_path: Path, record_of: RecordOf) -> None:
+    team = Late()
+    mine = layered(tmp_path / "mine", team)
+    blobs = [mine.put_bytes(bytes([number]) * (SMALL + 1)) for number in range(4)]
+    record = record_of(1, **{f"o{number}": blob for number, blob in enumerate(blobs)})
+    mine.put_record(record)
+    mine.finish()
+    again = layered(tmp_path / "mine", team)
+    assert again.get_record(record.recipe.key) is not None
+    for blob in blobs:
+        (tmp_path / "mine" / "cas" / blob.sha256[:2] / blob.sha256).unlink()
+    with ThreadPoolExecutor(len(blobs)) as pool:
+        found = list(pool.map(lambda blob: again.get_bytes(blob.sha256), blobs))
+    assert [data[0] for data in found] == [0, 1, 2, 3]
+    assert again.source_of(record.recipe.key) == "team"
+
+
+def test_what_comes_with_entries_is_kept_up_to_a_limit(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_KNOWN", 1000)
+    records = [record_of(number, note=mine.put_bytes(b"%d" % number * 500)) for number in range(9)]
+    for record in records:
+        mine.put_record(record)
+    mine.finish()
+    for record in records:
+        assert theirs.get_record(record.recipe.key) is not None
+        assert theirs.get_bytes(record.outputs["note"].sha256)
+    known = theirs.readers[0]._files._known
+    assert 0 < sum(map(len, known.values())) <= 1000
+
+
+def test_a_package_is_replaced_by_one_of_the_engines_that_are_there(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    old = theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
+    theirs.finish()
+    new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
+    mine.finish()
+    assert mine.local.get_record(new.recipe.key) == new
+    again = layered(theirs.local.root.parent / "again", team)
+    found = again.get_record(old.recipe.key)
+    assert found is not None and found.outputs == new.outputs
+
+
+def test_a_package_that_stays_over_there_is_not_taken_in_place_of_ours(tmp_path: Path, record_of: RecordOf) -> None:
+    team = WriteOnce()
+    theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
+    theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
+    theirs.finish()
+    new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
+    mine.finish()
+    assert mine.local.get_record(new.recipe.key) == new
+
+
+class Stuck(MemoryTransport):
+    """Takes nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may = threading.Semaphore(0), threading.Event()
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        self.begun.release()
+        assert self.may.wait(30)
+        return super().put(kind, name, data, once=once)
+
+
+def test_nothing_that_is_asked_waits_behind_an_upload(tmp_path: Path, record_of: RecordOf, payload: Payload) -> None:
+    team = Stuck()
+    mine = layered(tmp_path / "mine", team)
+    mine.put_record(record_of(1, stage="trace", plan=mine.put_bytes(payload(1, 16 * MIB))))
+    for _ in range(4):
+        assert team.begun.acquire(timeout=30), "all connections are busy with the upload"
+    mine.expect([record_of(2).recipe.key])
+    assert mine.uploads.waiting == 1
+    team.may.set()
+    mine.finish()
+    assert mine.reports()[0].records_sent == 1
+
+
+def test_a_package_is_sent_after_its_engines_and_only_if_they_are_there(
+    tmp_path: Path, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
+    engine = theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"their plan")))
+    theirs.finish()
+    mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")), replace=True)
+    package = Record(
+        Recipe("package", 1, (("engines", {"all@ada": engine.recipe.key}),)), {"index": mine.put_bytes(b"of my plan")}
+    )
+    mine.put_record(package, replace=True)
+    mine.finish()
+    assert ("ac", package.recipe.key) not in team.entries
+    mine.put_record(package, replace=True)
+    theirs.put_record(package_of := Record(package.recipe, {"index": theirs.put_bytes(b"of their plan")}), replace=True)
+    theirs.finish()
+    found = layered(tmp_path / "third", team).get_record(package.recipe.key)
+    assert found is not None and found.outputs == package_of.outputs
+
+
+def test_a_record_that_cannot_be_read_here_counts_as_not_sent(
+    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+) -> None:
+    record = mine.local.put_record(record_of(1, plan=mine.put_bytes(PLAN)))
+    path = mine.local.root / "ac" / record.recipe.key[:2] / record.recipe.key
+    entry = action_result.ActionResult.from_bytes(path.read_bytes())
+    path.unlink()
+    path.write_bytes(action_result.ActionResult(entry.files[:1]).to_bytes())
+    mine.uploads.add(record.recipe.key)
+    mine.finish()
+    assert mine.reports()[0].records_not_sent == 1
+
+
+def test_who_only_reads_sends_nothing_and_may_choose_whom_to_ask(tmp_path: Path, record_of: RecordOf) -> None:
+    first, second = MemoryTransport(), MemoryTransport()
+    other = layered(tmp_path / "other", first)
+    record = record_of(1, plan=other.put_bytes(PLAN))
+    other.put_record(record)
+    other.finish()
+    both = layered(tmp_path / "both", first, second)
+    with both.only_reading(both.readers[1:]):
+        assert both.get_record(record.recipe.key) is None
+        both.put_record(record_of(2, plan=both.put_bytes(PLAN)))
+    both.finish()
+    assert not second.entries
+    assert all(method == "get" for method, _, _, _ in second.calls)
+    assert both.get_record(record.recipe.key) is not None
+    both.put_record(record_of(3, plan=both.put_bytes(PLAN)))
+    both.finish()
+    assert ("ac", record_of(3).recipe.key) in second.entries
+
+
+class LastStays(MemoryTransport):
+    """As WebDAV servers do: of first writers at the same moment, each is told that it was first, and the last one stays."""
+
+    decides = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = threading.Barrier(2)
+        self.first = 0
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        if kind == "ac" and once and (kind, name) not in self.entries:
+            self.both.wait(10)  # both have looked, and nothing is there
+            self.first += 1
+            return super().put(kind, name, data, once=False)
+        return super().put(kind, name, data, once=once)
+
+
+def test_first_writers_of_one_moment_end_with_one_engine(tmp_path: Path, record_of: RecordOf) -> None:
+    team = LastStays()
+    stores = [layered(tmp_path / name, team) for name in ("a", "b")]
+
+    def build(store: LayeredStore, who: str) -> None:
+        store.put_record(record_of(1, who=who, plan=store.put_bytes(f"plan of {who}".encode())))
+        store.finish()
+
+    threads = [threading.Thread(target=build, args=(store, who)) for store, who in zip(stores, "ab", strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert team.first == 2, "both were told that they were first"
+    key = record_of(1).recipe.key
+    kept = [store.local.get_record(key) for store in stores]
+    assert kept[0] is not None and kept[0] == kept[1]
+    assert sum(store.reports()[0].lost_races for store in stores) == 1
+    assert [store.get_bytes(kept[0].outputs["plan"].sha256) for store in stores] == [
+        f"plan of {kept[0].provenance['who']}".encode()
+    ] * 2

@@ -1,0 +1,118 @@
+"""A record that counts and is not the one that a lock file names: where the right one is looked for, and what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.store.transports.memory_transport import MemoryTransport
+from trtbuild.core.recipes.record import Record
+from trtbuild.errors import RecordUntrusted
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.remote.store import RemoteStore
+
+RecordOf = Callable[..., Record]
+
+RIGHT, WRONG = b"the locked plan", b"another plan"
+
+
+class Lock:
+    """Refuses what is not `RIGHT`; a local one too, unless it is tolerated."""
+
+    def __init__(self, store: LayeredStore, *, tolerates: bool = False) -> None:
+        self.wanted = store.put_bytes(RIGHT)
+        self.tolerates = tolerates
+        store.refuses = self.refuses
+
+    def refuses(self, key: str, record: Record, local: bool) -> str | None:
+        if record.outputs["plan"] == self.wanted or (local and self.tolerates):
+            return None
+        return "its plan is not the one"
+
+
+def layered(folder: Path, *transports: MemoryTransport) -> LayeredStore:
+    remotes = [RemoteStore(each, f"team{n}", connections=2) for n, each in enumerate(transports)]
+    return LayeredStore(LocalStore(folder), remotes, remotes)
+
+
+@pytest.fixture
+def teams(tmp_path: Path, record_of: RecordOf) -> tuple[MemoryTransport, MemoryTransport]:
+    """Two remotes: the first has a wrong record under the key, the second the right one."""
+    transports = MemoryTransport(), MemoryTransport()
+    for n, (transport, plan) in enumerate(zip(transports, (WRONG, RIGHT), strict=True)):
+        store = layered(tmp_path / f"writer{n}", transport)
+        store.put_record(record_of(1, plan=store.put_bytes(plan), layers=store.put_bytes(b"layers")))
+        store.finish()
+        store.close()
+    return transports
+
+
+def wrong_here(store: LayeredStore, record_of: RecordOf) -> Record:
+    return store.local.put_record(
+        record_of(1, plan=store.local.put_bytes(WRONG), layers=store.local.put_bytes(b"layers"))
+    )
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("local", [True, False])
+def test_the_right_one_is_found_behind_wrong_ones(
+    tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf, ahead: bool, local: bool
+) -> None:
+    store = layered(tmp_path / "mine", *teams)
+    key = record_of(1).recipe.key
+    if local:
+        wrong_here(store, record_of)
+    lock = Lock(store, tolerates=True)
+    if ahead:
+        store.expect([key])
+    found = store.get_record(key)
+    assert found is not None and found.outputs["plan"] == lock.wanted
+    assert store.source_of(key) == "team1"
+    for output in found.outputs.values():
+        store.bring([output.sha256])
+    store.get_bytes(found.outputs["layers"].sha256)
+    assert store.reports()[0].untrusted >= 1
+
+
+def test_the_right_one_takes_the_place_of_a_wrong_one_here(
+    tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
+) -> None:
+    store = layered(tmp_path / "mine", teams[1])
+    wrong = wrong_here(store, record_of)
+    store.refuses = lambda key, record, local: "no" if record.outputs["plan"] == wrong.outputs["plan"] else None
+    found = store.get_record(wrong.recipe.key)
+    assert found is not None
+    store.bring([found.outputs["plan"].sha256])
+    kept = LocalStore(tmp_path / "mine").get_record(wrong.recipe.key)
+    assert kept is not None and kept.outputs == found.outputs
+
+
+def test_where_there_are_only_wrong_ones_it_is_a_miss_with_the_reason_or_the_local_one(
+    tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
+) -> None:
+    store = layered(tmp_path / "mine", teams[0])
+    key = record_of(1).recipe.key
+    lock = Lock(store)
+    for _ in range(2):
+        with pytest.raises(RecordUntrusted, match="its plan is not the one"):
+            store.get_record(key)
+        wrong = wrong_here(store, record_of)
+    lock.tolerates = True
+    found = store.get_record(key)
+    assert found is not None and found.outputs == wrong.outputs
+    assert store.source_of(key) == "local"
+
+
+def test_the_winner_of_a_race_that_is_not_the_locked_one_does_not_replace_ours(
+    tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
+) -> None:
+    store = layered(tmp_path / "mine", teams[0])
+    lock = Lock(store)
+    store.put_record(record_of(1, plan=lock.wanted, layers=store.put_bytes(b"layers")), replace=True)
+    store.finish()
+    assert store.reports()[0].lost_races == 1  # the fault was delivered
+    kept = LocalStore(tmp_path / "mine").get_record(record_of(1).recipe.key)
+    assert kept is not None and kept.outputs["plan"] == lock.wanted

@@ -1,0 +1,629 @@
+"""What servers do that they should not. Every test proves that its server did it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.store.transports.hostile import Server, Talk
+from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.settings import RemoteSettings
+
+NAME = "ab" * 32
+LIMIT = 1 << 20
+PATIENCE_S = 0.4
+#: Far above what is promised, for a machine that does other things too.
+SOON_S = 5.0
+
+
+def remote(url: str, patience_s: float = PATIENCE_S, **environment: str) -> HttpTransport:
+    return HttpTransport(RemoteSettings("team", url, patience_s=patience_s), {"HOME": "/nonexistent", **environment})
+
+
+def fails(kind: type[RemoteFault], call: Callable[[], object], within_s: float = SOON_S) -> Any:
+    begun = time.monotonic()
+    with pytest.raises(kind) as caught:
+        call()
+    assert time.monotonic() - begun < within_s
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+    return caught.value
+
+
+def forever(talk: Talk) -> None:
+    talk.stop.wait(30)
+
+
+def test_a_refused_port() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        fault = fails(RemoteDown, lambda: remote(url).get("cas", NAME, LIMIT))
+    assert "nobody listens" in str(fault)
+    assert fault.may_pass
+
+
+def test_a_listener_that_never_accepts() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        fault = fails(RemoteDown, lambda: remote(f"http://127.0.0.1:{listener.getsockname()[1]}").has("cas", NAME))
+        assert listener.accept(), "it did connect"
+    assert "nothing came" in str(fault)
+    assert not fault.may_pass
+
+
+@pytest.mark.parametrize("method", ["get", "has", "put"])
+def test_a_server_that_never_answers(method: str) -> None:
+    with Server(forever) as server:
+        team = remote(server.url)
+        calls = {
+            "get": lambda: team.get("cas", NAME, LIMIT),
+            "has": lambda: team.has("cas", NAME),
+            "put": lambda: team.put("cas", NAME, b"x" * 1000, once=True),
+        }
+        fault = fails(RemoteDown, calls[method])
+        assert [talk.method for talk in server.requests] == [{"get": "GET", "has": "HEAD", "put": "PUT"}[method]]
+    assert not fault.may_pass
+
+
+def test_a_body_that_drips() -> None:
+    sent = 0
+
+    def drip(talk: Talk) -> None:
+        nonlocal sent
+        talk.reply(200, b"", length=1000)
+        while not talk.stop.wait(0.05):
+            talk.sock.sendall(b"x")
+            sent += 1
+
+    with Server(drip) as server:
+        fault = fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+    assert 0 < sent < 1000
+    assert "hardly anything came" in str(fault)
+
+
+def test_a_head_that_drips() -> None:
+    sent = 0
+
+    def drip(talk: Talk) -> None:
+        nonlocal sent
+        for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n" + b"X: y\r\n" * 10_000:
+            if talk.stop.wait(0.02):
+                return
+            talk.sock.sendall(bytes([byte]))
+            sent += 1
+
+    with Server(drip) as server:
+        fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+    assert 0 < sent < 10_000
+
+
+def test_an_answer_at_the_last_moment_that_then_drips_costs_little_more() -> None:
+    def late(talk: Talk) -> None:
+        time.sleep(1.6)
+        talk.reply(200, b"", length=100_000)
+        forever(talk)
+
+    with Server(late) as server:
+        begun = time.monotonic()
+        fails(RemoteDown, lambda: remote(server.url, patience_s=2.0).get("cas", NAME, LIMIT))
+        assert time.monotonic() - begun < 3.3, "another whole patience was granted"
+        assert len(server.requests) == 1
+
+
+def test_a_slow_but_steady_line_does_not_fail() -> None:
+    def steady(talk: Talk) -> bool:
+        talk.reply(200, b"", length=40_000)
+        for _ in range(40):
+            time.sleep(0.05)
+            talk.sock.sendall(b"x" * 1000)
+        return True
+
+    with Server(steady) as server:
+        begun = time.monotonic()
+        assert remote(server.url, patience_s=0.8).get("cas", NAME, LIMIT) == b"x" * 40_000
+        assert time.monotonic() - begun > 1.6, "it was not slow"
+
+
+def test_connections_that_share_a_slow_line_do_not_fail() -> None:
+    line = threading.Lock()  # 20 KB/s for all of them together
+
+    def shared(talk: Talk) -> bool:
+        talk.reply(200, b"", length=6000)
+        for _ in range(12):
+            with line:
+                time.sleep(0.025)
+                talk.sock.sendall(b"x" * 500)
+            time.sleep(0)  # the others' turn
+        return True
+
+    got: list[bytes | None] = []
+    with Server(shared) as server:
+        team = remote(server.url, patience_s=0.6)
+        threads = [threading.Thread(target=lambda: got.append(team.get("cas", NAME, LIMIT))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert got == [b"x" * 6000] * 8
+
+
+def test_an_upload_over_a_slow_but_steady_line_does_not_fail() -> None:
+    data, came = b"u" * 150_000, 0
+
+    def slow(talk: Talk) -> bool:
+        nonlocal came
+        came = len(talk.early)
+        while came < len(data):
+            time.sleep(0.04)
+            came += len(talk.sock.recv(4096))
+        return talk.reply(201)
+
+    with Server(slow, receive_buffer=8192) as server:
+        begun = time.monotonic()
+        assert remote(server.url, patience_s=0.8).put("cas", NAME, data, once=True)
+        assert time.monotonic() - begun > 1.2, "it was not slow"
+    assert came == len(data)
+
+
+def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
+    line, size = threading.Lock(), 40_000  # 40 KB/s for all of them together
+
+    def shared(talk: Talk) -> bool:
+        came = len(talk.early)
+        while came < size:
+            with line:
+                time.sleep(0.05)
+                came += len(talk.sock.recv(2000))
+            time.sleep(0)
+        return talk.reply(201)
+
+    new: list[bool] = []
+    with Server(shared, receive_buffer=4096) as server:
+        team = remote(server.url, patience_s=0.8)
+        threads = [
+            threading.Thread(target=lambda: new.append(team.put("cas", NAME, b"u" * size, once=True))) for _ in range(4)
+        ]
+        begun = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - begun > 1.6, "it was not slow"
+    assert new == [True] * 4
+
+
+def test_an_upload_that_nobody_reads() -> None:
+    with Server(forever, receive_buffer=4096) as server:
+        fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
+        assert [talk.method for talk in server.requests] == ["PUT"]
+
+
+def test_an_upload_that_is_taken_and_never_answered() -> None:
+    took = threading.Event()
+
+    def swallow(talk: Talk) -> None:
+        assert len(talk.body()) == LIMIT
+        took.set()
+        forever(talk)
+
+    with Server(swallow) as server:
+        fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
+    assert took.is_set()
+
+
+def test_a_page_of_html() -> None:
+    with Server(lambda talk: talk.reply(200, b"<html>log in", Content_Type="text/html; charset=utf-8")) as server:
+        assert "HTML" in str(fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT)))
+        fails(RemoteLied, lambda: remote(server.url).has("cas", NAME))
+        assert len(server.requests) == 2
+
+
+def test_a_body_that_ends_too_soon() -> None:
+    with Server(lambda talk: not talk.reply(200, b"short", length=500)) as server:
+        fault = fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        assert len(server.requests) == 1
+    assert fault.may_pass
+    assert "5 of 500" in str(fault)
+
+
+def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
+    with Server(lambda talk: talk.reply(200, b"x" * 10, length=LIMIT + 1)) as server:
+        fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_body_that_does_not_end(chunked: bool) -> None:
+    sent = 0
+
+    def endless(talk: Talk) -> None:
+        nonlocal sent
+        talk.sock.sendall(b"HTTP/1.1 200 OK\r\n" + (b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"\r\n"))
+        while not talk.stop.is_set():
+            talk.sock.sendall(b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if chunked else b"x" * 0x1000)
+            sent += 0x1000
+
+    with Server(endless) as server:
+        fails(RemoteLied, lambda: remote(server.url, patience_s=4).get("cas", NAME, LIMIT))
+    assert sent > LIMIT // 2
+
+
+def test_a_chunked_body_and_one_without_a_length_are_read() -> None:
+    def chunks(talk: Talk) -> bool:
+        if talk.path.endswith("/ac/" + NAME):
+            talk.sock.sendall(b"HTTP/1.1 200 OK\r\n\r\nto the end")
+            return False
+        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        return True
+
+    with Server(chunks) as server:
+        team = remote(server.url)
+        assert [team.get("cas", NAME, LIMIT) for _ in range(3)] == [b"abcde"] * 3
+        assert server.connections == 1
+        assert team.get("ac", NAME, LIMIT) == b"to the end"
+        assert team.get("cas", NAME, 5) == b"abcde"
+
+
+def test_a_chunked_body_that_breaks_off() -> None:
+    def chunks(talk: Talk) -> None:
+        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\nabc")
+
+    with Server(chunks) as server:
+        assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "reading", "writing"),
+    [
+        (200, None, None),
+        (201, RemoteDown, None),
+        (204, RemoteDown, None),
+        (400, RemoteRefused, RemoteRefused),
+        (401, RemoteRefused, RemoteRefused),
+        (403, RemoteRefused, RemoteRefused),
+        (404, None, RemoteRefused),
+        (405, RemoteRefused, RemoteRefused),
+        (408, RemoteDown, RemoteDown),
+        (409, RemoteRefused, None),
+        (410, None, RemoteRefused),
+        (412, RemoteRefused, None),
+        (413, RemoteRefused, RemoteFull),
+        (429, RemoteDown, RemoteDown),
+        (500, RemoteDown, RemoteDown),
+        (501, RemoteRefused, RemoteRefused),
+        (502, RemoteDown, RemoteDown),
+        (503, RemoteDown, RemoteDown),
+        (507, RemoteDown, RemoteFull),
+    ],
+)
+def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[RemoteFault] | None) -> None:
+    def answer(talk: Talk) -> bool:
+        talk.body()
+        if status == 204:  # which has no body, and no length
+            talk.sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+            return True
+        return talk.reply(status, b"the body", Retry_After="7")
+
+    with Server(answer) as server:
+        team = remote(server.url)
+        if reading is None:
+            assert team.get("cas", NAME, LIMIT) == (b"the body" if status == 200 else None)
+            assert team.has("cas", NAME) == (status == 200)
+        else:
+            fault = fails(reading, lambda: team.get("cas", NAME, LIMIT))
+            assert str(status) in fault.text
+            if isinstance(fault, RemoteDown) and status >= 400:
+                assert fault.may_pass
+                assert fault.retry_after_s == 7
+        if writing is None:
+            assert team.put("cas", NAME, b"data", once=True) == (status < 300)
+        else:
+            assert str(status) in fails(writing, lambda: team.put("cas", NAME, b"data", once=True)).text
+        assert {talk.method for talk in server.requests} >= {"GET", "PUT"}
+        assert server.connections == 1, "an answer without a result is no reason to hang up"
+
+
+def test_what_to_do_about_401_is_said() -> None:
+    with Server(lambda talk: talk.reply(401)) as server:
+        fault = fails(RemoteRefused, lambda: remote(server.url).get("ac", NAME, LIMIT))
+    assert "TRTBUILD_REMOTE_TEAM_TOKEN" in str(fault)
+    assert "netrc" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("3", 3.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("-1", None), ("9" * 400, 999999999.0)],
+)
+def test_what_retry_after_may_say(value: str, seconds: float | None) -> None:
+    with Server(lambda talk: talk.reply(503, Retry_After=value)) as server:
+        assert fails(RemoteDown, lambda: remote(server.url).has("ac", NAME)).retry_after_s == seconds
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_server_is_not_followed(status: int) -> None:
+    with Server(lambda talk: talk.reply(200, b"stolen")) as thief:
+        there = thief.url.replace("http://", "http://someone:hunter2@") + "/cas/x?token=hunter2"
+        with Server(lambda talk: talk.body() is not None and talk.reply(status, Location=there)) as server:
+            team = remote(server.url.replace("http://", "http://me:secret@"))
+            fault = fails(RemoteRefused, lambda: team.get("cas", NAME, LIMIT))
+            fails(RemoteRefused, lambda: team.has("cas", NAME))
+            fails(RemoteRefused, lambda: team.put("cas", NAME, b"x", once=True))
+            assert len(server.requests) == 3
+        assert thief.connections == 0
+    assert "hunter2" not in str(fault)
+
+
+@pytest.mark.parametrize(
+    "there", ["https://127.0.0.1:{port}/x", "//localhost:{port}/x", "ftp://a/b", "http://[bad", ""]
+)
+def test_a_redirect_to_another_origin_is_not_followed(there: str) -> None:
+    with Server(lambda talk: talk.reply(302, Location=there.format(port=server.port))) as server:
+        fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        if there:
+            assert len(server.requests) == 1
+
+
+def test_a_redirect_within_the_origin_is_followed() -> None:
+    def answer(talk: Talk) -> bool:
+        body = talk.body()
+        if not talk.path.startswith("/moved"):
+            return talk.reply(307, Location=f"/moved{talk.path}")
+        return talk.reply(200, body or b"here")
+
+    with Server(answer) as server:
+        team = remote(server.url.replace("http://", "http://me:secret@"))
+        assert team.get("cas", NAME, LIMIT) == b"here"
+        assert team.put("cas", NAME, b"data", once=True)
+        assert [talk.path for talk in server.requests] == [f"/cache/cas/{NAME}", f"/moved/cache/cas/{NAME}"] * 2
+        assert all("authorization" in talk.headers for talk in server.requests)
+        assert server.connections == 1
+
+
+def test_redirects_in_circles_end() -> None:
+    with Server(lambda talk: talk.reply(302, Location=talk.path)) as server:
+        assert "circles" in str(fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT)))
+        assert len(server.requests) == 4
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def test_a_reset_in_mid_download() -> None:
+    def answer(talk: Talk) -> None:
+        talk.reply(200, b"x" * 1000, length=LIMIT)
+        time.sleep(0.05)
+        reset(talk.sock)
+
+    with Server(answer) as server:
+        assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert len(server.requests) == 1
+
+
+def test_a_reset_in_mid_upload() -> None:
+    def answer(talk: Talk) -> None:
+        talk.sock.recv(1000)
+        reset(talk.sock)
+
+    with Server(answer, receive_buffer=4096) as server:
+        assert fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True)).may_pass
+        assert len(server.requests) == 1
+
+
+def test_a_refusal_before_the_upload_was_read_is_understood() -> None:
+    def answer(talk: Talk) -> bool:
+        talk.reply(413)
+        time.sleep(0.2)
+        return False  # with unread bytes, which makes it a reset
+
+    with Server(answer, receive_buffer=4096) as server:
+        fails(RemoteFull, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True))
+        assert len(server.requests) == 1
+
+
+def test_a_connection_that_an_upload_was_cut_short_on_is_not_used_again() -> None:
+    def answer(talk: Talk) -> bool:
+        talk.reply(409)
+        talk.stop.wait(3)  # open, and nothing is read
+        return False
+
+    with Server(answer, receive_buffer=4096) as server:
+        team = remote(server.url)
+        for _ in range(2):
+            assert not team.put("cas", NAME, b"u" * 8 * LIMIT, once=True)
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"SSH-2.0-OpenSSH_9.2p1\r\n",
+        b"\0\1\2\3" * 30_000,
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X-Long: " + b"y" * 70_000,
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n" + b"T: u\r\n" * 300_000,
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"",
+    ],
+    ids=[
+        "ssh",
+        "zeros",
+        "status",
+        "long line",
+        "many headers",
+        "continue",
+        "chunk",
+        "negative",
+        "to the end",
+        "chunk length",
+        "trailers",
+        "switch",
+        "nothing",
+    ],
+)
+def test_garbage(garbage: bytes) -> None:
+    def answer(talk: Talk) -> None:
+        talk.sock.sendall(garbage)
+
+    with Server(answer) as server:
+        fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        assert len(server.requests) == 1
+
+
+def test_a_continue_that_nobody_asked_for_is_passed_over() -> None:
+    def answer(talk: Talk) -> bool:
+        talk.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        talk.body()
+        return talk.reply(201)
+
+    with Server(answer) as server:
+        assert remote(server.url).put("cas", NAME, b"data", once=True)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("when", ["between requests", "on the next request"])
+def test_a_kept_connection_that_was_closed_is_replaced_silently(method: str, when: str) -> None:
+    closed = threading.Event()
+
+    def answer(talk: Talk) -> bool:
+        if talk.of_connection > 1:
+            closed.set()
+            reset(talk.sock)
+            return False
+        talk.body()
+        talk.reply(200, b"fine")
+        if when == "between requests":
+            talk.sock.shutdown(socket.SHUT_RDWR)
+            closed.set()
+            return False
+        return True
+
+    with Server(answer) as server:
+        team = remote(server.url)
+        for _ in range(3):
+            if method == "GET":
+                assert team.get("cas", NAME, LIMIT) == b"fine"
+            else:
+                assert team.put("cas", NAME, b"data", once=True)
+            if when == "between requests":
+                assert closed.wait(5)
+                closed.clear()
+        assert server.connections == 3
+        assert when == "between requests" or closed.is_set()
+
+
+def test_a_new_connection_that_breaks_is_not_tried_again() -> None:
+    with Server(lambda talk: False) as server:
+        assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert len(server.requests) == 1
+
+
+def test_bytes_that_nobody_asked_for_are_not_the_next_answer() -> None:
+    def answer(talk: Talk) -> bool:
+        talk.reply(200, b"good")
+        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+        return True
+
+    with Server(answer) as server:
+        team = remote(server.url)
+        for _ in range(3):
+            assert team.get("cas", NAME, LIMIT) == b"good"
+            time.sleep(0.05)
+        assert len(server.requests) == 3
+
+
+def test_the_body_of_an_error_that_drips_does_not_hold_up() -> None:
+    def answer(talk: Talk) -> None:
+        talk.reply(404, b"x", length=1000)
+        forever(talk)
+
+    with Server(answer) as server:
+        begun = time.monotonic()
+        assert remote(server.url, patience_s=4).get("cas", NAME, LIMIT) is None
+        assert time.monotonic() - begun < 3
+        assert len(server.requests) == 1
+
+
+def test_a_name_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def resolve(host: str, *_: object, **__: object) -> Any:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    team = remote("http://cache.example")
+    for _ in range(2):
+        assert "cache.example is not known" in str(fails(RemoteDown, lambda: team.get("cas", NAME, LIMIT)))
+    assert asked == ["cache.example"], "the answer is remembered"
+
+
+def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def resolve(*_: object, **__: object) -> Any:
+        asked.set()
+        go_on.wait(30)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    fault = fails(RemoteDown, lambda: remote("http://cache.example").get("cas", NAME, LIMIT))
+    assert asked.is_set()
+    assert not fault.may_pass
+    go_on.set()
+
+
+def test_an_address_that_is_dead_does_not_hide_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as dead, Server(lambda talk: talk.reply(200, b"fine")) as server:
+        dead.bind(("127.0.0.1", 0))
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", where)
+            for where in (dead.getsockname(), ("127.0.0.1", server.port))
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        team = remote("http://cache.example")
+        assert team.get("cas", NAME, LIMIT) == b"fine"
+        assert server.requests[0].headers["host"] == "cache.example"
+
+
+def test_closing_ends_what_others_wait_for() -> None:
+    faults: list[RemoteDown] = []
+
+    def ask(team: HttpTransport) -> None:
+        with pytest.raises(RemoteDown) as caught:
+            team.get("cas", NAME, LIMIT)
+        faults.append(caught.value)
+
+    with Server(forever) as server:
+        team = remote(server.url, patience_s=30)
+        threads = [threading.Thread(target=ask, args=(team,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 10
+        while len(server.requests) < 4 and time.monotonic() < end:
+            time.sleep(0.01)
+        begun = time.monotonic()
+        team.close()
+        for thread in threads:
+            thread.join(10)
+        assert time.monotonic() - begun < SOON_S
+        assert len(server.requests) == 4
+    assert len(faults) == 4
+    fails(RemoteDown, lambda: team.get("cas", NAME, LIMIT))

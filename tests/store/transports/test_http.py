@@ -1,0 +1,486 @@
+"""HTTP against the real nginx, with the recipe of the documentation; and what the recipe promises."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import http.client
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import stat
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.transports.hostile import Server, Talk
+from tests.store.transports.nginx import Nginx
+from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFull, RemoteRefused
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports.directory import DirectoryTransport
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.settings import RemoteSettings
+
+DATA = b"some bytes of an engine" * 1000
+NAME = hashlib.sha256(DATA).hexdigest()
+LIMIT = 1 << 20
+NOWHERE = {"HOME": "/nonexistent"}
+
+
+def remote(url: str, environment: dict[str, str] | None = None) -> HttpTransport:
+    return HttpTransport(RemoteSettings("team", url), NOWHERE if environment is None else environment)
+
+
+@pytest.fixture
+def writer(nginx: Nginx) -> Iterator[HttpTransport]:
+    transport = remote(nginx.url_of("writer"))
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def reader(nginx: Nginx) -> Iterator[HttpTransport]:
+    transport = remote(nginx.url_of("reader"))
+    yield transport
+    transport.close()
+
+
+@pytest.mark.parametrize("kind", ["cas", "ac"])
+def test_what_is_put_is_got(writer: HttpTransport, reader: HttpTransport, kind: Kind) -> None:
+    assert reader.get(kind, NAME, LIMIT) is None
+    assert not reader.has(kind, NAME)
+    assert writer.put(kind, NAME, memoryview(DATA), once=True)
+    assert reader.has(kind, NAME)
+    assert reader.get(kind, NAME, len(DATA)) == DATA
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, (4 << 20) + 1])
+def test_every_size_comes_back(writer: HttpTransport, size: int) -> None:
+    data = os.urandom(size)
+    assert writer.put("cas", NAME, data, once=True)
+    assert writer.get("cas", NAME, size) == data
+
+
+@pytest.mark.parametrize("kind", ["cas", "ac"])
+@pytest.mark.parametrize("once", [True, False])
+def test_what_is_there_stays(writer: HttpTransport, kind: Kind, once: bool) -> None:
+    assert writer.put(kind, NAME, b"first", once=once)
+    assert not writer.put(kind, NAME, b"second", once=once)
+    assert writer.get(kind, NAME, LIMIT) == b"first"
+
+
+def test_the_layout_is_that_of_a_store(writer: HttpTransport, nginx: Nginx) -> None:
+    old = os.umask(0o022)
+    os.umask(old)
+    writer.put("cas", NAME, DATA, once=True)
+    writer.put("ac", NAME, b"{}", once=True)
+    for kind, data in (("cas", DATA), ("ac", b"{}")):
+        path = nginx.root / kind / NAME[:2] / NAME
+        assert path.read_bytes() == data
+        assert stat.S_IMODE(path.stat().st_mode) == 0o664
+    there = {each.name for each in nginx.root.iterdir()} - {"gc"}  # which collections of other tests leave
+    assert there == {"ac", "cas", "tmp"}
+    assert list((nginx.root / "tmp").iterdir()) == []
+
+
+def test_a_reader_may_not_write(reader: HttpTransport, writer: HttpTransport, nginx: Nginx) -> None:
+    with pytest.raises(RemoteRefused, match="wants other credentials to write than those from the URL"):
+        reader.put("cas", NAME, DATA, once=True)
+    assert not (nginx.root / "cas").exists()
+    writer.put("cas", NAME, DATA, once=True)
+    with pytest.raises(RemoteRefused):
+        reader.put("cas", NAME, DATA, once=True)
+    assert reader.has("cas", NAME)
+
+
+@pytest.mark.parametrize("login", ["", "reader:wrong@", "nobody:at-all@"])
+def test_without_a_login_nothing_is_told(writer: HttpTransport, nginx: Nginx, login: str) -> None:
+    writer.put("cas", NAME, DATA, once=True)
+    stranger = remote(nginx.url.replace("http://", f"http://{login}"))
+    calls: list[Callable[[], object]] = [
+        lambda: stranger.get("cas", NAME, LIMIT),
+        lambda: stranger.has("cas", NAME),
+        lambda: stranger.put("cas", NAME, DATA, once=True),
+        lambda: stranger.put("cas", "1" * 64, DATA, once=True),
+        lambda: stranger.get("cas", "1" * 64, LIMIT),
+    ]
+    for call in calls:
+        with pytest.raises(RemoteRefused, match="401"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("DELETE", f"/cas/{NAME}", 405),
+        ("POST", f"/cas/{NAME}", 405),
+        ("MKCOL", "/cas/zz/", 405),
+        ("MOVE", f"/cas/{NAME}", 405),
+        ("COPY", f"/cas/{NAME}", 405),
+        ("PROPFIND", "/cas/", 405),
+        ("GET", "/", 404),
+        ("GET", "/cas/", 404),
+        ("GET", "/cas", 404),
+        ("GET", f"/cas/{NAME[:2]}/", 404),
+        ("GET", f"/cas/{NAME[:2]}/{NAME}", 404),
+        ("PUT", f"/cas/{NAME[:2]}/{NAME}", 404),
+        ("PUT", f"/cas/{NAME[:-1]}", 404),
+        ("PUT", f"/cas/{NAME}0", 404),
+        ("PUT", f"/cas/{NAME.upper()}", 404),
+        ("PUT", f"/tmp/{NAME}", 404),
+        ("PUT", f"/other/{NAME}", 404),
+        ("GET", f"/cas/../{NAME}", 404),
+        ("PUT", f"/cas/%2e%2e/%2e%2e/{NAME}", 400),
+        ("PUT", "/cas/" + "%2e%2e%2f" * 8 + "x" * 40, 400),
+        ("GET", f"/cas/{NAME}/../../../trtbuild.readers", 400),
+        ("GET", "/trtbuild.readers", 404),
+    ],
+)
+def test_no_other_method_or_name(writer: HttpTransport, nginx: Nginx, method: str, path: str, status: int) -> None:
+    writer.put("cas", NAME, DATA, once=True)
+    before = sorted(str(each) for each in nginx.prefix.rglob("*"))
+    login = b64encode(f"writer:{nginx.passwords['writer']}".encode()).decode()
+    connection = http.client.HTTPConnection("127.0.0.1", nginx.port, timeout=10)
+    connection.request(
+        method, path, body=b"x" if method == "PUT" else None, headers={"Authorization": f"Basic {login}"}
+    )
+    assert connection.getresponse().status == status
+    connection.close()
+    assert sorted(str(each) for each in nginx.prefix.rglob("*")) == before
+    assert writer.get("cas", NAME, LIMIT) == DATA
+
+
+def raw_put(nginx: Nginx, size: int, *lines: str, name: str = NAME) -> socket.socket:
+    login = b64encode(f"writer:{nginx.passwords['writer']}".encode()).decode()
+    sock = socket.create_connection(("127.0.0.1", nginx.port), 10)
+    head = [f"PUT /cas/{name} HTTP/1.1", "Host: x", f"Authorization: Basic {login}", f"Content-Length: {size}", *lines]
+    sock.sendall("\r\n".join(head).encode() + b"\r\n\r\n")
+    return sock
+
+
+@pytest.mark.parametrize(("there", "size", "status"), [(True, 1 << 20, b"409"), (False, 65 << 20, b"413")])
+def test_a_refusal_comes_before_the_body(
+    writer: HttpTransport, nginx: Nginx, there: bool, size: int, status: bytes
+) -> None:
+    if there:
+        writer.put("cas", NAME, DATA, once=True)
+    with raw_put(nginx, size) as sock:  # and no byte of the body
+        assert sock.recv(4096).split()[1] == status
+
+
+def test_what_is_too_large_is_not_taken(writer: HttpTransport) -> None:
+    with pytest.raises(RemoteFull, match="413"):
+        writer.put("ac", NAME, bytes((64 << 20) + 1), once=True)
+    assert not writer.has("ac", NAME)
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(writer: HttpTransport, nginx: Nginx) -> None:
+    with raw_put(nginx, 1 << 20) as sock:
+        sock.sendall(b"x" * 500_000)
+        end = time.monotonic() + 10
+        while not list((nginx.root / "tmp").iterdir()):
+            assert time.monotonic() < end, "nothing was begun"
+            time.sleep(0.01)
+        assert not writer.has("cas", NAME)
+    end = time.monotonic() + 10
+    while list((nginx.root / "tmp").iterdir()) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert list((nginx.root / "tmp").iterdir()) == []
+    assert not (nginx.root / "cas").exists()
+
+
+def test_writers_of_one_entry_at_once_leave_one_whole(writer: HttpTransport) -> None:
+    bodies = [bytes([number]) * 300_000 for number in range(8)]
+    news: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda body=body: news.append(writer.put("ac", NAME, body, once=True)))
+        for body in bodies
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(news) == 8
+    assert any(news)
+    assert writer.get("ac", NAME, LIMIT) in bodies
+
+
+def test_what_is_collected_is_gone_at_once(writer: HttpTransport, nginx: Nginx) -> None:
+    writer.put("cas", NAME, DATA, once=True)
+    assert writer.has("cas", NAME)
+    assert writer.get("cas", NAME, LIMIT) == DATA
+    (nginx.root / "cas" / NAME[:2] / NAME).unlink()
+    assert not writer.has("cas", NAME)
+    assert writer.get("cas", NAME, LIMIT) is None
+    assert writer.put("cas", NAME, DATA, once=True)
+
+
+def test_a_shared_directory_is_the_same_cache(writer: HttpTransport, nginx: Nginx) -> None:
+    folder = DirectoryTransport(RemoteSettings("folder", nginx.root.as_uri()))
+    writer.put("ac", NAME, b"by nginx", once=True)
+    assert folder.get("ac", NAME, LIMIT) == b"by nginx"
+    other = "1" * 64
+    assert folder.put("ac", other, b"by hand", once=True)
+    assert writer.get("ac", other, LIMIT) == b"by hand"
+    assert not writer.put("ac", other, b"again", once=True)
+
+
+def test_connections_are_kept(writer: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    connect = socket.socket.connect
+    monkeypatch.setattr(socket.socket, "connect", lambda sock, where: (opened.append(where), connect(sock, where))[1])
+    for number in range(20):
+        name = hashlib.sha256(b"%d" % number).hexdigest()
+        assert writer.get("cas", name, LIMIT) is None
+        assert writer.put("cas", name, DATA, once=True)
+        assert not writer.put("cas", name, DATA, once=True)
+        assert writer.has("cas", name)
+        assert writer.get("cas", name, LIMIT) == DATA
+    assert len(opened) == 1
+
+
+def test_threads_share_a_transport(writer: HttpTransport) -> None:
+    bodies = {hashlib.sha256(body).hexdigest(): body for body in (os.urandom(50_000) for _ in range(64))}
+    wrong: list[str] = []
+
+    def work(names: list[str]) -> None:
+        for name in names:
+            if not writer.put("cas", name, bodies[name], once=True) or writer.get("cas", name, LIMIT) != bodies[name]:
+                wrong.append(name)
+
+    names = list(bodies)
+    threads = [threading.Thread(target=work, args=(names[number::8],)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_no_secret_is_in_a_log(writer: HttpTransport, nginx: Nginx, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = nginx.passwords["writer"]
+    writer.put("cas", NAME, DATA, once=True)
+    assert remote(nginx.url_of("reader") + "?sig=hunter2").has("cas", NAME)
+    lines = nginx.log()
+    assert any(" reader [" in line and "HEAD" in line and " 200 " in line for line in lines)
+    assert "hunter2" not in "".join(lines)
+    assert any(" writer [" in line and "PUT" in line and " 201 " in line for line in lines)
+    coded = b64encode(f"writer:{secret}".encode()).decode()
+    for text in (*lines, (nginx.prefix / "logs" / "error.log").read_text(), caplog.text, repr(writer), writer.place):
+        assert secret not in text
+        assert coded not in text
+
+
+def test_no_secret_is_in_an_error_or_the_values_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[str] = []
+    for answer in (
+        lambda talk: talk.reply(401),
+        lambda talk: talk.reply(500),
+        lambda talk: talk.reply(302, Location=f"http://x:{talk.path}@y.example/?hunter2"),
+        lambda talk: False,
+        lambda talk: talk.sock.sendall(b"hunter2\r\n\r\n"),
+    ):
+        with Server(answer) as server:
+            url = server.url.replace("http://", "http://hunter1:hunter2@") + "?sig=hunter3"
+            settings = RemoteSettings("team", url)
+            team = HttpTransport(settings, NOWHERE)
+            assert "hunter" not in repr(team) + team.place + repr(settings) + str(team.warnings)
+            with pytest.raises(Exception) as caught:
+                team.get("cas", NAME, LIMIT)
+            assert server.requests[-1].path == f"/cache/cas/{NAME}?sig=hunter3", "the query is for the server"
+            error: BaseException | None = caught.value
+            while error is not None:
+                seen += [str(error), repr(error), repr(vars(error))]
+                error = error.__cause__ or error.__context__
+    assert len(seen) >= 15
+    assert "hunter" not in "".join(seen)
+    assert "hunter" not in caplog.text
+
+
+def test_headers_are_those_that_bazel_remote_wants() -> None:
+    def answer(talk: Talk) -> bool:
+        talk.body()
+        return talk.reply(200)
+
+    with Server(answer) as server:
+        team = remote(server.url)
+        team.get("ac", NAME, LIMIT)
+        team.put("ac", NAME, b"{}", once=True)
+        team.put("ac", NAME, b"{}", once=False)
+        team.get("cas", NAME, LIMIT)
+        got, put, again, blob = (talk.headers for talk in server.requests)
+    assert got["accept"] == "application/json"
+    assert put["content-type"] == "application/json"
+    assert put["if-none-match"] == "*"
+    assert "if-none-match" not in again
+    assert "accept" not in blob
+    assert {each["accept-encoding"] for each in (got, put, again, blob)} == {"identity"}
+
+
+def test_credentials_in_clear_are_warned_of() -> None:
+    assert remote("http://me:secret@127.0.0.1:1").warnings == ()
+    assert remote("https://me:secret@cache.example").warnings == ()
+    assert remote("http://cache.example").warnings == ()
+    (warning,) = remote("http://me:secret@cache.example").warnings
+    assert "in clear" in warning
+    assert "secret" not in warning
+
+
+def test_plain_http_goes_to_the_proxy_by_the_whole_url() -> None:
+    with Server(lambda talk: talk.reply(200, b"via proxy")) as proxy:
+        environment = {**NOWHERE, "http_proxy": proxy.url.replace("http://", "http://me:pass@").removesuffix("/cache")}
+        team = remote("http://u:v@cache.example/team", environment)
+        assert team.get("cas", NAME, LIMIT) == b"via proxy"
+        (talk,) = proxy.requests
+    assert talk.path == f"http://cache.example/team/cas/{NAME}"
+    assert talk.headers["host"] == "cache.example"
+    assert talk.headers["proxy-authorization"] == "Basic " + b64encode(b"me:pass").decode()
+    assert talk.headers["authorization"] == "Basic " + b64encode(b"u:v").decode()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate of 127.0.0.1 and cache.example, and its key, in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "cache.example")])
+    names: list[x509.GeneralName] = [
+        x509.DNSName("cache.example"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+    ]
+    now = datetime.datetime.now(datetime.timezone.utc)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "cache.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(built.public_bytes(serialization.Encoding.PEM) + private)
+    return path
+
+
+class TlsServer(Server):
+    """A `Server` that speaks TLS, after `delay_s`; with `tunnelled`, after a CONNECT as a proxy."""
+
+    def __init__(
+        self, answer: Callable[[Talk], object], certificate: Path, *, tunnelled: bool = False, delay_s: float = 0
+    ) -> None:
+        super().__init__(answer)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._tunnelled = tunnelled
+        self._delay_s = delay_s
+        self.connects: list[Talk] = []
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            if self._tunnelled:
+                talk = self._read(sock)
+                assert talk is not None
+                self.connects.append(talk)
+                sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            time.sleep(self._delay_s)
+            super()._serve(self._context.wrap_socket(sock, server_side=True))
+        except OSError:
+            sock.close()
+
+
+def answer(talk: Talk) -> bool:
+    talk.body()
+    return talk.reply(200, DATA if talk.method == "GET" else b"")
+
+
+def test_tls_with_a_certificate_of_ones_own(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with TlsServer(answer, certificate) as server:
+        team = remote(server.url.replace("http://", "https://me:secret@"))
+        for _ in range(3):
+            assert team.get("cas", NAME, LIMIT) == DATA
+            assert team.put("cas", NAME, os.urandom(1 << 20), once=True)
+        assert len(server.requests) == 6
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_certificate_that_does_not_hold(certificate: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    if host == "localhost":  # known, but of another name
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with TlsServer(answer, certificate) as server:
+        with pytest.raises(RemoteDown, match="certificate does not hold") as caught:
+            remote(f"https://me:secret@{host}:{server.port}").get("cas", NAME, LIMIT)
+        assert server.connections >= 1
+        assert server.requests == []
+    assert "SSL_CERT_FILE" in str(caught.value)
+
+
+def test_https_goes_through_the_proxy_in_a_tunnel(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with TlsServer(answer, certificate, tunnelled=True) as server:
+        team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": f"http://p:q@127.0.0.1:{server.port}"})
+        assert team.get("cas", NAME, LIMIT) == DATA
+        assert team.put("cas", NAME, os.urandom(1 << 20), once=True)
+        (connect,) = server.connects
+        inside = server.requests
+    assert connect.path == "cache.example:443"
+    assert connect.headers["proxy-authorization"] == "Basic " + b64encode(b"p:q").decode()
+    assert all("proxy-authorization" not in talk.headers for talk in inside)
+    assert [talk.path for talk in inside] == [f"/cas/{NAME}"] * 2
+
+
+def test_connecting_and_the_answer_share_a_patience(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with TlsServer(lambda talk: talk.stop.wait(30), certificate, delay_s=1.4) as server:
+        team = HttpTransport(RemoteSettings("team", server.url.replace("http:", "https:"), patience_s=2.0), NOWHERE)
+        begun = time.monotonic()
+        with pytest.raises(RemoteDown):
+            team.get("cas", NAME, LIMIT)
+        assert time.monotonic() - begun < 3.2
+        assert len(server.requests) == 1
+
+
+def test_a_proxy_that_refuses() -> None:
+    with Server(lambda talk: talk.reply(403)) as proxy:
+        team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": proxy.url.removesuffix("/cache")})
+        with pytest.raises(RemoteDown, match="the proxy answered 403"):
+            team.get("cas", NAME, LIMIT)
+        assert [talk.method for talk in proxy.requests] == ["CONNECT"]
+
+
+def test_https_to_a_port_of_plain_http(nginx: Nginx) -> None:
+    with pytest.raises(RemoteDown, match="TLS failed") as caught:
+        remote(nginx.url.replace("http:", "https:")).get("cas", NAME, LIMIT)
+    assert "does it speak TLS" in str(caught.value)
+
+
+def test_http_to_a_port_of_tls(certificate: Path) -> None:
+    with TlsServer(answer, certificate) as server:
+        with pytest.raises(RemoteDown):
+            remote(server.url).get("cas", NAME, LIMIT)
+        assert server.connections >= 1
+        assert server.requests == []
+
+
+def test_what_can_be_no_host_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="is not a name of a host"):
+        HttpTransport(RemoteSettings("team", "http://ü..example/cache"), {})

@@ -1,0 +1,371 @@
+"""Retries, the circuit breaker and what it counts: with a clock of our own, and with real threads and servers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.transports.hostile import Server, Talk
+from tests.store.transports.memory_transport import MemoryTransport
+from trtbuild.core.values.codec import encode
+from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.local.layout import Kind
+from trtbuild.store.transports.http import HttpTransport
+from trtbuild.store.transports.patience import Patient
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.transports.transport import Transport
+
+NAME = "ab" * 32
+LIMIT = 1 << 20
+BUSY = RemoteDown("it is busy", may_pass=True)
+DEAD = RemoteDown("nothing came for 4 s")
+
+Step = RemoteFault | bytes | None
+
+
+class Scripted(Transport):
+    """A transport that does what a list says, then answers that nothing is there; each call takes `takes_s`."""
+
+    place = "scripted://"
+    decides = True
+    warnings = ("it is a script",)
+
+    def __init__(self, *steps: Step, takes_s: float = 0.0) -> None:
+        self.steps = list(steps)
+        self.calls = 0
+        self.closed = 0
+        self.now = 0.0
+        self.slept: list[float] = []
+        self.takes_s = takes_s
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def step(self) -> bytes | None:
+        self.calls += 1
+        self.now += self.takes_s
+        step = self.steps.pop(0) if self.steps else None
+        if isinstance(step, RemoteFault):
+            raise step
+        return step
+
+    def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+        return self.step()
+
+    def has(self, kind: Kind, name: str) -> bool:
+        return self.step() is not None
+
+    def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
+        return self.step() is None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def patient(*steps: Step, takes_s: float = 0.0, jitter: float = 0.5) -> tuple[Patient, Scripted]:
+    script = Scripted(*steps, takes_s=takes_s)
+    return Patient(script, 4.0, clock=script.clock, sleep=script.sleep, jitter=lambda: jitter), script
+
+
+def get(team: Patient) -> bytes | None:
+    return team.get("cas", NAME, LIMIT)
+
+
+def put(team: Patient) -> bool:
+    return team.put("cas", NAME, b"data", once=True)
+
+
+def refused_now(
+    team: Patient, script: Scripted, kind: type[RemoteFault] = RemoteDown, call: Callable[[Patient], object] = get
+) -> str:
+    """The circuit is open: the call fails, and nothing is asked."""
+    calls = script.calls
+    with pytest.raises(kind) as caught:
+        call(team)
+    assert script.calls == calls
+    return str(caught.value)
+
+
+def test_it_is_a_transport() -> None:
+    memory = MemoryTransport()
+    team = Patient(memory)
+    assert team.place == memory.place
+    assert get(team) is None
+    assert not team.has("cas", NAME)
+    assert put(team)
+    assert not put(team)
+    assert team.has("cas", NAME)
+    assert get(team) == b"data"
+    with pytest.raises(RemoteLied):
+        team.get("cas", NAME, 3)
+    team.close()
+
+
+def test_what_passes_is_tried_again() -> None:
+    team, script = patient(BUSY, BUSY, b"there")
+    assert get(team) == b"there"
+    assert script.calls == 3
+    assert script.slept == [0.1, 0.4]
+    report = team.report()
+    assert (report.requests, report.retries, report.failures) == (3, 2, 0)
+    assert report.given_up is None
+    assert report.troubles == ()
+
+
+def test_three_attempts_are_all() -> None:
+    team, script = patient(b"", BUSY, BUSY, BUSY, b"too late")
+    get(team)
+    with pytest.raises(RemoteDown, match="busy"):
+        get(team)
+    assert script.calls == 4
+    assert team.report().given_up is None
+    assert get(team) == b"too late"
+
+
+def test_pauses_are_random() -> None:
+    for jitter, pauses in ((0.0, [0.0, 0.0]), (1.0, [0.2, 0.8])):
+        team, script = patient(BUSY, BUSY, b"", jitter=jitter)
+        get(team)
+        assert script.slept == pytest.approx(pauses)
+
+
+def test_what_does_not_pass_is_not_tried_again() -> None:
+    for fault in (DEAD, RemoteRefused("no"), RemoteLied("hm"), RemoteFull("full")):
+        team, script = patient(fault, b"")
+        with pytest.raises(type(fault)):
+            get(team)
+        assert script.calls == 1
+
+
+def test_a_wait_that_is_asked_for_is_granted_up_to_two_seconds() -> None:
+    team, script = patient(RemoteDown("429", may_pass=True, retry_after_s=2.0), b"there")
+    assert get(team) == b"there"
+    assert script.slept == [2.0]
+
+    team, script = patient(b"", RemoteDown("429", may_pass=True, retry_after_s=2.1), b"there")
+    get(team)
+    with pytest.raises(RemoteDown):
+        get(team)
+    assert script.slept == []
+    assert get(team) == b"there", "one such call opens nothing"
+
+
+def test_a_remote_that_never_answered_gets_one_chance() -> None:
+    for fault, attempts in ((DEAD, 1), (BUSY, 3)):
+        team, script = patient(*[fault] * attempts, b"too late")
+        with pytest.raises(RemoteDown):
+            get(team)
+        assert script.calls == attempts
+        assert "left alone" in refused_now(team, script)
+        refused_now(team, script, call=put)
+        assert script.closed == 1
+        assert not team.usable("read")
+        assert not team.usable("write")
+
+
+def test_a_timeout_of_a_remote_that_did_answer_opens_the_circuit() -> None:
+    team, script = patient(b"", DEAD)
+    get(team)
+    with pytest.raises(RemoteDown, match="nothing came"):
+        get(team)
+    assert "nothing came" in refused_now(team, script)
+
+
+def test_three_failed_calls_in_a_row_open_the_circuit() -> None:
+    team, script = patient(b"", *[BUSY] * 6, b"", *[BUSY] * 9, jitter=0.0)
+    get(team)
+    for _ in range(2):
+        with pytest.raises(RemoteDown):
+            get(team)
+    get(team)
+    for _ in range(3):
+        assert team.usable("read")
+        with pytest.raises(RemoteDown):
+            get(team)
+    refused_now(team, script)
+
+
+def test_time_that_is_lost_opens_the_circuit_sooner() -> None:
+    team, script = patient(b"", BUSY, BUSY, BUSY, takes_s=0.4)
+    get(team)
+    with pytest.raises(RemoteDown):
+        get(team)
+    refused_now(team, script)
+
+
+def test_a_remote_that_answers_now_and_then_does_not_cost_forever() -> None:
+    team, script = patient(b"", *[BUSY, BUSY, BUSY, b""] * 100, takes_s=0.3, jitter=0.0)
+    failed = 0
+    for _ in range(100):
+        try:
+            get(team)
+        except RemoteDown:
+            failed += 1
+        if not team.usable("read"):
+            break
+    assert 15 < failed < 30
+    assert script.now < 30
+
+
+def test_a_refusal_is_of_one_direction() -> None:
+    team, script = patient(RemoteRefused("401", hint="log in"), b"there")
+    with pytest.raises(RemoteRefused):
+        put(team)
+    assert get(team) == b"there"
+    assert "log in" in refused_now(team, script, RemoteRefused, put)
+    assert team.usable("read")
+    assert not team.usable("write")
+    assert script.closed == 0
+    assert team.report().given_up == "401"
+
+
+def test_a_full_remote_is_still_read_and_written() -> None:
+    team, _ = patient(*[RemoteFull("413")] * 10)
+    for _ in range(10):
+        with pytest.raises(RemoteFull):
+            put(team)
+    assert put(team)
+    assert get(team) is None
+
+
+def test_three_lies_open_the_circuit_whoever_finds_them() -> None:
+    team, script = patient(RemoteLied("html"), b"", b"", b"")
+    with pytest.raises(RemoteLied):
+        get(team)
+    get(team)
+    team.blame(RemoteLied("wrong digest"))
+    assert team.usable("read")
+    get(team)
+    team.blame(RemoteLied("wrong digest"))
+    assert "3 times what was not asked for" in refused_now(team, script)
+
+
+def test_what_is_counted() -> None:
+    team, _ = patient(b"12345", None, BUSY, b"123", RemoteLied("html"), RemoteLied("other"))
+    get(team)
+    put(team)
+    get(team)
+    for _ in range(2):
+        with pytest.raises(RemoteLied):
+            get(team)
+    report = encode(team.report())
+    assert report == {
+        "requests": 6,
+        "bytes_down": 8,
+        "bytes_up": 4,
+        "retries": 1,
+        "failures": 2,
+        "skipped": 0,
+        "given_up": None,
+        "troubles": [{"kind": "lied", "text": "html", "hint": None, "count": 2}],
+        "warnings": ["it is a script", "html (2 times)"],
+    }
+
+
+def test_one_warning_for_each_kind_of_trouble() -> None:
+    team, script = patient(b"", *[RemoteFull("full")] * 3, RemoteRefused("401"), DEAD)
+    get(team)
+    for _ in range(4):
+        with pytest.raises(RemoteFault):
+            put(team)
+    with pytest.raises(RemoteDown):
+        get(team)
+    for _ in range(5):
+        refused_now(team, script)
+    report = team.report()
+    assert [(trouble.kind, trouble.count) for trouble in report.troubles] == [("full", 3), ("refused", 1), ("down", 1)]
+    assert report.skipped == 5
+    assert report.warnings[-1] == "scripted:// was left alone for the rest of the run"
+    assert len(report.warnings) == 5
+
+
+def all_at_once(call: Callable[[], object], threads: int = 16) -> tuple[float, list[RemoteFault]]:
+    """Seconds of the wall, and how the calls failed."""
+    faults: list[RemoteFault] = []
+
+    def work() -> None:
+        try:
+            call()
+        except RemoteFault as fault:
+            faults.append(fault)
+
+    begun = time.monotonic()
+    running = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(60)
+    return time.monotonic() - begun, faults
+
+
+def over_http(server_url: str, patience_s: float) -> Patient:
+    return Patient(HttpTransport(RemoteSettings("team", server_url, patience_s=patience_s), {"HOME": "/"}), patience_s)
+
+
+def test_sixteen_threads_lose_one_timeout_to_a_dead_remote() -> None:
+    with Server(lambda talk: talk.stop.wait(60)) as server:
+        team = over_http(server.url, 1.0)
+        lost_s, faults = all_at_once(lambda: get(team))
+        assert len(server.requests) == 1, "others waited for the first"
+    assert len(faults) == 16
+    assert 0.9 < lost_s < 4
+    assert team.report().requests == 1
+
+
+def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
+    def answer(talk: Talk) -> bool:
+        if talk.number == 1:
+            return talk.reply(404)
+        return not talk.stop.wait(60)
+
+    with Server(answer) as server:
+        team = over_http(server.url, 3.0)
+        get(team)
+        later: list[float] = []
+
+        def ask_later() -> None:
+            time.sleep(1.5)
+            begun = time.monotonic()
+            with pytest.raises(RemoteDown):
+                get(team)
+            later.append(time.monotonic() - begun)
+
+        late = threading.Thread(target=ask_later)
+        late.start()
+        lost_s, faults = all_at_once(lambda: get(team))
+        late.join(60)
+        assert len(server.requests) == 18
+    assert len(faults) == 16
+    assert lost_s < 4.5
+    assert later[0] < 2.7, "it waited a patience of its own"
+
+
+def test_sixteen_threads_at_a_port_where_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        team = over_http(f"http://127.0.0.1:{free.getsockname()[1]}", 4.0)
+        lost_s, faults = all_at_once(lambda: put(team))
+    assert len(faults) == 16
+    assert lost_s < 4
+    report = team.report()
+    assert report.requests == 3
+    assert report.skipped == 15
+
+
+def test_who_waits_to_try_again_is_woken_when_the_circuit_opens() -> None:
+    with Server(lambda talk: talk.reply(404 if talk.number == 1 else 503, Retry_After="2")) as server:
+        team = over_http(server.url, 4.0)
+        get(team)
+        threading.Timer(0.3, lambda: [team.blame(RemoteLied("x")) for _ in range(3)]).start()
+        lost_s, faults = all_at_once(lambda: get(team), 4)
+        assert len(server.requests) >= 2
+    assert len(faults) == 4
+    assert lost_s < 1.8

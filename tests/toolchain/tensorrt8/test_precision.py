@@ -1,0 +1,173 @@
+"""Layers of a weakly typed network get the types of the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper as h
+
+from tests.toolchain import tensorrt86 as trt
+from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.tensorrt8.float_types import float_types
+from trtbuild.toolchain.tensorrt8.precision import constrain, uses_half
+
+FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
+
+
+def mixed(make_model: Any) -> bytes:
+    """float32 in and out, a product in float16, a softmax in float32, and a size."""
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v0"], to=10),
+        h.make_node("Cast", ["w0"], ["v1"], to=10),
+        h.make_node("MatMul", ["v0", "v1"], ["v2"]),
+        h.make_node("Cast", ["v2"], ["v3"], to=1),
+        h.make_node("Softmax", ["v3"], ["v4"]),
+        h.make_node("Shape", ["v4"], ["v5"]),
+        h.make_node("Greater", ["v4", "c0"], ["v6"]),
+        h.make_node("Where", ["v6", "v4", "c0"], ["v7"]),
+        h.make_node("Reshape", ["v7", "v5"], ["o0"]),
+    ]
+    constants = {"c0": np.array(0.5, np.float32)}
+    return make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros((8, 8), np.float32)], constants)  # type: ignore[no-any-return]
+
+
+def test_types_are_those_that_onnx_infers(make_model: Any) -> None:
+    model = mixed(make_model)
+    proto = onnx.ModelProto.FromString(model)
+    weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w0")
+    weight.ClearField("data_location")
+    weight.ClearField("external_data")
+    weight.raw_data = bytes(256)
+    inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    found = float_types(outline(model))
+    kinds = {
+        value.name: value.type.tensor_type.elem_type for value in (*inferred.graph.value_info, *inferred.graph.output)
+    }
+    assert len(kinds) == 9
+    assert {name: kind for name, kind in kinds.items() if kind in (1, 10)} == {
+        name: found[name] for name in found if name in kinds
+    }
+
+
+def test_a_graph_of_float32_gets_no_permission(make_mlp: Any) -> None:
+    model = outline(make_mlp()[0])
+    config = trt.FakeConfig()
+    constrain(trt.MODULE, trt.FakeNetwork([]), config, model)
+    assert config.flags == {trt.BuilderFlag.TF32}
+    assert not uses_half(model) and uses_half(outline(make_mlp(dtype="float16")[0]))
+
+
+def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
+    tensor = {name: trt.FakeTensor(name) for name in ("i0", "v0", "v1", "v2", "v3", "v4", "v7", "o0", "x0", "x1")}
+    sizes = trt.FakeTensor("v5", trt.DataType.INT32, is_shape_tensor=True)
+    layers = {
+        "cast": trt.FakeLayer("CAST", [tensor["i0"]], [tensor["v0"]]),
+        "constant": trt.FakeLayer("CONSTANT", [], [tensor["v1"]]),
+        "helper": trt.FakeLayer("ACTIVATION", [tensor["v0"]], [tensor["x0"]]),
+        "product": trt.FakeLayer("MATRIX_MULTIPLY", [tensor["x0"], tensor["v1"]], [tensor["v2"]]),
+        "softmax": trt.FakeLayer("SOFTMAX", [tensor["v3"]], [tensor["v4"]]),
+        "size": trt.FakeLayer("SHAPE", [tensor["v4"]], [sizes]),
+        "unknown": trt.FakeLayer("ELEMENTWISE", [trt.FakeTensor("nobody's")], [tensor["x1"]]),
+        "integers": trt.FakeLayer("ELEMENTWISE", [sizes], [trt.FakeTensor("x2", trt.DataType.INT32)]),
+    }
+    config = trt.FakeConfig()
+    constrain(trt.MODULE, trt.FakeNetwork([], list(layers.values())), config, outline(mixed(make_model)))
+    assert {trt.BuilderFlag.FP16, trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS} <= config.flags
+    assert {name: (layer.precision, layer.types) for name, layer in layers.items()} == {
+        "cast": (None, {}),
+        "constant": (None, {}),
+        "helper": (HALF, {0: HALF}),
+        "product": (HALF, {0: HALF}),
+        "softmax": (FLOAT, {0: FLOAT}),
+        "size": (None, {}),
+        "unknown": (FLOAT, {0: FLOAT}),
+        "integers": (None, {}),
+    }
+
+
+def test_layers_that_only_move_are_bound_where_they_move_float32(make_model: Any) -> None:
+    """Halves may be moved as float32. float32 must not be moved as halves."""
+    tensor = {name: trt.FakeTensor(name) for name in ("v2", "v3", "v4", "x0", "x1")}
+    kinds = ("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT")
+    halves = [trt.FakeLayer(kind, [tensor["v2"]], [tensor["x0"]]) for kind in kinds]
+    floats = [trt.FakeLayer(kind, [tensor["v3"]], [tensor["x1"]]) for kind in kinds]
+    behind = trt.FakeLayer("UNARY", [tensor["x0"]], [trt.FakeTensor("x2")])
+    network = trt.FakeNetwork([], [*halves, *floats, behind])
+    constrain(trt.MODULE, network, trt.FakeConfig(), outline(mixed(make_model)))
+    assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
+    assert [(layer.precision, layer.types) for layer in floats] == [(FLOAT, {0: FLOAT})] * len(kinds)
+    assert (behind.precision, behind.types) == (HALF, {0: HALF})  # the type goes on through them
+
+
+def nested(branch: list[Any], result: int, given: int) -> bytes:
+    """o0 is the exponential of an If, whose branches are given i1; the first one is `branch`, which makes r0 of v0."""
+    inner = [
+        h.make_graph(nodes, "nested", [], [h.make_tensor_value_info(name, result, [4])])
+        for nodes, name in (
+            (branch, "r0"),
+            ([h.make_node("Cast", ["v0"], ["r1"], to=result)], "r1"),
+        )
+    ]
+    graph = h.make_graph(
+        [
+            h.make_node("Identity", ["i1"], ["v0"]),
+            h.make_node("If", ["i0"], ["v1"], then_branch=inner[0], else_branch=inner[1]),
+            h.make_node("Exp", ["v1"], ["v2"]),
+            h.make_node("Identity", ["v2"], ["o0"]),
+        ],
+        "partition",
+        [h.make_tensor_value_info("i0", onnx.TensorProto.BOOL, []), h.make_tensor_value_info("i1", given, [4])],
+        [h.make_tensor_value_info("o0", result, [4])],
+    )
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)])
+    onnx.checker.check_model(model, full_check=True)
+    return model.SerializeToString()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(10, 1), (1, 10)])
+def test_what_a_nested_graph_makes_has_its_own_type_and_not_one_that_is_named_inside(inside: int, outside: int) -> None:
+    casts = [h.make_node("Cast", ["v0"], ["t0"], to=inside), h.make_node("Cast", ["t0"], ["r0"], to=outside)]
+    model = outline(nested(casts, outside, outside))
+    assert {float_types(model)[name] for name in ("v0", "v1", "v2", "o0")} == {outside}
+    assert uses_half(model)
+
+
+def test_what_a_loop_makes_has_the_type_behind_its_condition() -> None:
+    """Its body's first output is whether it goes on."""
+    values = [("k", 7, []), ("c", 9, []), ("s", 10, [4])]
+    inner = [("Identity", "c", "d", {}), ("Cast", "s", "u", {"to": 1}), ("Cast", "u", "t", {"to": 10})]
+    body = h.make_graph(
+        [h.make_node(kind, [x], [y], **to) for kind, x, y, to in (*inner, ("Identity", "u", "each", {}))],
+        "nested",
+        [h.make_tensor_value_info(*value) for value in values],
+        [h.make_tensor_value_info(*value) for value in (("d", 9, []), ("t", 10, [4]), ("each", 1, [4]))],
+    )
+    inputs = [h.make_tensor_value_info(*value) for value in (("i0", 7, []), ("i1", 9, []), ("i2", 10, [4]))]
+    nodes = [h.make_node("Loop", ["i0", "i1", "i2"], ["v0", "v1"], body=body), h.make_node("Exp", ["v0"], ["o0"])]
+    graph = h.make_graph(nodes, "partition", inputs, [h.make_tensor_value_info("o0", 10, [4])])
+    found = float_types(outline(h.make_model(graph).SerializeToString()))
+    assert (found["v0"], found["v1"]) == (10, 1)
+
+
+def test_behind_a_cast_in_a_nested_graph_layers_compute_in_its_type() -> None:
+    """Such a cast has no value of the outer graph."""
+    casts = [h.make_node("Cast", ["v0"], ["t0"], to=1), h.make_node("Exp", ["t0"], ["t1"])]
+    model = outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
+    values = (("v0", HALF), ("t0", FLOAT), ("t1", FLOAT), ("r0", HALF))
+    half, up, made, down = (trt.FakeTensor(name, dtype) for name, dtype in values)
+    layers = [
+        trt.FakeLayer("CAST", [half], [up]),
+        trt.FakeLayer("UNARY", [up], [made]),
+        trt.FakeLayer("CAST", [made], [down]),
+        trt.FakeLayer("UNARY", [down], [trt.FakeTensor("t2", HALF)]),
+    ]
+    constrain(trt.MODULE, trt.FakeNetwork([], layers), trt.FakeConfig(), model)
+    assert [(layer.precision, layer.types) for layer in layers] == [
+        (None, {}),
+        (FLOAT, {0: FLOAT}),
+        (None, {}),
+        (HALF, {0: HALF}),
+    ]

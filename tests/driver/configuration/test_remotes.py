@@ -47,6 +47,7 @@ def test_urls_that_are_taken(tmp_path: Path, url: str) -> None:
         ("mnt/cache", "is not the URL of a remote", "such as"),
         ("file://mnt/cache", "not an absolute path", "three slashes"),
         ("file://./cache", "not an absolute path", "three slashes"),
+        ("file://user:secret@host/cache", "'file://…@host/cache' is not an absolute path", "three slashes"),
         ("file://~/cache", "not an absolute path", "three slashes"),
         ("file:///", "root of the file system", "directory"),
         ("file:///mnt/../etc", "has .. in it", "without it"),

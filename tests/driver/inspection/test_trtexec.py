@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.core.builder_values import other_value
-from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings, MemoryPool
 from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.driver.inspection import trtexec
 from trtbuild.driver.inspection.documents import TrtexecCommand
 from trtbuild.driver.inspection.trtexec import command
 
@@ -152,3 +153,15 @@ def test_the_arguments_of_settings() -> None:
 
 def test_the_text_can_be_typed() -> None:
     assert of().text.startswith("tensorrt_rtx --onnx=p0.onnx --saveEngine=p0.plan --skipInference --minShapes=i0:1x3")
+
+
+def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    """trtexec reads the argument once."""
+    pool = replace(
+        SETTINGS["workspace"], sets=MemoryPool("TACTIC_SHARED_MEMORY"), trtexec="--memPoolSize=tacticSharedMem:{}"
+    )
+    monkeypatch.setattr(trtexec, "SETTINGS", {**SETTINGS, "l2_limit_for_tiling": pool})
+    found = of(replace(BuilderSettings(), workspace=1 << 30, l2_limit_for_tiling=48 << 10))
+    assert [argument for argument in found.arguments if "memPool" in argument] == [
+        "--memPoolSize=workspace:1G,tacticSharedMem:48K"
+    ]

@@ -51,11 +51,12 @@ class Setting:
     description: str
     #: The part of TensorRT's builder configuration that gets the value. If the value is None, TensorRT chooses.
     sets: Flag | Attribute | MemoryPool | TacticSources
-    #: trtexec's argument, with ``{}`` for the value; None if trtexec has no such argument.
+    #: trtexec's argument, with ``{}`` for the value, or ``{number}`` for its place among the values of a choice. None if
+    #: trtexec has no such argument.
     trtexec: str | None
     #: Whether trtexec gets the argument even if the setting has its default.
     trtexec_at_default: bool
-    #: The smallest and the largest number that is allowed.
+    #: The smallest and the largest number that is allowed. A size in bytes has no largest number.
     least: int
     most: int
     #: Whether the number is a size in bytes, which a manifest may write as "1GiB".
@@ -116,7 +117,7 @@ class BuilderSettings:
         "none",
         "How much time TensorRT spends on the search for tilings.",
         Attribute("tiling_optimization_level", "TilingOptimizationLevel"),
-        "--tilingOptimizationLevel={}",
+        "--tilingOptimizationLevel={number}",
         since={"tensorrt": "10.8"},
     )
     l2_limit_for_tiling: int | None = setting(

@@ -222,7 +222,7 @@ def _check_url(url: str) -> None:
 
 
 def _check_directory(scheme: str, host: str, path: str, rest: str) -> None:
-    url, example = f"{scheme}://{rest}", f"{scheme}:///mnt/cache"
+    url, example = shown(f"{scheme}://{rest}"), f"{scheme}:///mnt/cache"
     if host == "~" or rest.startswith(("~", "./", "../")) or host not in ("", "localhost"):
         raise ConfigurationError(
             f"{url!r} is not an absolute path", hint=f"write three slashes and the whole path: {example}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
+from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings, MemoryPool, Setting, TacticSources
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.recipes.recipe import Recipe
@@ -23,7 +23,8 @@ _FIRST = (
     "optimization_level", "workspace", "avg_timing_iterations", "profiling_verbosity", "tf32", "sparse_weights",
     "tiling_optimization_level",
 )  # fmt: skip
-_TILING = ("none", "fast", "moderate", "full")
+_TYPES = get_type_hints(BuilderSettings)
+_POOLS = "--memPoolSize="
 _COMPATIBILITY = {"ampere_plus": "ampere+", "same_compute_capability": "sameComputeCapability"}
 _FORMATS = {"float32": "fp32", "float16": "fp16", "int32": "int32", "bool": "bool"}
 
@@ -76,11 +77,21 @@ def _shape(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def _settings(settings: Mapping[str, Any], toolchain: ToolchainName, version: str) -> Iterator[str]:
+def _settings(settings: Mapping[str, Any], toolchain: ToolchainName, version: str) -> list[str]:
+    arguments: list[str] = []
     for name, value in _passed(settings).items():
         argument = SETTINGS[name].trtexec
-        if argument is not None:
-            yield argument.format(_written(name, value, toolchain, version))
+        if argument is None:
+            continue
+        choices = get_args(_TYPES[name])
+        number = choices.index(value) if value in choices else None
+        argument = argument.format(_written(SETTINGS[name], value, toolchain, version), number=number)
+        pools = next((k for k, other in enumerate(arguments) if other.startswith(_POOLS)), None)
+        if argument.startswith(_POOLS) and pools is not None:  # trtexec reads this argument once
+            arguments[pools] += "," + argument.removeprefix(_POOLS)
+        else:
+            arguments.append(argument)
+    return arguments
 
 
 def _passed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,14 +106,12 @@ def _passed(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _written(name: str, value: Any, toolchain: ToolchainName, version: str) -> str:
-    """Return the value of a setting as trtexec reads it."""
-    match name:
-        case "workspace":
+def _written(setting: Setting, value: Any, toolchain: ToolchainName, version: str) -> str:
+    """Return the value of a setting as trtexec reads it. A pool's size without a unit would be in MiB."""
+    match setting.sets:
+        case MemoryPool():
             return _bytes(value)
-        case "tiling_optimization_level":
-            return str(_TILING.index(value))
-        case "tactic_sources":
+        case TacticSources():
             known = release(toolchain, version).tactic_sources
             return ",".join(f"{'+' if source in value else '-'}{source.upper()}" for source in known)
         case _:

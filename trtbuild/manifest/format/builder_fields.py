@@ -31,7 +31,7 @@ def _type(annotation: Any, setting: Setting) -> Any:
     if get_origin(annotation) is tuple:
         return kinds.TacticSources
     if setting.in_bytes:
-        return kinds.Bytes
+        return Annotated[kinds.Bytes, Field(ge=setting.least)] if setting.least else kinds.Bytes
     if annotation is int:
         return Annotated[int, Field(ge=setting.least, le=setting.most)]
     return annotation

@@ -113,6 +113,8 @@ class DimFields(Fields):
 
 def _of_source_kind(kind: SourceKind) -> Any:
     """The type and the `Field` of the field for one kind of source."""
+    if hasattr(BaseModel, kind.name):
+        raise TypeError(f"{kind.name!r} cannot be a kind of source: pydantic's models have an attribute of this name")
     value = kinds.Callable_ if kind.file is None else PathText
     examples = None if kind.example is None else [kind.example]
     return value | None, Field(None, description=kind.description, examples=examples)

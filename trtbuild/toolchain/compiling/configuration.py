@@ -59,13 +59,15 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
 
 
 def _has(trt: Any, config: Any, setting: Setting) -> bool:
-    """Whether the library has the flag or the attribute that a setting sets."""
+    """Whether the library has what a setting sets."""
     match setting.sets:
         case Flag(name):
             return hasattr(trt.BuilderFlag, name)
         case Attribute(name, enumeration):
             return hasattr(config, name) and (enumeration is None or hasattr(trt, enumeration))
-        case _:
+        case MemoryPool(name):
+            return hasattr(trt.MemoryPoolType, name)
+        case TacticSources():
             return True
 
 

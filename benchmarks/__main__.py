@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", type=Path, default=_WORK / "peers", metavar="VENV", help="where doit and dvc are installed"
     )
     parser.add_argument("--trtbuild", type=Path, metavar="PROGRAM", help="measure this one")
-    sizes = parser.add_argument_group("sizes, for a quick look; the issue's unless given")
+    sizes = parser.add_argument_group("sizes: smaller ones give a quick look")
     for field in fields(Sizes):
         kind = float if isinstance(field.default, float) else int
         sizes.add_argument(f"--{field.name.replace('_', '-')}", type=kind, metavar="N", help=f"default {field.default}")

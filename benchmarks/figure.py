@@ -1,6 +1,6 @@
 """What a benchmark yields: rows that a person reads and that ``--json`` writes.
 
-A bound is the issue's. A row without a bound is there to read the others by.
+A bound is the aim of the project. A row without a bound helps to read the others.
 """
 
 from __future__ import annotations

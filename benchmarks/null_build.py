@@ -21,7 +21,7 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.measure import Run, in_turns, run
 from benchmarks.session import Session, ran
 
-#: What a null build must not import (the issue: the standard library only).
+#: What a null build must not import (it has to import the standard library only).
 _FOREIGN = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rtx", "diskcache", "xxhash")
 
 

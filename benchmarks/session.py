@@ -28,7 +28,7 @@ raise ImportError("{name} is poisoned: this benchmark checks that it is not impo
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large everything is. The defaults are the issue's, except the weights file (``--full``)."""
+    """How large everything is. The defaults are those of the published figures, except the weights file (``--full``)."""
 
     models: int = 200
     targets: int = 5

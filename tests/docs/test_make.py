@@ -119,7 +119,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project(base / "project")
     (base / "bin").mkdir()
     script = base / "bin" / "trtbuild"
-    start = shlex.join([sys.executable, *servers.start("trtbuild.__main__", os.environ)])
+    start = shlex.join([sys.executable, *servers.command("trtbuild.__main__", os.environ)])
     script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     script.chmod(0o755)
     (project.folder / "models").mkdir(parents=True)

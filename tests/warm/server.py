@@ -176,7 +176,7 @@ def _run_command(main: str, folder: str, arguments: list[str]) -> None:
     from trtbuild.driver.workers import pool
 
     replace_command(pool, lambda: folder)
-    sys.path[0] = os.getcwd()  # noqa: PTH109
+    sys.path[0] = os.path.dirname(sys.executable) if main == "trtbuild.__main__" else os.getcwd()  # noqa: PTH109
     sys.argv[1:] = arguments
     runpy.run_module(main, run_name="__main__", alter_sys=True)
 

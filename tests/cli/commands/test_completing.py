@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine
+from tests.warm.servers import servers
 
 MANIFEST = """\
 version: 1
@@ -41,7 +43,8 @@ def trtbuild(command_line: CommandLine) -> CommandLine:
     (command_line.project / ".trtbuild" / "history.json").write_text('{"vit/engine/model@ada": {}, "gone/trace": {}}')
     folder = command_line.project.parent / "bin"
     folder.mkdir()
-    (folder / "trtbuild").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m trtbuild "$@"\n')
+    start = shlex.join([sys.executable, *servers.command("trtbuild.__main__", os.environ)])
+    (folder / "trtbuild").write_text(f'#!/bin/sh\nexec {start} "$@"\n')
     (folder / "trtbuild").chmod(0o755)
     return command_line
 

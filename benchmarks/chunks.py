@@ -1,4 +1,4 @@
-"""What content-defined chunking saves: one model built for three SMs and two profile sets.
+"""Measure what content-defined chunking saves: one model built for three SMs and two profile sets.
 
 Against the sum of the six plans and one copy of the weights, which is what a directory of build products holds. The
 cache's size is that of all its files, records and programs and conversions among them, by length; the size on disk

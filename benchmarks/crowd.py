@@ -1,6 +1,6 @@
 """24 processes on one store: they put and get the same engines, and some of them collect all the while.
 
-Each process wants every engine, in an order of its own, and builds what is not there; the engines are large enough for
+Each process needs every engine, each in another order, and builds the missing ones; the engines are large enough for
 several chunks and share half of their bytes. One process in six collects after each of them, down to nothing at all: it
 must remove the old records that were there before, and none that a session uses. All sessions begin before the first
 engine is built, so each is built exactly once.
@@ -34,7 +34,7 @@ _DAY_S = 86400
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """What went wrong, what was built, and what is left."""
+    """The errors of all processes, the engines that were built, and the entries that are left."""
     folder = session.fresh("crowd")
     count = session.sizes.crowd
     _put_old(LocalStore(folder / "store"))
@@ -109,7 +109,7 @@ def _engine(number: int) -> bytes:
 
 
 def _take_part(folder: Path, rounds: int, number: int) -> None:
-    """One process: every engine, in an order of its own."""
+    """One process: get or build every engine, in an order that differs from process to process."""
     store = LocalStore(folder / "store")
     with store.session():
         print("ready", flush=True)

@@ -1,8 +1,8 @@
-"""What a remote costs that is dead: the same build from nothing, with and without it.
+"""Measure the cost of a dead remote: the same build from nothing, with and without it.
 
-Dead is a port that refuses, a listener that never answers, one that drips a byte a second, a name that the resolver does
-not know, and a resolver that hangs. The resolver is stubbed in the build's own process; nothing leaves the loopback. That
-each fault was met is seen on the other side: connections that were accepted, names that were asked for.
+Dead remotes are a port that refuses connections, a listener that never answers, a listener that sends a byte a second, a
+name that the resolver does not know, and a resolver that hangs. The resolver is stubbed in the build's own process; all
+traffic stays on the loopback. The servers prove that the build met each fault: they count connections and name lookups.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ socket.getaddrinfo = getaddrinfo
 
 @dataclass
 class _Fault:
-    """`url` of a remote, what else the build's environment has, and how often the fault was met."""
+    """The `url` of a remote, further variables of the build's environment, and how often the build met the fault."""
 
     url: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def _build(session: Session, project: Path, environment: Mapping[str, str]) -> t
 
 @contextmanager
 def _refused(session: Session) -> Iterator[_Fault]:
-    with socket.socket() as free:  # bound and not listening: nobody else gets the port
+    with socket.socket() as free:  # bound and not listening: no other process gets the port
         free.bind(("127.0.0.1", 0))
         yield _Fault(f"http://127.0.0.1:{free.getsockname()[1]}")
 
@@ -158,6 +158,6 @@ _FAULTS = {
     "refused port": _refused,
     "a listener that never answers": _silent,
     "a byte a second": _dripping,
-    "a name that nobody knows": _unknown,
+    "an unknown host name": _unknown,
     "a resolver that hangs": _hanging,
 }

@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Both ratios; the work is done in a process of its own."""
+    """Both ratios; the work is done in a separate process."""
     size = int(session.sizes.weights_gb * 1e9)
     folder = session.folder("digests")
     path = folder / "weights.bin"

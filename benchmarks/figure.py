@@ -1,4 +1,4 @@
-"""What a benchmark yields: rows that a person reads and that ``--json`` writes.
+"""The result of a benchmark: rows that the table shows and that ``--json`` writes.
 
 A bound is the aim of the project. A row without a bound helps to read the others.
 """

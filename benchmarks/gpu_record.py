@@ -1,4 +1,4 @@
-"""What a real TensorRT answers to the calls that trtbuild's runtime makes, for the fake of the tests.
+"""Record how a real TensorRT answers the calls of trtbuild's runtime, for the fake TensorRT of the tests.
 
     python -m benchmarks.gpu_record --out FILE      # asks, and writes the answers
     python -m benchmarks.gpu_record --check FILE    # asks, and says what differs; exit status 1 if anything does
@@ -7,9 +7,9 @@
 It needs a GPU, its driver, `tensorrt` 8.6 and NumPy; neither torch nor cuda-python. The engines and questions are in
 tests/runtime/fake_tensorrt, and the answers that the fake is held to stand beside them as recording.json.
 
-The library is asked in a process of its own, and each answer is written at once: a question that it does not survive is
-recorded as that, with the call that it was, and the next one goes to another process. Questions that may leave the GPU or
-the library in any state have a process each.
+The library runs in a child process, and each answer is written at once. If a question ends the process, the recording
+has the call that ended it, and the next question goes to another process. Questions that may leave the GPU or the library
+in an undefined state have a process each.
 """
 
 from __future__ import annotations

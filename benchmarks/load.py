@@ -6,8 +6,8 @@ by), and everything else is what a user's program does: index, choice, reading, 
 after it, in ``module()``, and is measured on a GPU (`benchmarks.gpu`).
 
 Two floors, by one thread in the same process, in turns, with the page cache warm: reading each file that is needed whole
-(``read()``) and hashing it with hashlib's SHA-256, which is what whoever wants the bytes has to do; and, without a bound,
-hashing through one buffer of a megabyte, which keeps nothing.
+(``read()``) and hashing it with hashlib's SHA-256, which every program that needs the verified bytes has to do; and,
+without a bound, hashing through one buffer of a megabyte, which keeps nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """One ratio for each package; each is measured in a process of its own."""
+    """One ratio for each package; each package is measured in a separate process."""
     folder = session.folder("load")
     size = session.sizes.pull_mb * 1_000_000
     for name, (engines, weights) in _PACKAGES.items():

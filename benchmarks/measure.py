@@ -1,12 +1,12 @@
 """Timing commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
 
 Rules
-1. What is compared is run in turns (`in_turns`), so that whatever else the machine does falls on both; the number
+1. The commands of a comparison run alternately (`in_turns`), so that other load of the machine slows both; the number
    is the median.
 2. Memory is the peak over time of the sum of PSS over all processes of the tree: pages that processes share are
    counted once. It is sampled (`SAMPLE_S`) by this process, for both sides alike. A peak between two samples is
    missed, on both sides alike.
-3. A command that fails ends the benchmark with its output. A number of a failed run is no number.
+3. A command that fails ends the benchmark with its output. A failed run is never a measurement.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class CommandFailed(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a command took. CPU time is user and system time of the process and all that it waited for."""
+    """Time and memory of one run of a command. CPU time is user and system time of the process and its children."""
 
     wall_s: float
     cpu_s: float
     stdout: bytes
     #: Rule 2; 0 if it was not asked for.
     peak_bytes: int = 0
-    #: Of `watched` names, those that a path of a mapped file had in it, in any process of the tree.
+    #: The `watched` names that were part of a mapped file's path, in any process of the tree.
     mapped: frozenset[str] = frozenset()
 
     def __str__(self) -> str:

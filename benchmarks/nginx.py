@@ -1,6 +1,6 @@
 """The nginx of docs/team-cache/nginx.conf on a free port of loopback: the recipe with other paths, and no other change.
 
-What went over the line is read from its access log: seen from outside, not as trtbuild counts it.
+The transferred bytes are read from its access log: they are counted by the server, not by trtbuild.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a build costs when there is nothing to do.
+"""Measure the time of a build that has nothing to do.
 
 `trtbuild build`, the console script as a user calls it, against GNU make on as many targets as there are engines;
 and for a small project against an interpreter of the same virtual environment that imports json and os and ends,
@@ -21,7 +21,7 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.measure import Run, in_turns, run
 from benchmarks.session import Session, ran
 
-#: What a null build must not import (it has to import the standard library only).
+#: Modules that a null build must not import (it may import the standard library only).
 _FOREIGN = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rtx", "diskcache", "xxhash")
 
 

@@ -1,10 +1,10 @@
 """One layer of twelve changes: its weights, in a new weights file, or its source. Against the straight script.
 
-The script has no part that could be left out: whoever has it runs all of it again. It is the same one as for the
-cold build, measured in the same run (it makes random weights where trtbuild reads a file; that is to the script's
-advantage). What runs is taken from ``--json``. That no process imports torch is seen from outside: a torch that
-cannot be imported stands first on the path, and no process of the tree maps one of its libraries (engine workers,
-which have an environment of their own, among them).
+The script has no part that could be left out: its user runs all of it again. It is the same script as for the cold
+build, measured in the same run (it makes random weights where trtbuild reads a file, which is faster). The list of steps
+that ran is read from ``--json``. Two checks prove that no process imports torch. A torch that cannot be imported is
+first on the path, and no process of the tree maps one of torch's libraries. This includes the engine workers, which have
+another environment.
 """
 
 from __future__ import annotations

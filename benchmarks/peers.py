@@ -1,10 +1,10 @@
 """Equal work for other build systems: 1,000 targets that are up to date, as GNU make, ninja, doit and dvc would have them.
 
-Each target is made by `cp` from a source file of its own. The bound was set in this layout; GNU make's time is
+Each target is made by `cp` from its own source file. The bound was set in this layout; GNU make's time is
 mostly the search for built-in rules that could make each source file, so it goes with the number of sources. make
 runs as everybody calls it. Beside it, without a bound, are measured `make -rR` (no built-in rules), make where five
-targets share a source file, and ninja. doit and dvc are measured as installed from PyPI, in a virtual environment
-of their own (`peers.txt`).
+targets share a source file, and ninja. doit and dvc are measured as installed from PyPI, in a separate virtual
+environment (`peers.txt`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The bound is a second. doit and dvc stand beside it with what they have for the question "what would run?": `doit
 list --all --status` on as many tasks as there are engines, and `dvc status` on a hundred stages (dvc needs seconds
 for these; its number is printed as measured, and not scaled). Each of their targets is a copy of one small file
-(`peers.py`). One source of theirs is edited too.
+(`peers.py`). For them, too, one source is edited in the second measurement.
 """
 
 from __future__ import annotations

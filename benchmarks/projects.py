@@ -34,7 +34,7 @@ models:
 """
 
 _MANY_BLOCK = '''\
-"""What all models of this project are made of."""
+"""The block that all models of this project use."""
 
 import torch
 
@@ -138,7 +138,7 @@ def vit(
     targets: Sequence[int] = (89,),
     profile_sets: int = 1,
 ) -> Path:
-    """A vision transformer, ViT-B unless said otherwise; batch 1 to 8.
+    """Write the project of a vision transformer, by default ViT-B; batch 1 to 8.
 
     With `granularity` each encoder layer is an engine; with `weights` they come from ``weights/vit.safetensors``; with
     `profile_sets` > 1 there is a model for each, of the same source, with another opt and max.

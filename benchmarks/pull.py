@@ -1,15 +1,15 @@
 """An engine of 350 MB from nginx on loopback, against curl; and a local hit of 100 MB, against cp and sha256sum.
 
 Rules
-1. curl gets the same bytes in two ways: as one file (whoever copies engines by hand), and as the chunks that trtbuild gets,
-   over one connection that is kept alive. It writes files and does nothing else: it compares no digest, and what it wrote
-   is not durable. trtbuild verifies each chunk and the whole, and has synced all of it at the end.
-2. The server's files are in the page cache. What is written goes where nothing was before, and stays until the end: ext4
-   does not reuse an inode within a minute of its removal, but looks at it for each new file (0.3 ms for each of 1,400).
+1. curl gets the same bytes in two ways: as one file (a person who copies engines by hand), and as the chunks that trtbuild
+   gets, over one connection that is kept alive. It writes files and does nothing else: it compares no digest, and its files
+   are not durable. trtbuild verifies each chunk and the whole, and has synced all of it at the end.
+2. The server's files are in the page cache. Each file is written to a new place and stays until the end: ext4 does
+   not reuse an inode within a minute of its removal, but looks at it for each new file (0.3 ms for each of 1,400).
 3. The kernel of a virtual machine may have given unused memory back to its host, and getting it again takes four times as
    long as the copy itself. So as many bytes are written and removed before each run, on both sides, outside of the clock.
-4. The bytes are random: nothing is found twice, nothing compresses. What was pulled is compared with the digest of the
-   original, outside of the clock.
+4. The bytes are random: nothing is found twice, nothing compresses. The pulled bytes are compared with the digest of the
+   original, outside of the measured time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Everything is deleted but the cache: how long until the outputs are back?
 
-Against `cp` of the same bytes and `sha256sum` of the copy, one after the other, on the same file system: whoever
-fetches files from a cache by hand copies them and checks them. The peer's bytes lie in one file each; trtbuild puts
-them together from chunks, verifies each and plans the project first. Neither torch nor TensorRT can be imported in
-these runs. The page cache is warm on both sides.
+Against `cp` of the same bytes and `sha256sum` of the copy, one after the other, on the same file system: a person who
+fetches files from a cache by hand copies them and checks them. Each output of the peer is one file; trtbuild joins its
+outputs from chunks, verifies each and plans the project first. Neither torch nor TensorRT can be imported in these runs.
+The page cache is warm on both sides.
 """
 
 from __future__ import annotations

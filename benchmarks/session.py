@@ -54,7 +54,7 @@ class Sizes:
 
 @dataclass
 class Session:
-    """What the benchmarks share."""
+    """Folders, sizes and programs that all benchmarks share."""
 
     work: Path
     sizes: Sizes

@@ -1,7 +1,7 @@
-"""What a team cache moves and keeps: a fine-tune's bytes, six engines on a remote, and what a remote costs that is dead.
+"""Measure a team cache: the bytes of a fine-tune, six engines on a remote, and the cost of a dead remote.
 
 The remote is nginx with the recipe of the documentation, on loopback; bytes are counted by its access log. The author and
-the colleague are two checkouts with caches of their own.
+the colleague are two checkouts with one cache each.
 """
 
 from __future__ import annotations

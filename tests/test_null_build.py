@@ -55,7 +55,7 @@ class Project:
     environment: dict[str, str]
 
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
-        """What the script says on standard output, and whether the null build said it."""
+        """The script's standard output, and whether the null build wrote it."""
         variables = {**self.environment, **environment}
         done = subprocess.run(
             [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), "build", *arguments],

@@ -1,4 +1,4 @@
-"""What becomes of a test whose program is not installed."""
+"""Tests whose program is not installed are skipped or fail."""
 
 from __future__ import annotations
 

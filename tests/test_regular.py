@@ -1,4 +1,4 @@
-"""What is read is a regular file: a pipe in its place is an error at once, and nobody waits for a writer."""
+"""Only regular files are read: a pipe in their place is an error at once, without waiting for a writer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def copy(small: Small, tmp_path: Path) -> CommandLine:
 
 
 def pipe(place: Path) -> None:
-    """Put a named pipe there, which nobody writes into."""
+    """Put a named pipe there that has no writer."""
     place.unlink(missing_ok=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(place)

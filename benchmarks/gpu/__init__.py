@@ -1,1 +1,1 @@
-"""What engines do on a real GPU: right at every shape, how fast, at what cost beside a bare loop. See docs/gpu.md."""
+"""Measure engines on a real GPU: right results at every shape, latency, and overhead over a bare loop. See docs/gpu.md."""

@@ -1,5 +1,5 @@
-"""``python -m benchmarks.gpu write DIR`` on any machine, ``… measure DIR [NAME…]`` on a GPU host; docs/gpu.md tells the
-story.
+"""``python -m benchmarks.gpu write DIR`` on any machine, ``… measure DIR [NAME…]`` on a GPU host; docs/gpu.md explains
+both.
 
 Exit code 0 when everything was measured, whether bounds are met or not; 1 when a measurement failed.
 """
@@ -18,7 +18,7 @@ from benchmarks.figure import Row, line, table, to_json
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.project import Hardware, write_examples, write_resnet, write_vit
 
-#: What is measured → its module, in the order in which it runs.
+#: The name of a measurement → its module, in the order in which they run.
 SUBJECTS = {
     "engines": "engines",
     "shapes": "shapes",
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("folder", type=Path, metavar="DIR")
     write.add_argument("--sm", type=int, default=90, help="the GPU's; default %(default)s")
     write.add_argument("--toolchain", default="tensorrt", choices=["tensorrt", "tensorrt-rtx"])
-    write.add_argument("--version", help="the toolchain's, where the machine that converts has none or another")
+    write.add_argument("--version", help="the toolchain's version, if this machine has no toolchain or another version")
     write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
     measure = commands.add_parser("measure", help="measure on this GPU host")
     measure.add_argument("folder", type=Path, metavar="DIR")

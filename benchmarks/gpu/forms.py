@@ -1,5 +1,5 @@
-"""The other ways in which a package is run: CUDA graphs, several threads with streams of their own, a `.pt2` file in
-another process, and the commands ``run``, ``bench`` and ``inspect --memory``.
+"""Other ways to run a package: CUDA graphs, several threads with one stream each, a `.pt2` file in another process, and
+the commands ``run``, ``bench`` and ``inspect --memory``.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _threads(case: Case, host: Host) -> Iterator[Row]:
         thread.join()
     ok = len(worst) == _THREADS and max(worst) <= tolerance(case.model.precision)
     said = f"{len(worst)} of {_THREADS} threads done, {_CALLS} calls each, worst {max(worst, default=0):.1e}"
-    yield Check(f"{case.name}: threads with streams of their own", ok, said)
+    yield Check(f"{case.name}: threads with one stream each", ok, said)
 
 
 def _pt2(case: Case, host: Host) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What the measurements share: the projects, the interpreter without torch, and what this GPU host is."""
+"""Values that all measurements share: the projects, the interpreter without torch, and this GPU host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller waits for: the package, eager PyTorch and torch.compile side by side, at min, opt and max of every
+"""Latency for the caller: the package, eager PyTorch and torch.compile side by side, at min, opt and max of every
 profile.
 
 Eager and torch.compile have TF32 as TensorRT has it, and float16 where the package computes in float16. torch.compile
@@ -79,7 +79,7 @@ def _contenders(
         with torch.inference_mode():
             compiled(*theirs, **named)
         found["torch.compile"] = lambda: compiled(*theirs, **named)
-    except Exception as error:  # a host without a C compiler: said, and left out
+    except Exception as error:  # a host without a C compiler: torch.compile is left out, with a message
         print(f"    torch.compile of {case.name}: {type(error).__name__}: {str(error)[:200]}")
     return found
 

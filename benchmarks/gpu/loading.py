@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.gpu.host import Host
 
-#: Each in a process of its own, the library loaded and the GPU's context made before the clock starts.
+#: Each runs in a separate process. The library is loaded and the CUDA context exists before the clock starts.
 _LOAD = """\
 import json, sys, time
 import torch, tensorrt

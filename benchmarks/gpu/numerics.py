@@ -1,10 +1,11 @@
 """``trtbuild verify`` on the GPU: the engines of every package, one model by its project, and a package with an engine
 that is wrong on purpose.
 
-The project's trace was made on another machine, by another torch: ``trtbuild lock`` is what lets this one go by it.
+The project's trace was made on another machine, by another torch: this machine may use it because of ``trtbuild lock``.
 
-The wrong one is another model's, with the same inputs and outputs, put in its place in a copy of the package whose index
-says so: digests are right, and only running it tells. `verify` must fail and name the partition.
+The wrong engine belongs to another model with the same inputs and outputs. It replaces the right one in a copy of the
+package, and the copy's index has its digest. All digests are right, so only a run can show the error. `verify` must fail
+and name the partition.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a call of a package costs beside the barest loop, and what it allocates.
+"""Measure the overhead of a package's call over a bare loop, and the memory that the call allocates.
 
 The bare loop has the same engine, its shapes set and all buffers bound, and calls ``execute_async_v3`` alone. Both
 are timed by what they keep the host busy for (`benchmarks.gpu.timing.issue`). Allocations are counted by torch's

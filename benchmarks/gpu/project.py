@@ -110,7 +110,7 @@ _OWN_KERNELS = ("edge_mask_convolutions", "jit_convolutions")
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the project is built for."""
+    """The GPU and the toolchain for which the project is built."""
 
     sm: int = 90
     toolchain: str = "tensorrt"
@@ -125,7 +125,7 @@ class Hardware:
         return f"builder: {{{', '.join(settings)}}}" if settings else ""
 
     def defaults(self) -> str:
-        """What stands in every manifest's `defaults`."""
+        """The `defaults` of every manifest."""
         return ", ".join(filter(None, ("targets: [gpu]", self.builder())))
 
     def manifest(self) -> str:

@@ -1,4 +1,4 @@
-"""What TF32 alone makes of a model, computed on a CPU: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
+"""Compute on a CPU how far TF32 alone moves a model's results: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
 
 Tensor cores take float32 factors with 10 of their 23 bits. Rounded to them is what cuBLAS does for eager PyTorch; kernels
 that cut the others off lose up to twice as much in a product. Both are computed here, factor by factor, and compared

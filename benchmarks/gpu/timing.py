@@ -1,11 +1,11 @@
 """Timing calls that leave work on a CUDA stream.
 
 Rules
-1. `latency`: one call and a wait for the GPU, by the host's clock. That is what a caller sees. Percentiles over all calls.
+1. `latency`: one call and a wait for the GPU, by the host's clock, as a caller sees it. Percentiles over all calls.
 2. `issue`: how long a call keeps the host busy. Calls are made in bursts short enough that no queue fills up (the GPU
    would slow the host down), and only the calls are timed. Before each burst one call is not timed: what ran before it may
    have had other shapes. The number is the median over bursts of the mean in a burst.
-3. What is compared runs in turns, after everything has been warmed up.
+3. The candidates of a comparison run alternately, after a warm-up of all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recorder asks in processes of their own: one that a question ends is an answer, and the other questions are asked."""
+"""The recorder uses child processes: if a question ends one, that is recorded, and the other questions are asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of a command is what the command took."""
+"""The measured time and memory of a command are those of the command alone."""
 
 from __future__ import annotations
 

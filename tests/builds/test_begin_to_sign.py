@@ -1,4 +1,4 @@
-"""A project that was built unsigned, and is signed from one day on; and what is said where a remote is no help."""
+"""A project that was built unsigned and is signed from one day on; and messages about remotes that cannot help."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_built_after_signing_began_is_found_by_those_who_trust_the_key(
 
 def test_frozen_says_that_a_remote_could_not_be_asked(unsigned: CommandLine, tmp_path: Path) -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        free.bind(("127.0.0.1", 0))  # bound, and not listening
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         down = {"TRTBUILD_CACHE_DIR": str(tmp_path / "cache"), "TRTBUILD_REMOTES": f"team=rw:{url}"}
         document = unsigned("build", "--frozen", environment=down, expect=3)

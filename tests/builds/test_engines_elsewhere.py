@@ -1,5 +1,5 @@
-"""What needs no GPU is done here, and the engine where its GPU is: by the real command line, on machines that lack what
-such machines lack. TensorRT-RTX stands for a toolchain there; that of `hopper` is installed nowhere here."""
+"""Steps without a GPU run here, and engines are built where their GPU is. The tests run the real command line in limited
+environments. TensorRT-RTX stands for a toolchain there; that of `hopper` is installed nowhere here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Machine(CommandLine):
 
 
 def python_without(folder: Path, *names: str) -> str:
-    """An environment of its own with all that is installed here but what begins with one of `names`."""
+    """A new environment with all that is installed here, except packages whose name begins with one of `names`."""
     here = Path(sysconfig.get_paths()["purelib"])
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     site.mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_what_has_to_be_cut_where_no_parser_is_is_said_before_any_work(here: Com
 
 def test_what_is_exported_is_enough_where_no_parser_is(here: CommandLine, tmp_path: Path) -> None:
     bundle = ("cache", "export", str(tmp_path / "bundle"), "--target", "hopper")
-    here(*bundle, expect=1)  # there is no engine yet, which is said
+    here(*bundle, expect=1)  # there is no engine yet, and a message says so
     here(*bundle, "--until", "convert")
     python = python_without(tmp_path / "python", *TORCH_SIDE, "tensorrt")
     project = tmp_path / "project"

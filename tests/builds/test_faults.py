@@ -85,7 +85,7 @@ class Mounts:
         self._mount("-o", "remount,size=256m", str(place))
 
     def read_only(self, place: Path) -> None:
-        """Let nobody write below `place`, root included."""
+        """Make `place` read-only for all users, root included."""
         self._mount("--bind", str(place), str(place))
         self._places.append(place)
         self._mount("-o", "remount,ro,bind", str(place))
@@ -122,7 +122,7 @@ def is_full(place: Path) -> bool:
 
 
 def used_kib(folder: Path) -> int:
-    """What a tmpfs needs for a tree: whole pages."""
+    """The bytes that a tmpfs needs for a tree: whole pages."""
     return sum(-(-path.stat().st_size // 4096) * 4 if path.is_file() else 4 for path in folder.rglob("*"))
 
 

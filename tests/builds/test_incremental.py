@@ -1,4 +1,4 @@
-"""What a change costs: one project, built again and again by the real command line with the real compiler.
+"""The steps that run after a change: one project, built again and again by the real command line with the real compiler.
 
 The tests of this file are one story and run in order; each starts from where the last one ended and says exactly which
 steps a change must run, and which must not.
@@ -270,7 +270,7 @@ def test_a_missing_blob_is_built_again_when_it_is_needed(trtbuild: CommandLine) 
     document = trtbuild("build")
     plan = step(document, "net/engine/layers.0@ada")["outputs"]["plan"]["sha256"]
     (trtbuild.cache / "cas" / plan[:2] / plan).unlink()
-    assert ran(trtbuild("build")) == {}, "nobody needs it: the output is in place"
+    assert ran(trtbuild("build")) == {}, "no step needs it: the output is in place"
     (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.0.plan").unlink()
     document = trtbuild("build")
     assert ran(document) == {"engine": 1}

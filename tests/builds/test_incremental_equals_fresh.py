@@ -1,4 +1,4 @@
-"""What a project holds after any row of edits is what a build from scratch makes of it: every byte of ``dist/``.
+"""After any series of edits a project has the same outputs as a build from scratch: every byte of ``dist/``.
 
 TensorRT-RTX compiles reproducibly, so a copy of the project with an empty cache is the reference. The tests are one story
 and run in order; several edits lie between two comparisons, for a build from scratch takes seconds.

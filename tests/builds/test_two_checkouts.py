@@ -92,7 +92,7 @@ class Person:
 
 @dataclass
 class Team:
-    """The remotes, and what the first build said."""
+    """The remotes, and the document of the first build."""
 
     folder: Path
     remotes: Mapping[str, str]
@@ -155,7 +155,7 @@ def can_be_run(python: str, user: int | None) -> bool:
 
 @pytest.fixture(scope="module")
 def another_python(place: Path) -> str:
-    """A virtual environment of its own, which has the packages of this one."""
+    """A new virtual environment with the packages of this one."""
     folder = place / "venv"
     subprocess.run([base_python(), "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")

@@ -1,4 +1,4 @@
-"""Whatever user code does to its process, it is one failed step with its log, and the other models are built."""
+"""User code that ends or damages its process is one failed step with its log, and the other models are built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core's tests share: a small model, and a world in which its steps can be run without torch or TensorRT."""
+"""Shared fixtures of the core's tests: a small model, and a world that runs its steps without torch or TensorRT."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-#: Machines that run several builds at once are slow now and then; that is no failure.
+#: Machines that run several builds at once are slow now and then; that is not a failure.
 settings.register_profile("trtbuild", deadline=None)
 settings.load_profile("trtbuild")
 

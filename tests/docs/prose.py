@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import textwrap
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -132,7 +133,10 @@ def faults(sentence: str) -> list[str]:
 
 
 def sentences(path: Path) -> Iterator[Sentence]:
-    """The sentences of a Python file (docstrings, comments, strings of four words and more) or of a Markdown document."""
+    """The sentences of a Markdown document, or the docstrings, comments and messages of a Python file.
+
+    Messages are strings of four words and more. A string that is a Python program is read as another Python file.
+    """
     text = path.read_text(encoding="utf-8")
     paragraphs = _python(text) if path.suffix == ".py" else _markdown(text)
     for line, paragraph in paragraphs:
@@ -160,7 +164,10 @@ def _python(text: str) -> Iterator[tuple[int, str]]:
                 yield from _blocks(docstring, node.body[0].lineno)
         elif node not in docstrings and _ENGLISH.search(message := _message(node)) and message.count(" ") >= 3:
             docstrings.update(ast.walk(node))
-            yield node.lineno, message
+            if _is_program(message):
+                yield from ((node.lineno + line - 1, text) for line, text in _python(textwrap.dedent(message)))
+            else:
+                yield node.lineno, message
 
 
 def _message(node: Any) -> str:
@@ -168,6 +175,17 @@ def _message(node: Any) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _is_program(message: str) -> bool:
+    """Whether a string of several lines is Python, as a test runs it in another process."""
+    if "\n" not in message:
+        return False
+    try:
+        ast.parse(textwrap.dedent(message))
+    except SyntaxError:
+        return False
+    return True
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:

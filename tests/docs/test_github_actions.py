@@ -132,7 +132,7 @@ class Runner:
 
 @dataclass
 class Job:
-    """What a job left: the commands with what came of them, and the job summary."""
+    """The result of a job: its commands with their output, and the job summary."""
 
     checkout: Path
     home: Path

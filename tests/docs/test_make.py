@@ -68,7 +68,7 @@ class Project:
     folder: Path
 
     def make(self, *arguments: str, program: str = "make", expect: int = 0) -> str:
-        """What make printed, standard error too."""
+        """Run make and return its output, standard error included."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
         environment["TRTBUILD_CACHE_DIR"] = str(self.folder.parent / "cache")
@@ -137,7 +137,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(built: Project) -> Iterator[Project]:
-    """The project with nothing to do. What a test edits is put back after it."""
+    """The project with nothing to do. Files that a test edits are restored after it."""
     before = _sources(built)
     assert built.does() == ([], [])
     yield built

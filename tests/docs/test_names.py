@@ -22,7 +22,7 @@ OF_USERS = {"model.py", "use.py"}
 
 
 def spans(page: Path) -> list[str]:
-    """What stands in backquotes, blocks of code left out."""
+    """The texts in backquotes, without blocks of code."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     return [span for spans in re.findall(r"(`+)([^`]+)\1", text) for span in spans[1:]]
 

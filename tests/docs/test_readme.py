@@ -1,4 +1,4 @@
-"""What the README tells people to type works, in the order in which it stands there."""
+"""The commands of the README work, in their order on the page."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_in_place_writes_to_views_are_right",
         ],
     },
-    "3 trace: the manifest is no dependency; deps, env and cacheable say it by hand": {
+    "3 trace: the manifest is not a dependency; deps, env and cacheable are declared by hand": {
         "core/planning/test_planning.py": [
             "test_cacheable_false_leaves_earlier_traces_unused",
             "test_declared_deps_are_not_forgotten_by_an_earlier_trace",
@@ -161,7 +161,7 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_it_hands_over_after_a_change_of",
             "test_it_hands_over_after_a_change_of_the_variable",
             "test_an_installation_is_seen",
-            "test_a_standing_that_cannot_be_read_is_none",
+            "test_a_snapshot_that_cannot_be_read_is_none",
         ],
     },
     "5 null build: what is edited within the clock's granularity is never trusted by its times": {

@@ -49,7 +49,7 @@ def closed(schema: Any) -> Any:
 
 
 def form_of(value: Any) -> Any:
-    """`value` with the names of types for its values. Of entries of a list that have one form there is one."""
+    """`value` with the names of types for its values. List entries of the same form appear once."""
     if isinstance(value, dict):
         return {re.sub(r"[0-9a-f]{32,}", "DIGEST", name): form_of(part) for name, part in value.items()}
     if isinstance(value, list):

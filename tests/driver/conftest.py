@@ -52,7 +52,7 @@ def build():
 
 @dataclass(frozen=True)
 class Small:
-    """The project, its cache, and what the build said."""
+    """The project, its cache, and the document of the build."""
 
     project: Path
     cache: Path

@@ -1,4 +1,4 @@
-"""What `trtbuild.load` refuses of a package, every command refuses, in the same words."""
+"""A package that `trtbuild.load` refuses is refused by every command, with the same message."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ EDITS: dict[Edit, type[PackageError]] = {
 
 
 def refusals(project: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Whatever reads the package ``p`` of a project."""
+    """Every function and command that reads the package ``p`` of a project."""
     request = Request(project)
     yield "inspect", lambda: inspect(request, "p")
     yield "run", lambda: run(request, "p", device="cpu")

@@ -159,7 +159,7 @@ class Example:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - as long as the session
     def _session(self, name: str) -> onnxruntime.InferenceSession:
-        """What the engine's recipe says it was made of: the ONNX model, and the weights in their order."""
+        """The inputs in the engine's recipe: the ONNX model, and the weights in their order."""
         parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
         weights = {name: self._store.get_bytes(entry["sha256"]) for name, entry in parts["weights"].items()}
         options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""What a build of the examples leaves: engines for each target, packages that say the truth, work that was shared."""
+"""The result of a build of the examples: engines for each target, packages with true indexes, and shared steps."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_equal_layers_share_one_conversion(example: Find, built_examples: BuiltE
 
 @pytest.mark.parametrize("name", example_names())
 def test_the_range_of_an_inner_input_holds_every_size_that_it_can_have(name: str, example: Find) -> None:
-    """Ranges are bounds of expressions: whatever the symbols are within a profile, the sizes are inside (rule 6)."""
+    """Ranges are bounds of expressions: for all symbols within a profile, the sizes are inside (rule 6)."""
     found = example(name)
     choose = random.Random(name)
     for profile in found.model.profiles:

@@ -28,7 +28,7 @@ _TYPES = {
 }
 
 
-#: Examples that Triton could not serve by itself, whatever their toolchain, and why.
+#: Examples that Triton cannot serve alone with any toolchain, and the reasons.
 NOT_NATIVE = {
     "three_parts": "partition p1 runs in PyTorch",
     "chosen": "partition p1 runs in PyTorch",

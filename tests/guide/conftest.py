@@ -1,6 +1,6 @@
 """Torch-TensorRT's guide to dynamic shapes, row by row: a model, how it is compiled, and how it is compared with eager.
 
-Engines are built by the real TensorRT-RTX for Ada; results come from the reference path, because here is no GPU.
+Engines are built by the real TensorRT-RTX for Ada; results come from the reference path, because this machine has no GPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def options(guide_cache: Path) -> dict[str, Any]:
-    """What every row compiles with."""
+    """The settings with which every row compiles."""
     return {"target": 89, "device": "cpu", "cache_dir": str(guide_cache)}
 
 

@@ -14,7 +14,7 @@ from trtbuild.manifest import load
 #: Stands in a manifest's text right before a place that a problem must name; it is taken out before the file is written.
 MARK = "«"
 
-#: What most tests build on: one target, one profile, one model.
+#: The basis of most tests: one target, one profile, one model.
 BASE = """\
 version: 1
 targets:

@@ -1,4 +1,4 @@
-"""Whatever a manifest holds, it is loaded or refused with a place; nothing else is ever raised."""
+"""Every manifest is loaded or refused with a place; no other exception is ever raised."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ include: [profiles.yaml]            # paths relative to this file
 defaults: {toolchain: tensorrt-rtx, targets: [ada]}   # any model field but source
 targets:
   ada:       {sm: 89}                           # compatibility: exact (default) | same_compute_capability | ampere_plus
-  blackwell: {sm: 120}                          # platform: this machine's unless said, such as windows-x86_64
+  blackwell: {sm: 120}                          # platform: this machine's by default; or windows-x86_64
   hopper:    {sm: 90, toolchain: tensorrt, version: "8.6.0"}    # a pin is optional
 profiles:
   photo:

@@ -1,4 +1,4 @@
-"""Inputs, profiles and dims of a model: that they fit, and where it is said that they do not."""
+"""Inputs, profiles and dims of a model: consistent ones are accepted, and errors name the place of a conflict."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The catalogue of messages: text files of bad projects, each with all that its user sees.
 
-A file holds cases; a case holds files, and what is said about them::
+A file holds cases; a case holds files, and the messages about them::
 
     === the name of the case
     --- trtbuild.yaml
@@ -11,7 +11,7 @@ A file holds cases; a case holds files, and what is said about them::
 
 ``--- edit`` stands for `MANIFEST` with some words replaced, one ``old ⇒ new`` a line (``\\n`` is a line break). A file
 whose name ends in ``(escaped)`` is written as the bytes that its escapes mean. With ``TRTBUILD_WRITE_MESSAGES=1`` the
-tests write what is said into the catalogue instead of comparing: read the difference before you commit it.
+tests write the messages into the catalogue instead of comparing: read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def verdict(self) -> list[str]:
-        """The words of the first line of what is said: ``exit 2 ManifestError`` or ``trace SourceError``."""
+        """The words of the first line of the expected output: ``exit 2 ManifestError`` or ``trace SourceError``."""
         return self.said.partition("\n")[0].split()
 
     @property

@@ -60,7 +60,7 @@ def test_says(
     assert out == ""
     assert run(["--json", *arguments]) == code
     out, again = capfd.readouterr()
-    assert again == err, "--json changes what a person is told"
+    assert again == err, "--json changes the message on standard error"
     document = json.loads(out)
     assert (not document["ok"] and document["steps"] == []) or case.title.startswith("trtbuild plan")
     assert "".join(f"error: {shown(error)}\n" for error in document["errors"]) == err

@@ -1,4 +1,4 @@
-"""What is said where an engine does not take what it is given, or TensorRT does not take the engine."""
+"""The messages if an engine refuses its inputs, or TensorRT refuses the engine."""
 
 from __future__ import annotations
 

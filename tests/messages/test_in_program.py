@@ -1,4 +1,4 @@
-"""What `trtbuild.compile` says: about the arguments of a program, and never about a manifest that it has not.
+"""The messages of `trtbuild.compile`: they name the arguments of a program, and never a manifest.
 
 The name of a case is the arguments that a program gives, beside a module of two layers and its inputs.
 """

@@ -1,4 +1,4 @@
-"""What this machine lacks: a toolchain or torch that is not installed, a cache that can be used."""
+"""Missing parts of a machine: a toolchain or torch that is not installed, a usable cache."""
 
 from __future__ import annotations
 

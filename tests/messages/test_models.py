@@ -1,7 +1,7 @@
 """Every mistake in a model: a real project with one bad model for each, built once with ``--keep-going``.
 
-What a person sees, the ``--json`` document's error and the step that failed are the catalogue's; and what is no mistake
-is built.
+The catalogue has the text on the screen, the error of the ``--json`` document and the failed step. Models without a
+mistake are built.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Branch(nn.Module):
 
 @dataclass(frozen=True)
 class Built:
-    """What came of the build of all bad models."""
+    """The result of the build of all bad models."""
 
     project: Path
     exit_code: int
@@ -107,7 +107,7 @@ def write_project(project: Path) -> None:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """All bad models, built once per test run, whatever the number of its processes."""
+    """All bad models, built once per test run, for any number of test processes."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project, kept = base / "bad-models", base / "bad-models.json"

@@ -1,7 +1,7 @@
-"""A GPU that is not there: its memory is host memory, and what is enqueued on a stream runs when somebody waits for it.
+"""A fake GPU: its memory is host memory, and the work on a stream runs when a caller waits for it.
 
-So the rules of streams hold for real: memory that is freed or used again too early is seen, because the work that reads
-it has not run yet. What CUDA leaves undefined is a `Misuse` here.
+So the rules of streams are tested: memory that is freed or used again too early causes an error, because the work that
+reads it has not run yet. Behaviour that CUDA leaves undefined is a `Misuse` here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FakeGpu:
         self.streams: dict[int, _Stream] = {LEGACY: _Stream(blocking=True)}
         self.blocks: dict[int, Any] = {}
         self.allocations = 0
-        #: What kernels rely on.
+        #: The alignment that kernels rely on.
         self.alignment = 256
         self.lock = threading.RLock()
         #: Where work is enqueued that uses a workspace: (address, size, stream, position).
@@ -71,8 +71,8 @@ class FakeGpu:
     # -- memory
 
     def allocate(self, size_bytes: int, stream: int | None = None) -> int:
-        """A block of its own, aligned to 256 bytes and no more. As in a pool, the last one of its size that was freed on
-        `stream`."""
+        """A separate block, aligned to 256 bytes and not to 512. As in a pool, the last block of its size that was freed
+        on `stream` is used first."""
         with self.lock:
             idle = self._idle.get((max(size_bytes, 1), stream))
             if idle:
@@ -87,7 +87,7 @@ class FakeGpu:
             return int(block.ctypes.data)
 
     def free(self, address: int) -> None:
-        """At once: whoever still reads it reads poison."""
+        """Free the block at once: a later read finds the poison value."""
         with self.lock:
             block = self.blocks.pop(address, None)
             if block is None:

@@ -1,4 +1,4 @@
-"""What tests of engines are made of: the fakes, and the runtime over them."""
+"""Rigs for tests of engines: the fakes, and the runtime on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store's tests share: values, aging of entries, and real child processes."""
+"""Shared fixtures of the store's tests: values, aging of entries, and real child processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def payload() -> Callable[[int, int], bytes]:
 
 @pytest.fixture
 def record_of() -> Callable[..., Record]:
-    """A record of a recipe that is told apart by a number."""
+    """A record of a recipe that has `number` as its only field."""
 
     def make(number: int, *, stage: str = "engine", who: str = "me", **outputs: Output) -> Record:
         return Record(Recipe(stage, 1, (("number", number),)), outputs, {"who": who})
@@ -120,7 +120,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_bac
 
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
-    """The endpoint of moto's S3 server, a process of its own on loopback. It has the bucket ``cache``."""
+    """The endpoint of moto's S3 server, a child process on loopback. It has the bucket ``cache``."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

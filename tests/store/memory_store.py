@@ -29,7 +29,7 @@ class MemoryStore:
         #: Record documents, and who vouches for them, by AC key.
         self.records: dict[str, bytes] = {}
         self.signatures: dict[str, tuple[Signature, ...]] = {}
-        #: What was wrong: ("cas" or "ac", name) and the bytes that were there.
+        #: The corrupt entries: ("cas" or "ac", name) and their bytes.
         self.quarantine: dict[tuple[str, str], bytes] = {}
         self._lock = threading.RLock()
         self._building: dict[str, threading.Lock] = {}

@@ -1,4 +1,4 @@
-"""What every store does, whatever it is made of. A new kind of store is one more line in `STORES`."""
+"""The contract of all stores. A new kind of store is one more line in `STORES`."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ STORES: dict[str, Callable[[Path, Fixture], Store]] = {
     "sqlite": sqlite,
 }
 
-#: Where nothing can be replaced, whoever asks for it: the server sees to that.
+#: Stores whose server refuses to replace a record.
 NEVER_REPLACE = ("nginx",)
-#: Where several first writers are told that they were first: moto looks and then writes, unlike S3 itself.
+#: Stores in which several writers can all count as the first: moto looks and then writes, unlike S3 itself.
 LOOKS_THEN_WRITES = ("s3",)
 
 MIB = 1 << 20
@@ -74,7 +74,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def replaces(request: pytest.FixtureRequest, store: Store) -> bool:
-    """Whether the store can be told to replace a record."""
+    """Whether the store can replace a record."""
     return request.node.callspec.params["store"] not in NEVER_REPLACE
 
 
@@ -116,7 +116,7 @@ def test_a_record_of_the_wanted_recipe_has_that_very_recipe(store: Store) -> Non
     other = Recipe("engine", 1, (("a", 2),))
     found = store.get_record(recipe.key, other)
     assert found is not None
-    assert found.recipe.same_as(recipe), "what is there is what is told, whatever was wanted"
+    assert found.recipe.same_as(recipe), "the stored record is returned, not the wanted recipe"
 
 
 def test_put_takes_views(store: Store) -> None:

@@ -162,7 +162,7 @@ common = random.Random(0).randbytes(600_000)
 for number in range(int(sys.argv[2])):
     store.put_bytes(common + b"%d" % number + common)
     store.put_bytes(b"%d" % number)
-store.put_bytes(b"of nobody")
+store.put_bytes(b"unreferenced")
 store.close()
 long_ago = time.time() - 86400
 for folder, _, files in os.walk(root):

@@ -1,4 +1,4 @@
-"""Who else uses a store: other users with other umasks, and clocks that are off."""
+"""Stores that other users share, with other umasks and wrong clocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.store.local.local import LocalStore
 MIB = 1 << 20
 YEAR_S = 365 * 86400.0
 
-# What is imported is imported before: the interpreter may lie where only root can read.
+# The program imports everything before it changes its user: the interpreter may lie where only root can read.
 USER = """
 import ctypes, os, sys, logging
 from trtbuild.core.recipes.recipe import Recipe

@@ -42,7 +42,7 @@ def model(
 ) -> bytes:
     """Inputs ``i0…`` and outputs ``o0…`` by ONNX element type; `weights` are external; nodes are named ``n0…``.
 
-    `elements` are the weights' ONNX types where numpy has none (bfloat16 as uint16)."""
+    `elements` are the weights' ONNX types where numpy has no such type (bfloat16 as uint16)."""
     graph = onnx.GraphProto(name="partition")
     for index, node in enumerate(nodes):
         node.name = f"n{index}"

@@ -58,7 +58,7 @@ class Servers:
     def command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
         """The arguments of Python for a command that only its streams and exit status are read of.
 
-        Its process is forked, too, if possible. So it is no child of the caller, and signals do not reach it.
+        Its process is forked, too, if possible. So it is not a child of the caller, and signals do not reach it.
         """
         folder = None if cold else self.folder_for(environment)
         if folder is None:

@@ -50,7 +50,7 @@ def trtbuild(command_line: CommandLine) -> CommandLine:
 
 
 def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> list[str]:
-    """What bash offers for the last of `words`."""
+    """The completions that bash offers for the last of `words`."""
     path = f"{trtbuild.project.parent / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "--norc", "-c", ASK, "bash", "trtbuild", *words],

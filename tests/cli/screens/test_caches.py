@@ -1,4 +1,4 @@
-"""What the cache commands found, as a person reads it."""
+"""The results of the ``trtbuild cache`` commands as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs, as a person reads it."""
+"""The result of ``trtbuild diff`` as text."""
 
 from __future__ import annotations
 

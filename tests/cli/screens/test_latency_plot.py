@@ -1,4 +1,4 @@
-"""The picture is one well-formed file, whatever the names and numbers in it."""
+"""The picture is one well-formed file for all names and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``trtbuild lock`` says to a person."""
+"""The result of ``trtbuild lock`` as text."""
 
 from __future__ import annotations
 

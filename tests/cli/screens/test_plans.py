@@ -1,4 +1,4 @@
-"""Plans, reasons and states as a person reads them; documents have tests of their own."""
+"""The results of ``trtbuild plan``, ``why`` and ``status`` as text; other tests check the JSON documents."""
 
 from __future__ import annotations
 

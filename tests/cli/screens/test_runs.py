@@ -1,4 +1,4 @@
-"""What came of running a package, as a person reads it."""
+"""The results of ``trtbuild run`` and ``trtbuild bench`` as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was moved, as a person reads it, and how far it is while it is moved."""
+"""The results of ``trtbuild cache push`` and ``pull`` as text, and their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verification looks like to a person."""
+"""The result of ``trtbuild verify`` as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream can show: the conventions for colour, for a live area, and for streams that are not Unicode."""
+"""The abilities of a stream: the conventions for colour, for a live area, and for streams that are not Unicode."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ models:
 
 
 def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool = False) -> tuple[int, str]:
-    """Exit status and standard error of a command, where nobody reads its output, nor, `with_errors`, its errors."""
+    """Exit status and standard error of a command with a closed output, and with `with_errors` a closed error stream."""
     reading, writing = os.pipe()
     os.close(reading)
     try:

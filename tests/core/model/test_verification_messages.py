@@ -1,4 +1,4 @@
-"""What is said of a verification."""
+"""The messages about a verification's result."""
 
 from __future__ import annotations
 

@@ -135,20 +135,20 @@ def test_a_value_of_another_kind_is_damage(wrong: Any) -> None:
 WRONG = {
     "a file without a digest": (("files", "names.json", "sha256"), "abc", "a file has no digest or size"),
     "a negative size": (("files", "names.json", "size"), -1, "a file has no digest or size"),
-    "an engine that is no file": (
+    "an engine that is not a file": (
         ("targets", "ada", "engines", "encoder.0"),
         "engines/ada/other.plan",
         "'engines/ada/other.plan' is not a file of the package",
     ),
     "no engine": (("targets", "ada", "engines"), {}, "the partition 'encoder.0' has no engine"),
     "no program": (("targets", "ada", "partitions", "programs"), {}, "the partition 'encoder.0' has no program"),
-    "a program that is no file": (
+    "a program that is not a file": (
         ("targets", "ada", "partitions", "programs", B),
         A,
         "a program is not a file of the package",
     ),
     "a weight of another size": (("weights", "0", "shape"), [2, 4], "the weight 'w' is not a file of the package"),
-    "a value that nobody gives": (
+    "a value without a source": (
         ("targets", "ada", "partitions", "partitions", 1, "inputs", 0, 0),
         "p7:0",
         "the partition 'p1' reads 'p7:0', which nothing produces",
@@ -158,7 +158,7 @@ WRONG = {
         "encoder.0:0",
         "the partition 'encoder.0' reads 'encoder.0:0', which nothing produces",
     ),
-    "an output that nobody gives": (
+    "an output without a source": (
         ("targets", "ada", "partitions", "outputs"),
         ["p1:3"],
         "an output is 'p1:3', which nothing produces",

@@ -1,4 +1,4 @@
-"""What a package holds: its recipe, its index, and the table of names."""
+"""The contents of a package: its recipe, its index, and the table of names."""
 
 from __future__ import annotations
 
@@ -217,6 +217,6 @@ def test_names_of_nodes_lead_to_modules_and_operators() -> None:
         "encoder.0": {
             "n0": ["encoder.0.b", "aten.add"],
             "n1": ["encoder.0.a", "aten.mm"],
-        }  # n2 is a size: computed anew
+        }  # n2 is a size: computed again
     }
     assert name_table(cut, modules, {}) == {"encoder.0": {}}

@@ -1,4 +1,4 @@
-"""What is known of how right a package is."""
+"""The record of how a package was verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of a TensorRT network: canonical bytes that are told from an ONNX model's."""
+"""The document of a TensorRT network: canonical bytes that differ from every ONNX model's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_no_onnx_model_looks_like_one() -> None:
 
 def test_rejects_another_version() -> None:
     data = network_document.to_bytes([], [], [], []).replace(b"network/1", b"network/2")
-    assert network_document.is_document(data)  # so that nobody takes it for ONNX
+    assert network_document.is_document(data)  # so that no step reads it as ONNX
     with pytest.raises(ValueError, match=r"not a trtbuild\.network/1 document"):
         network_document.parse(data)
 

@@ -1,4 +1,4 @@
-"""From partitions to engine jobs: ranges of inner tensors, and what an engine is told."""
+"""From partitions to engine jobs: ranges of inner tensors, and the settings of an engine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_size_that_is_the_symbol_has_its_range() -> None:
 
 
 def test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max() -> None:
-    """``10 - s`` falls where s grows: its values at min and max, (9, 2), are no range at all."""
+    """``10 - s`` falls where s grows: its values at min and max, (9, 2), are not a valid range."""
     assert ranges(one_axis((1, 4, 8)), ["add", 10, ["mul", -1, SYM]]) == [((2,), (6,), (9,))]
     assert ranges(one_axis((1, 4, 8)), ["add", 1, ["mod", SYM, 8]]) == [((1,), (5,), (8,))]
 

@@ -1,4 +1,4 @@
-"""What a lock says, what it refuses, and how two differ."""
+"""The contents of a lock, the plans that it refuses, and the differences of two locks."""
 
 from __future__ import annotations
 

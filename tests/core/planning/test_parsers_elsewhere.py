@@ -23,7 +23,7 @@ NET = a_model(targets=(HOPPER,))
 
 
 class Machines(FakeWorld):
-    """One cache, and several machines. What was cut is pointed to as the driver does it."""
+    """One cache, and several machines. Pointers to partition records are written as the driver does it."""
 
     locked: LockedTrace | None = None
 

@@ -1,4 +1,4 @@
-"""What leads to the longest remaining work is the most urgent."""
+"""The step before the longest remaining work is the most urgent."""
 
 from __future__ import annotations
 

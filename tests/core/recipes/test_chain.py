@@ -39,7 +39,7 @@ class FakeTraces:
         self.links[recipe.key] = parse_link(link_bytes(named))
 
     def found(self) -> tuple[list[Observation], str]:
-        """What user code reads, in order, and its result: a function of what it has read."""
+        """The observations of user code, in order, and its result: a function of the observations."""
         waiting, seen, result = ["main"], {}, []
         while waiting:
             name = waiting.pop(self.order.randrange(len(waiting)) if self.order else 0)
@@ -60,7 +60,7 @@ class FakeTraces:
         return result
 
     def build(self) -> bool:
-        """Bring the trace up to date. Whether it had to run. What a hit gives must be what a run would have given."""
+        """Bring the trace up to date, and return whether it had to run. A hit must have the same result as a run."""
         hit = self.hit()
         if hit is None:
             hit = self.trace()
@@ -264,4 +264,4 @@ def test_the_first_new_link_says_what_comes_after_it_and_all_of_that_is_asked_fo
         lambda link: hints[link.key],
         lambda likely: expected.extend(recipe.key for recipe in likely()),
     )
-    assert asked[1:] == expected, "all but the first, the end of the chain among them"
+    assert asked[1:] == expected, "all except the first, the end of the chain among them"

@@ -125,7 +125,7 @@ def another(value: Any) -> Any:
 
 
 def renamed(model: Model, old: str, new: str) -> Model:
-    """`model` with another name of an input, wherever that is said."""
+    """`model` with another name of an input, in every place that has the name."""
     swap: Callable[[str], str] = lambda name: new if name == old else name  # noqa: E731
     return replace(
         model,
@@ -239,7 +239,7 @@ def test_rule_4_2_what_is_excluded_exists_and_has_a_reason() -> None:
 
 
 def test_rule_4_2_an_excluded_name_means_one_type() -> None:
-    """`EXCLUDED` goes by the names of types: two types of one name in core would share their exclusions."""
+    """`EXCLUDED` has the names of types: two types of one name in core would share their exclusions."""
     modules = [
         importlib.import_module(found.name) for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
     ]
@@ -273,7 +273,7 @@ def test_a_later_setting_is_in_the_key_only_if_it_is_not_at_its_default() -> Non
 def test_a_later_field_of_another_type_is_none_by_default() -> None:
     for owner, name in key_fields.OMITTED_IF_NONE:
         (field,) = (field for field in dataclasses.fields(getattr(spec, owner)) if field.name == name)
-        assert field.default is None, "what it is without being said has to be None"
+        assert field.default is None, "the default has to be None"
 
 
 def test_a_setting_that_has_no_encoding_is_refused() -> None:

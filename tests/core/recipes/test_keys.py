@@ -1,4 +1,4 @@
-"""What is in the recipe of each stage, and what is not."""
+"""The fields that are in the recipe of each stage, and those that are not."""
 
 from __future__ import annotations
 
@@ -282,10 +282,10 @@ def test_rule_4_8_any_trace_forgets_versions_and_nothing_else() -> None:
 def test_rule_4_8_matching_a_trace_without_versions() -> None:
     made, unversioned = Build().trace(), Build().trace(versions=None)
     assert keys.matches_without_versions(made, unversioned)
-    # what only one of them looked at is no difference
+    # a file that only one of them observed is not a difference
     assert keys.matches_without_versions(replace(made, parts=(*made.parts, ("file:more.py", A))), unversioned)
     assert keys.matches_without_versions(made, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
-    # what both looked at, and what was declared, is
+    # a file that both observed, or that was declared, is a difference
     assert not keys.matches_without_versions(
         made, replace(unversioned, parts=(*unversioned.parts[:-1], ("distribution:timm", "9")))
     )

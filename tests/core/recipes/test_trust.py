@@ -1,4 +1,4 @@
-"""What a signature says, and where a record may stand."""
+"""The text that a signature covers, and the places where a record may be stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical encoding, against a decoder of its own and against everything that must not share an encoding."""
+"""The canonical encoding, against an independent decoder and against all pairs that must not share an encoding."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_an_undecodable_byte_survives_json() -> None:
 
 
 def test_the_json_form_of_a_mapping_shows_no_order() -> None:
-    """What reads a mapping (keyword arguments of a model's function) must not see what its key does not hold."""
+    """The order of a mapping is not in the key, so a reader (keyword arguments of a model's function) must not see it."""
     value: Value = {"relu": 1, "conv": {"b": 1, "a": 2}}
     form = to_json(value)
     assert isinstance(form, dict)

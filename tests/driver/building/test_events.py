@@ -1,4 +1,4 @@
-"""Watchers are told everything, in order, whatever happens."""
+"""Watchers receive every event, in order, also when a build fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtbuild.driver.building.events import Watcher, Watchers
 
 
 class FakeWatcher(Watcher):
-    """Writes down what it is told."""
+    """Records the events that it receives."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

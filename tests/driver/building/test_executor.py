@@ -163,7 +163,7 @@ def damaged(project: FakeProject, times: int) -> Outcome:
     def run(step: Step, plan: ModelPlan) -> Ran:
         if step.stage == "package" and left[0]:
             left[0] -= 1
-            project.done.clear()  # it is in quarantine now: the engine's step is no hit any more
+            project.done.clear()  # it is in quarantine now: the engine's step is a miss
             project.order.append("damage")
             raise EntryCorrupt("not what its name says")
         return whole(step, plan)

@@ -1,4 +1,4 @@
-"""Of the engines that are timed on a GPU, one is built at a time."""
+"""Engines that are timed on a GPU are built one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiler refuses is said in the words of the model."""
+"""Messages about a compiler's refusal use the names of the model."""
 
 from __future__ import annotations
 

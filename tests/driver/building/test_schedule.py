@@ -1,4 +1,4 @@
-"""What may start is kept up to date step by step: urgent first, each key once, plans only where something depends on it."""
+"""The schedule adds steps as soon as they may start: urgent first, each key once, plans only if a step depends on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--trace` writes Chrome's trace events: complete, one thing at a time in a lane, whatever ended the build."""
+"""`--trace` writes Chrome's trace events: complete, one event at a time in a lane, also if the build fails."""
 
 from __future__ import annotations
 

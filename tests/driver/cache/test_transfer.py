@@ -513,7 +513,7 @@ def test_pointers_go_behind_what_they_lead_to(tmp_path: Path) -> None:
 
 
 def _nobody(what: str, done: int, total: int, unit: str) -> None:
-    """Who is told nothing."""
+    """A progress callback that does nothing."""
 
 
 def test_the_documents_are_json_objects_with_a_schema(

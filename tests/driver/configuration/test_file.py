@@ -1,4 +1,4 @@
-"""Who may write the configuration file, what it may be, and in which line an entry is."""
+"""The permitted writers of the configuration file, its permitted kinds, and the line of an entry."""
 
 from __future__ import annotations
 

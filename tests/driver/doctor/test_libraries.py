@@ -1,4 +1,4 @@
-"""Imports in a process of their own, and what is concluded from them."""
+"""Imports in a child process, and the findings that doctor derives from them."""
 
 from __future__ import annotations
 

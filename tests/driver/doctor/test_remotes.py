@@ -1,4 +1,4 @@
-"""What doctor says of the configuration, of remotes that answer, refuse or are dead, and of keys."""
+"""The findings of doctor about the configuration, about remotes that answer, refuse or are dead, and about keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program says about inputs becomes what a manifest would have said."""
+"""A program's arguments about inputs become the same model as in a manifest."""
 
 from __future__ import annotations
 

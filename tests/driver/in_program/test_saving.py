@@ -1,4 +1,4 @@
-"""What `trtbuild.save` writes, and what it refuses."""
+"""The packages that `trtbuild.save` writes, and the modules that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trtbuild inspect`` on a real package: what it tells beyond the index."""
+"""``trtbuild inspect`` on a real package: the facts that are not in the index."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_onnx_models_are_written_whole(small: Small, tmp_path: Path) -> None:
 def test_the_onnx_model_is_what_the_library_was_given(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what is prepared for it: here, a model of its own in its place."""
+    """The files have the prepared model and weights: here, another model replaces the original."""
     given: list[tuple[set[str], int]] = []
 
     def prepared(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:

@@ -127,7 +127,7 @@ def test_what_was_written_is_known_without_reading_it(tmp_path: Path) -> None:
 
 
 def test_the_index_waits_for_all_files(tmp_path: Path) -> None:
-    """A file that cannot be copied leaves the old index, whatever else was written beside it."""
+    """If a file cannot be copied, the old index stays, even if other files were written."""
     store = MemoryStore()
     index, record = a_package(store, **{name: name.encode() for name in "abcdefgh"})
     files = outputs.output_files("package", "dist/m", index, record)

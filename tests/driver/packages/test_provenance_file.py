@@ -1,4 +1,4 @@
-"""What is written beside a package."""
+"""The provenance file that is written beside a package."""
 
 from __future__ import annotations
 

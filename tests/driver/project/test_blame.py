@@ -1,4 +1,4 @@
-"""A failed step is told with the line of the manifest where it is mended."""
+"""The error of a failed step names the line of the manifest to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Versions that are planned with: the lock's, else the pin, else what is installed; and what must not be built then."""
+"""The versions in a plan: the lock's, otherwise the pin, otherwise the installed ones; and engines that this machine must
+not build then."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ TORCH = {"torch": "2.13.0", "onnx": "1.20.0", "onnx-ir": "0.1.0", "onnxscript": 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What is installed; to be changed."""
+    """The installed versions; a test may change them."""
     found = {**TORCH, "tensorrt-rtx": "1.7.1"}
     monkeypatch.setattr(environment, "installed_version", found.get)
     monkeypatch.setattr(table.distributions, "installed_version", found.get)
@@ -83,7 +84,7 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
     world.become(NO_GPU, torch=True)
     world.locked = LockedTrace(trace.key, VERSIONS, (str(cut.key),))
     steps = list(world.plan(NET).steps.values())
-    environment.check_asked_parsers(world.facts(NET), steps)  # it is a hit, and nobody is asked
+    environment.check_asked_parsers(world.facts(NET), steps)  # it is a hit, so no parser is needed
     assert cut.record is not None
     world.evict(cut.record.outputs["partitions"])
     steps = list(world.plan(NET).steps.values())

@@ -1,4 +1,4 @@
-"""What is remembered of steps: entries come back as they were noted, whatever form the file has."""
+"""The history of steps: entries are read as they were written, for every form of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planning is told about a store that has been damaged, and how links of a chain are mended."""
+"""The answers that planning gets from a damaged store, and the repair of a chain's links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build came to, as values."""
+"""The outcome of a build, as values."""
 
 from __future__ import annotations
 

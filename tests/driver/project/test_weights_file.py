@@ -44,7 +44,7 @@ def test_every_tensor_becomes_a_blob_of_its_bytes(tmp_path: Path) -> None:
     file.keep(table, [table["a"].sha256, table["c"].sha256], store)
     assert store.get_bytes(table["a"].sha256) == tensors["a"].tobytes()
     assert store.get_bytes(table["c"].sha256) == b""
-    assert not store.has(table["b"].sha256)  # nobody asked for it
+    assert not store.has(table["b"].sha256)  # no step uses it
 
 
 def test_the_second_time_the_file_is_not_read(tmp_path: Path) -> None:

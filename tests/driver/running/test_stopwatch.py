@@ -22,7 +22,7 @@ SHORT = Budget(0.0, 0.0)
 
 
 class FakeContender:
-    """Writes down what it is asked; its calls take as long as it is told, or fail."""
+    """Records its calls; each call takes `seconds`, or fails."""
 
     def __init__(self, told: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
         self._timing = told

@@ -1,4 +1,4 @@
-"""`--depfile`: what a real build says it depends on. What make does with it: tests/docs/test_make.py."""
+"""`--depfile`: what a real build says it depends on. Its use by make: tests/docs/test_make.py."""
 
 from __future__ import annotations
 

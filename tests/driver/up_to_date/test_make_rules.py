@@ -1,4 +1,4 @@
-"""What make makes of the rules, said by make itself."""
+"""The real make parses the written rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a snapshot may hold: only what no later edit leaves as it is. Its use is tested in tests/test_null_build.py."""
+"""A snapshot may hold only facts that every later edit changes. Its use is tested in tests/test_null_build.py."""
 
 from __future__ import annotations
 

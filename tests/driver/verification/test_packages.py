@@ -55,7 +55,7 @@ def test_what_a_gpu_has_found_of_the_same_engines_stays_where_there_is_none(
     assert verify_folders(folder).ok
     place, digest = package(trtbuild)
     (engine,) = provenance.parse(place.read_bytes(), digest).verified
-    trtbuild("verify", "net")  # a process of its own, which has no GPU
+    trtbuild("verify", "net")  # in a child process, which has no GPU
     assert [entry["by"] for entry in provenance.parse(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
     assert provenance.parse(place.read_bytes(), digest).verified[1] == engine
     trtbuild("verify", "net")

@@ -1,4 +1,4 @@
-"""What documents say of a verification."""
+"""The fields of documents about a verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of inputs that nobody has checked: what is none is refused before anything is run."""
+"""Unchecked files of inputs: an invalid file is refused before anything is run."""
 
 from __future__ import annotations
 

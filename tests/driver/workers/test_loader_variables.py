@@ -1,8 +1,8 @@
 """The dynamic loader's variables and the processes that compile: where libraries lie is passed on and is in no key, and a
 TensorRT that was not planned is never built with.
 
-The installation is one whose bindings find their libraries by the loader, as those of NVIDIA's archives do, and the other
-TensorRT is the real library, but for the version that it says: only who looks can tell them apart.
+In this installation the bindings find their libraries through the loader, as in NVIDIA's archives. The other TensorRT is
+the real library with another version number: only a check of the mapped file can distinguish them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _set_version(library: Path, version: int) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """A Python whose TensorRT bindings have no libraries of their own; `own` and `other` are folders that hold some."""
+    """A Python whose TensorRT bindings come without libraries; `own` and `other` are folders that hold some."""
 
     python: Path
     own: Path
@@ -162,7 +162,7 @@ def test_a_library_that_was_not_planned_is_not_built_with(
     version = installed_version("tensorrt-rtx")
     assert failed["stage"] == until
     assert failed["error"]["type"] == "EnvironmentFault"
-    assert failed["error"]["text"] == (  # only the file that is mapped can have said 1.7.2
+    assert failed["error"]["text"] == (  # only the mapped file has the version 1.7.2
         f"tensorrt-rtx {version} was planned, but {installation.other / LIBRARY} is loaded, which is 1.7.2.116"
     )
     assert (

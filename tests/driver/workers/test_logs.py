@@ -1,4 +1,4 @@
-"""What workers print is kept by step, bounded, and replaced by the next run."""
+"""The output of workers is kept by step, bounded, and replaced by the next run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a candidate for TensorRT 8.6 is told, with TensorRT-RTX's parser in place of its own."""
+"""The validator's answers to candidates for TensorRT 8.6, with TensorRT-RTX's parser in place of TensorRT's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single values: what is accepted, that equal meanings become equal, and what is said otherwise."""
+"""Single values: accepted forms, equal results for equal meanings, and the messages for other values."""
 
 from __future__ import annotations
 

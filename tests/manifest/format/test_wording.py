@@ -1,4 +1,4 @@
-"""What is said about fields that are wrong, and that it stands at the very place."""
+"""The messages about wrong fields, and the line and column that they name."""
 
 from __future__ import annotations
 

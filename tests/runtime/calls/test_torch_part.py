@@ -137,7 +137,7 @@ def test_what_an_engine_takes_is_negated_in_memory() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.view_as_complex(x).conj().imag
 
-    x = torch.tensor([[1.0, 2.0]])  # one element: contiguous, whatever its strides are
+    x = torch.tensor([[1.0, 2.0]])  # one element: contiguous with any strides
     exported = torch.export.export(Imaginary(), (x,)).run_decompositions({})
     graph = Graph(memoryview(functional(exported)[0].to_bytes()), torch.device("cpu"), "a test")
     (lazy,), (plain,) = TorchPart(graph, [])([x], CALL), TorchPart(graph, [], (0,))([x], CALL)

@@ -1,4 +1,7 @@
-"""What one context is told, when; and what is refused before TensorRT hears of it. On the fake of TensorRT 8.6 and CUDA."""
+"""The calls that set up a context, their order, and the inputs that are refused before any call to TensorRT.
+
+On the fakes of TensorRT 8.6 and CUDA.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def test_a_run_that_tensorrt_refuses_says_its_words_and_the_next_one_works(
     assert refused
     told = rig.trt.calls["set_input_shape"]
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
-    assert rig.trt.calls["set_input_shape"] == told + 1  # the context may be in any state: all is told anew
+    assert rig.trt.calls["set_input_shape"] == told + 1  # the context may be in any state: everything is set again
 
 
 def test_no_memory_is_an_error_that_says_so(rig: Rig) -> None:

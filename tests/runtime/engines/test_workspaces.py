@@ -1,4 +1,4 @@
-"""Activation memory: aligned as TensorRT asks, whatever the allocator gives; never null; grown and kept."""
+"""Activation memory: aligned as TensorRT requires, with every allocator; never null; grown and kept."""
 
 from __future__ import annotations
 

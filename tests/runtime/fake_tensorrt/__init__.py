@@ -1,11 +1,11 @@
 """A module that answers as TensorRT 8.6 does to the calls that trtbuild's runtime makes, and computes with NumPy.
 
 `FakeTensorRT(gpu)` is the module. Its answers to the questions of probes.py are those of recording.json, which a real
-TensorRT 8.6 gave to benchmarks/gpu_record.py. Where that ends the process, the fake raises `ProcessEnded`. What TensorRT
-leaves undefined is a Misuse: a context on two streams at once, in two threads at once, with no memory, with memory that is
-too small, with addresses that are not aligned to 256 bytes.
+TensorRT 8.6 gave to benchmarks/gpu_record.py. Where that ends the process, the fake raises `ProcessEnded`.
+Behaviour that TensorRT leaves undefined is a Misuse: a context on two streams at once, in two threads at once, with no
+memory, with memory that is too small, with addresses that are not aligned to 256 bytes.
 
-A plan is ``FAKE`` and the name of a `Sample`, padded: what is cut off or altered is no plan.
+A plan is ``FAKE`` and the name of a `Sample`, padded: truncated or changed bytes are not a plan.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Engine:
     # -- not of the real one
 
     def has(self, name: str, call: str) -> bool:
-        """Whether there is a tensor `name`; else `call` says that there is none."""
+        """Whether there is a tensor `name`; if not, `call` logs TensorRT's error."""
         if name not in self.tensors:
             self.trt.say(said.no_tensor(call, name))
         return name in self.tensors

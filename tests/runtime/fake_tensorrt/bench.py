@@ -1,7 +1,7 @@
-"""What asks a TensorRT library its questions: a probe gets a `Bench`, and its answer is plain JSON.
+"""Questions to a TensorRT library: a probe gets a `Bench`, and its answer is plain JSON.
 
-An answer is what calls returned or raised, and what the library said meanwhile (errors and warnings). A call that ends the
-process is an answer, too: `Bench.note` hears of every call before it is made, so that whoever asks knows which it was.
+An answer has the results or exceptions of calls, and the errors and warnings that the library logged. A call that ends
+the process is an answer, too: `Bench.note` records every call before it is made, so that the recorder knows the call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Bench:
         return self.runtime.deserialize_cuda_engine(self.plans[sample])
 
     def bare_context(self, engine: Any) -> Any:
-        """A context as it is made: no memory, and whatever profile it has."""
+        """A new context: without memory, and with the profile that TensorRT chose."""
         return engine.create_execution_context_without_device_memory()
 
     def memory(self, engine: Any) -> int:
@@ -51,7 +51,7 @@ class Bench:
         return address + -address % 1024 + 512
 
     def context(self, engine: Any, profile: int = 0) -> Any:
-        """A context with memory, and a profile. It is told only a profile that it has not: the call may end the process."""
+        """A context with memory and a profile. Only a different profile is set: the call may end the process."""
         context = self.bare_context(engine)
         context.device_memory = self.memory(engine)
         if context.active_optimization_profile != profile:
@@ -106,7 +106,7 @@ class Bench:
         return {"ran": ran, "failed": failed, "shapes": [list(shape) for _, shape, _ in outputs], "right": right}
 
     def each(self, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Several calls in order, each with what it returns or raises and what was said."""
+        """Several calls in order, each with its result or exception and the logged messages."""
         found: dict[str, Any] = {}
         for name, call in calls.items():
             self.note(name, found)
@@ -117,7 +117,7 @@ class Bench:
 
 
 PROBES: dict[str, Callable[[Bench], Any]] = {}
-#: Those that are asked in a process of their own: nobody knows in which state the library is after them.
+#: Questions that need a process each: the library's state after them is unknown.
 ALONE: set[str] = set()
 
 
@@ -128,7 +128,7 @@ def probe(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
 
 
 def probe_alone(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
-    """Make `function` a question for a process of its own."""
+    """Make `function` a question that needs its own process."""
     ALONE.add(function.__name__)
     return probe(function)
 
@@ -153,7 +153,7 @@ def normal(text: str) -> str:
 
 
 def outcome(call: Callable[[], Any]) -> dict[str, Any]:
-    """What `call` returns, in plain values, or what it raises."""
+    """The result of `call` in plain values, or its exception."""
     try:
         return {"returns": _plain(call())}
     except Exception as error:

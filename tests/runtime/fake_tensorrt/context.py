@@ -16,7 +16,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
 if TYPE_CHECKING:
     from tests.runtime.fake_tensorrt import _Engine
 
-#: What TensorRT 8.6 asks of activation memory, and rounds the sizes of outputs up to.
+#: TensorRT 8.6 requires this alignment for activation memory, and rounds the sizes of outputs up to it.
 MEMORY_ALIGNMENT = 512
 
 
@@ -25,7 +25,7 @@ def _rounded(size_bytes: int) -> int:
 
 
 class _Context:
-    """What is not a method of the real one begins with an underscore."""
+    """A fake IExecutionContext. Names that the real class does not have begin with an underscore."""
 
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
@@ -59,7 +59,7 @@ class _Context:
         if not address and self._engine.device_memory_size:
             refused = said.NULL_MEMORY
         self._trt.say(refused)
-        if not refused:  # else it keeps what it has
+        if not refused:  # otherwise it keeps the earlier value
             self._memory = address
 
     def _get_memory(self) -> int:
@@ -109,7 +109,7 @@ class _Context:
         return [self._shapes.get(f"i{k}", declared) for k, (_, declared) in enumerate(self._engine.sample.inputs)]
 
     def _out_of_range(self) -> said.Said:
-        """What is said where a shape is beyond the profile."""
+        """The messages for a shape that is beyond the profile."""
         profile, engine = self.active_optimization_profile, self._engine
         for number, shape in enumerate(self._input_shapes()):
             low, _, high = engine.sample.profiles[profile][number]
@@ -172,7 +172,7 @@ class _Context:
         return True
 
     def get_max_output_size(self, name: str) -> int:
-        """Of an output of unknown size, of elements of 4 bytes."""
+        """The largest size in bytes of an output of unknown size, for elements of 4 bytes."""
         high = self._engine.sample.profiles[self.active_optimization_profile][0][2]
         return _rounded(int(np.prod(high)) * 4)
 
@@ -261,11 +261,11 @@ class _Context:
         return work
 
 
-#: What went wrong where nothing can be raised (a finalizer).
+#: Errors of finalizers, which cannot raise.
 _FAULTS: list[str] = []
 
 
 def faults() -> list[str]:
-    """What went wrong in finalizers since this was asked last."""
+    """The errors of finalizers since the last call."""
     found, _FAULTS[:] = list(_FAULTS), []
     return found

@@ -16,7 +16,7 @@ class ProcessEnded(BaseException):
 
 
 class Dims:
-    """A shape as the bindings give it: a sequence by its length and items alone. A rank of -1 is no shape."""
+    """A shape as the bindings give it: a sequence by its length and items alone. A rank of -1 is not a shape."""
 
     def __init__(self, sizes: tuple[int, ...] | None) -> None:
         self._sizes = sizes
@@ -65,7 +65,7 @@ class Logger:
 
 
 class Base:
-    """What Python classes derive from that TensorRT calls."""
+    """The base of Python classes whose methods TensorRT calls."""
 
     def __init__(self) -> None:
         pass

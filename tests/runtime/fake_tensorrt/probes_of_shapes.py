@@ -60,7 +60,7 @@ def _bound(bench: Bench, context: Any, *names: str) -> Any:
 
 
 def _asked(bench: Bench, context: Any) -> dict[str, Callable[[], Any]]:
-    """What a context says of its state, and whether it runs."""
+    """The state that a context reports, and whether it runs."""
     return {
         "specified": lambda: context.all_binding_shapes_specified,
         "first input": lambda: context.get_tensor_shape("i0"),

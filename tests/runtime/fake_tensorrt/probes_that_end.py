@@ -1,9 +1,9 @@
 """Questions that end the process, or may: each has one call that is not known to be harmless, and it is the last one.
 
-The Python bindings of TensorRT 8.6 let go of the GIL in ``infer_shapes`` and ``set_optimization_profile_async`` and set a
-Python error there when the library says no: the process ends by SIGSEGV. A probe whose name begins with
-``ends_the_process`` was written to see that. Of the others two ended it as well: inferring from shapes that are beyond the
-profile, also those that stayed from another one.
+The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``set_optimization_profile_async`` and set a
+Python error there when the library refuses: the process ends by SIGSEGV. Probes whose names begin with
+``ends_the_process`` were written for that. Two other probes ended the process as well: both infer from shapes that are
+beyond the profile, in one of them from shapes of an earlier profile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def a_shared_profile(bench: Bench) -> Any:
 
 @probe_alone
 def profiles_that_are_not_shared(bench: Bench) -> Any:
-    """Contexts of an engine that was built without it, each with a profile of its own; one leaves its."""
+    """Contexts of an engine without shared profiles, each with another profile; one context gives its profile back."""
     engine = bench.engine("unshared")
     contexts = {"first": bench.bare_context(engine), "second": bench.bare_context(engine)}
 

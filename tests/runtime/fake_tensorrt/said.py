@@ -1,4 +1,4 @@
-"""What TensorRT 8.6 says where it refuses, as (severity, text): as recording.json has it."""
+"""The messages of TensorRT 8.6 about refused calls, as (severity, text), equal to those in recording.json."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape)
 
 
 def not_compatible(one: Shape, other: Shape) -> Said:
-    """Of an elementwise layer, the first of the network."""
+    """The messages about the first layer of the network, an elementwise layer, for shapes that do not broadcast."""
     a, b = next((a, b) for a, b in zip(one, other, strict=True) if a != b and 1 not in (a, b))
     return [
         (

@@ -35,7 +35,7 @@ class Sample:
     order: tuple[str, ...] = ()
 
     def shapes(self, shapes: list[Shape]) -> list[Shape]:
-        """The outputs' shapes for inputs of `shapes`; -1 where only running tells. Raises ValueError where none follow."""
+        """The outputs' shapes for inputs of `shapes`; -1 for a size that only a run gives. ValueError for bad shapes."""
         zeros = [np.zeros(shape, _NUMPY[dtype]) for shape, (dtype, _) in zip(shapes, self.inputs, strict=True)]
         made = [array.shape for array in self.compute(*zeros)]
         if self.compute is nonzero:

@@ -15,7 +15,7 @@ from trtbuild.runtime.memory import dlpack
 
 
 def _values(taken: dlpack.Taken) -> torch.Tensor:
-    """What a capsule held, through another capsule of ours."""
+    """The contents of a capsule, read through a second capsule."""
     versioned = dlpack.make(
         taken.address, taken.shape, taken.strides, taken.dtype, (dlpack.CPU, 0), taken.owner, versioned=True
     )

@@ -1,4 +1,4 @@
-"""What is copied of a strided array, in numpy: the same elements, in few copies."""
+"""Copies of strided arrays, tested with numpy: the same elements, in few copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links in a package: within it they are followed, and out of it only where that was said."""
+"""Links in a package: those within it are followed, those out of it only with ``follow_links=True``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not whole is not used: files are verified as they are read, and only those that run."""
+"""A damaged file is never used: files are verified as they are read, and only the files that run."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Made:
 
 
 def run(model: bytes, weights: dict[str, np.ndarray], tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """What onnxruntime computes."""
+    """The outputs that onnxruntime computes."""
     session = onnxruntime.InferenceSession(materialize(model, weights), providers=["CPUExecutionProvider"])
     return session.run(None, {f"i{index}": tensor.numpy() for index, tensor in enumerate(tensors)})
 

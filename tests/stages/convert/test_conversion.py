@@ -21,7 +21,7 @@ from trtbuild.stages.convert.weights import materialize
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import program_text
 
-#: What the version converter of onnx takes down to TensorRT 8.6's opset.
+#: Models that onnx's version converter can convert to TensorRT 8.6's opset.
 _DOWN = ["linear", "conv", "norms", "encoder", "attention", "tied", "pool_pad"]
 
 

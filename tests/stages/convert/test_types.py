@@ -1,4 +1,4 @@
-"""What ONNX infers of a conversion, held against the program; and translations that mean something else."""
+"""The types that ONNX infers for a conversion, compared with the program; and translations with another meaning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(body: str, dtype: str = "float32") -> Program:
 
 
 def changed(of: Program, change: Callable[[onnx.ModelProto], None]) -> ConversionRefused:
-    """What is said of a conversion with a change in it."""
+    """The error about a conversion with a change in it."""
     converted = convert(of, 20)
     model = onnx.ModelProto.FromString(converted.model)
     refuse_other_types(model, of, converted.origins)

@@ -1,4 +1,4 @@
-"""What dynamo hands over, read: weights, sizes and ranges, outputs; and the module that is made of it."""
+"""Reading dynamo's graph: weights, sizes and ranges, outputs; and the module that is made of it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ INPUT, OUTPUT = TensorType("float32", (["sym", 0], 4)), (["sym", 0], 5)
 
 
 def blob(nodes: list[onnx.NodeProto], opset: int, *, size: str = "n") -> bytes:
-    """Of a model ``x [n, 4], w [4, 5] → y``."""
+    """The graph of a model ``x [n, 4], w [4, 5] → y``."""
     inputs = [h.make_tensor_value_info("w", T.FLOAT, [4, 5]), h.make_tensor_value_info("x", T.FLOAT, [size, 4])]
     outputs = [h.make_tensor_value_info("y", T.FLOAT, [size, 5])]
     for number, node in enumerate(nodes):

@@ -58,7 +58,7 @@ def norm_of(program: Program) -> torch.fx.Node:
 
 
 def dtypes(node: torch.fx.Node) -> tuple[torch.dtype, torch.dtype, set[torch.dtype]]:
-    """Of the result, of the input, and of the parameters."""
+    """The dtypes of the result, of the input, and of the parameters."""
     read, *parameters = (source.meta["val"].dtype for source in node.all_input_nodes)
     return node.meta["val"][0].dtype, read, set(parameters)
 
@@ -91,7 +91,7 @@ def test_what_only_float32_reads_is_float32(lower_module: Callable[..., Any]) ->
 @pytest.mark.parametrize(("affine", "read"), [(True, 10), (False, 1)])
 @pytest.mark.parametrize("opset", [17, 20])
 def test_onnx_says_the_same(lower_module: Callable[..., Any], affine: bool, read: int, opset: int) -> None:
-    """Without a factor and a term of its own it stays in float32: ONNX would get them in half."""
+    """A norm without factor and term stays in float32: otherwise ONNX would get them in half."""
     found, program = lower_module(Block(affine=affine), [torch.randn(2, 3, 8, 8)], "float16")
     model = onnx.load_from_string(convert(program, opset).model)
     values = {**dict(found.module.named_parameters()), **dict(found.module.named_buffers())}

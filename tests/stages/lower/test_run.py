@@ -1,4 +1,4 @@
-"""What every lowered program keeps: the functional form, its input unharmed, one text for one program."""
+"""Properties of every lowered program: the functional form, an unchanged input, one text for one program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.stages.program.text import program_text
 
 
 class Unused(nn.Module):
-    """A buffer, an input and an output-less computation that nothing reads; outputs in an order of their own."""
+    """Has a buffer, an input and a computation that nothing reads, and outputs in another order than the inputs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Lowered models, cutting them with a judge that refuses what a test says, and running what came of it in PyTorch."""
+"""Lowered models, partitioning with a fake validator that refuses chosen operators, and running the parts in PyTorch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Tensors = Sequence[torch.Tensor]
 class FakeJudge:
     """Refuses by operator name, so that no exporter and no parser is needed.
 
-    `unknown` operators have no translation. Candidates with an operator of `refused` are refused, naming it; with one of
-    `poison`, as a whole. `asked` are the texts that were judged.
+    `unknown` operators have no translation. For an operator of `refused` the refusal names the operator. For an operator
+    of `poison` the whole candidate is refused. `asked` are the texts that were validated.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)

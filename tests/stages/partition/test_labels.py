@@ -1,4 +1,4 @@
-"""`torch_executed_ops`: an operator that PyTorch does not have is told with the nearest one."""
+"""`torch_executed_ops`: the error about an unknown operator names the nearest one that PyTorch has."""
 
 from __future__ import annotations
 

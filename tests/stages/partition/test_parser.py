@@ -1,4 +1,4 @@
-"""With the real exporter and the real parser as judge: sizes that are computed anew convert, parse, and are right."""
+"""With the real exporter and the real parser as validator: recomputed sizes convert, parse, and are right."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 class Block(nn.Module):
-    """A few random operations; those of one kind are the same, but for their weights."""
+    """A few random operations. Blocks of the same kind differ only in their weights."""
 
     def __init__(self, kind: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Cut, ask, cut again: what a judge refuses, small pieces, full compilation, and the user's own wishes."""
+"""Cut, validate, cut again: refused candidates, small pieces, full compilation, and the user's options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
 
 
 class Blocks(nn.Module):
-    """Two equal modules with an operator of their own, and another between them."""
+    """Two equal modules with a custom operator each, and another module between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def test_a_refusal_is_meant_for_every_equal_structure(blocks: Any, fake_judge: A
 
 
 def test_a_refused_size_is_its_takers(lowered: Any, fake_judge: Any) -> None:
-    """A size is no unit: who takes it goes to Torch, not the whole candidate."""
+    """A size is not a unit: the operator that uses it runs in Torch, and the candidate keeps its other operators."""
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return (x.relu() * (x.shape[0] * 3 + 1)).tanh()

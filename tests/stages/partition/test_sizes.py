@@ -70,7 +70,7 @@ def test_sizes_that_are_used_behind_a_border(function: Callable[..., Any], lower
 
 
 def test_a_size_of_an_intermediate_result(lowered: Any) -> None:
-    """(h - 1) // 2 + 1 is no dimension of any input of the model."""
+    """(h - 1) // 2 + 1 is not a dimension of any input of the model."""
 
     class Convolutions(nn.Module):
         def __init__(self) -> None:

@@ -87,7 +87,7 @@ def test_rule_14_a_range_of_two_sizes_is_right_at_both(case: Callable[..., Case]
 
 @contextlib.contextmanager
 def forgetful() -> Iterator[None]:
-    """The steps as they were: torch takes what it answers for a fact of the program."""
+    """The steps without fixed symbols: torch records its own answers as guards of the program."""
     yield
 
 
@@ -113,7 +113,7 @@ def test_rule_14_the_guard_sees_a_lost_size(
 
 
 def test_rule_14_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the guard is for: nobody says a word, and the model is another one at one row."""
+    """Without the guard there is no error, and the results at one row are those of another model."""
     old_steps(monkeypatch)
     without_guard(monkeypatch)
     monkeypatch.setattr("trtbuild.driver.workers.handlers.compare_lowered", lambda *_: None)
@@ -206,8 +206,8 @@ def test_points_are_the_ends_and_between_and_what_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "x0.chunk(2, 1)[0] * 2",  # results that nobody takes
-        "F.batch_norm(x0, torch.zeros(4), torch.ones(4))",  # kernels differ in results that nobody takes
+        "x0.chunk(2, 1)[0] * 2",  # unused results
+        "F.batch_norm(x0, torch.zeros(4), torch.ones(4))",  # kernels differ in unused results
         "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # a prim that takes a number as a tensor here
         "x0[x0[:, 0] > 0].sum(0)",  # a size that data decides
         "torch.cond(x0.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x0,))",

@@ -1,4 +1,4 @@
-"""What is used of torch's own modules, pinned: each fails when torch changes it, before a model is wrong."""
+"""The pinned functions of torch's own modules: a test fails when torch changes one, before a model is wrong."""
 
 from __future__ import annotations
 

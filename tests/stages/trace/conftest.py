@@ -22,7 +22,7 @@ from trtbuild.stages.trace.run import Traced, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
-#: What a test writes for an input: min, opt and max shape, or one static shape.
+#: The shapes that a test gives for an input: min, opt and max, or one static shape.
 Shapes = Mapping[str, Sequence[Any]]
 
 
@@ -75,7 +75,7 @@ def trace_here(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> T
 
 @dataclass(frozen=True)
 class ChildTrace:
-    """What a child process found: the error's fields, or observations by part."""
+    """The result of a child process: the error's fields, or observations by part."""
 
     observations: dict[str, str]
     order: list[str]
@@ -88,7 +88,7 @@ class ChildTrace:
 _CHILD = """
 import json, sys
 from pathlib import Path
-sys.path[:] = [p for p in sys.path if p not in ("", {script!r})]
+sys.path[:] = [p for p in sys.path if p not in ("", str(Path(__file__).parent))]
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import trace
@@ -96,11 +96,11 @@ job, project, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
 try:
     traced = trace(TraceJob.from_json(job), project)
     seen = [[o.dependency.part, o.seen] for o in traced.observations]
-    found = {{"seen": seen, "uncacheable": traced.uncacheable, "error": None, "interface": traced.interface,
-             "graph": traced.graph}}
+    found = {"seen": seen, "uncacheable": traced.uncacheable, "error": None, "interface": traced.interface,
+             "graph": traced.graph}
 except SourceError as error:
-    found = {{"seen": [], "uncacheable": None, "interface": None, "graph": "",
-             "error": {{name: getattr(error, name) for name in ("text", "code", "file", "line", "hint")}}}}
+    found = {"seen": [], "uncacheable": None, "interface": None, "graph": "",
+             "error": {name: getattr(error, name) for name in ("text", "code", "file", "line", "hint")}}
 out.write_text(json.dumps(found))
 """
 
@@ -108,9 +108,9 @@ out.write_text(json.dumps(found))
 def trace_in_child(
     job: TraceJob, project: Path, tmp_path: Path, environment: Mapping[str, str] | None = None, prelude: str = ""
 ) -> ChildTrace:
-    """Trace as a build does, in a process of its own. `prelude` is Python code that runs first there."""
+    """Trace as a build does, in a child process. `prelude` is Python code that runs first there."""
     script, out = tmp_path / "child.py", tmp_path / "found.json"
-    script.write_text(textwrap.dedent(prelude) + _CHILD.format(script=str(tmp_path)))
+    script.write_text(textwrap.dedent(prelude) + _CHILD)
     (tmp_path / "job.json").write_text(json.dumps(job.to_json()))
     arguments = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "job.json"), str(project), str(out)]
     done = subprocess.run(

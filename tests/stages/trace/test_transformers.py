@@ -1,4 +1,4 @@
-"""Real models: their interface, and that nothing of ours is in the way."""
+"""Real models trace without a change, with their own interface."""
 
 from __future__ import annotations
 

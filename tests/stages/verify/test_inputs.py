@@ -54,7 +54,7 @@ def test_values_come_from_the_ranges_that_inputs_say() -> None:
     x, ids, far = inputs.random_inputs(names, shapes, Point(0, "random 2", (), 1, zeros=True), [2, 9, 2], ranges)
     assert set(ids.tolist()) == {100, 101, 102, 103, 104}  # not 0 to 8, which the table would take
     assert x.min() >= -1 and x.max() <= 0 and 60 < int((x == 0).sum()) < 200
-    assert far.min() >= 1 and far.max() <= 2  # zero is no value of it
+    assert far.min() >= 1 and far.max() <= 2  # zero is outside its range
 
 
 def test_small_integers_stay_what_they_are() -> None:

@@ -1,4 +1,4 @@
-"""What values were computed in."""
+"""The precisions in which values were computed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def of(made: Cut) -> list[Precision]:
     [
         (lambda m, x: x + 1, ("float32",), ["float32"]),
         (lambda m, x: x + 1, ("float16",), ["float16"]),
-        (lambda m, x: x.float() + 1, ("float16",), ["float16"]),  # an input of halves holds no more than halves
+        (
+            lambda m, x: x.float() + 1,
+            ("float16",),
+            ["float16"],
+        ),  # an input of halves has at most the precision of halves
         (lambda m, x: (x.to(H) * 2).float() + 1, ("float32",), ["float16"]),
         (lambda m, x: (x.to(H) * 2).float() + x.to(B).float(), ("float32",), ["bfloat16"]),
         (lambda m, x, y: (x + 1, y.to(H) * 2, x * 2), ("float32", "float32"), ["float32", "float16", "float32"]),

@@ -45,7 +45,7 @@ def test_what_was_converted_well_is_right(precision: Precision) -> None:
 
 
 def test_sixteen_bits_are_rounded_after_each_node() -> None:
-    """What is beyond float16 in between is infinite in PyTorch, and by onnxruntime too, though it computes in float32."""
+    """Inner values beyond float16 are infinite in PyTorch, and in onnxruntime too, though it computes in float32."""
     linear = nn.Linear(64, 8)
     torch.nn.init.constant_(linear.weight, 3e4)
     cut = cut_of(Calls(lambda m, x: m.linear(x) * 1e-5, linear=linear), [((16, 64), "float32")], "float16")
@@ -137,7 +137,7 @@ def test_a_model_that_fails_in_pytorch_is_the_models_error() -> None:
 
 
 class FromTorch:
-    """A runner that computes as PyTorch does, but for what `spoil` does to results."""
+    """A runner that computes as PyTorch does and then applies `spoil` to the results."""
 
     name: Runner = "engine"
 

@@ -22,7 +22,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A record with a plan of 2 MiB of its own, last used some days ago."""
+    """A record with an unshared plan of 2 MiB, last used some days ago."""
 
     def make(number: int, *, days: float = 0.0, size: int = 2 * MIB) -> Record:
         before = {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")}
@@ -36,7 +36,7 @@ def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[.
 
 
 def du(store: LocalStore) -> int:
-    """What `du` counts of entries: allocated, without directories."""
+    """The size of entries as `du` counts it: allocated, without directories."""
     return sum(path.stat().st_blocks * 512 for path in store.root.glob("*c*/??/*"))
 
 

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def put(root: Path, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A record with a plan of its own, written and last used some time ago."""
+    """A record with an unshared plan, written and last used some time ago."""
 
     def make(number: int, *, ago_s: float = DAY, size: int = 100_000, data: bytes | None = None) -> Record:
         before = set(root.rglob("*"))
@@ -90,7 +90,7 @@ def there(root: Path, *records: Record) -> list[bool]:
 
 
 def invalid(root: Path) -> list[str]:
-    """The records that are there without all of their files. This is no use of them."""
+    """The records with missing files. Listing them does not count as use."""
     found = []
     for path in root.glob("ac/??/*"):
         status = path.stat()
@@ -382,7 +382,7 @@ def test_what_is_not_ours_stays(root: Path, put: Callable[..., Record], tmp_path
 def test_a_shelf_that_is_a_link_ends_the_collection(
     root: Path, put: Callable[..., Record], tmp_path: Path, kind: str
 ) -> None:
-    """What stands behind it would be taken for not there, and files for unnamed."""
+    """Otherwise the records behind the link would count as missing, and their files as unreferenced."""
     record = put(1)
     name = record.recipe.key if kind == "ac" else record.outputs["plan"].sha256
     shelf = root / kind / name[:2]

@@ -146,7 +146,7 @@ def test_how_old_is_old_enough_depends_on_the_clock_that_the_file_shows() -> Non
 
 
 def test_quick_edits_are_never_missed(digests: FileDigests, tmp_path: Path) -> None:
-    """With the real clock, and whatever its granularity is."""
+    """With the real clock, at any granularity."""
     path = tmp_path / "source.py"
     for number in range(100):
         path.write_bytes(b"%05d" % number)

@@ -73,7 +73,7 @@ def test_a_pointer_is_sent_when_what_it_leads_to_is_there(
     for recipe in recipes:
         mine.put_record(Record(recipe, {"x": mine.put_bytes(recipe.stage.encode())}))
     assert begun.wait(10)
-    while len(mine.uploads._snapshot()) > 2:  # what is no pointer waits for nobody
+    while len(mine.uploads._snapshot()) > 2:  # only pointers wait for other uploads
         time.sleep(0.005)
     slow.set()
     mine.finish()
@@ -638,7 +638,7 @@ def test_who_only_reads_sends_nothing_and_may_choose_whom_to_ask(tmp_path: Path,
 
 
 class LastStays(MemoryTransport):
-    """As WebDAV servers do: of first writers at the same moment, each is told that it was first, and the last one stays."""
+    """As with WebDAV servers: several writers at the same moment all get the answer "created", and the last one stays."""
 
     decides = False
 

@@ -32,7 +32,7 @@ for number in range(int(sys.argv[3])):
 
 
 def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Whatever was announced is there, whatever is there is whole, and the rest is in tmp/."""
+    """Every announced record is there, every record has all its files, and all other files are in tmp/."""
     moments = random.Random(11)
     killed, unfinished, announced = 0, 0, 0
     for seed in range(60):

@@ -1,4 +1,4 @@
-"""Damaged entries of every kind, and what is no file in their place: never given out, and healed by the next put."""
+"""Damaged entries of every kind, and entries that are not files: never returned, and repaired by the next put."""
 
 from __future__ import annotations
 

@@ -42,12 +42,12 @@ def test_an_error_at_a_call_that_writes_is_told_or_does_not_matter(operation: st
     (tally,) = document["tallies"]
     assert tally["findings"] == []
     assert document["total"] >= min(15, tally["calls"]), "the errors were delivered"
-    assert tally["outcomes"].keys() - {"result"}, "none of them was ever told"
+    assert tally["outcomes"].keys() - {"result"}, "no error was ever reported"
 
 
 @pytest.mark.parametrize("data", [b"small" * 1000, LARGE], ids=["small", "chunked"])
 def test_a_kernel_that_says_it_wrote_and_did_not(tmp_path: Path, data: bytes) -> None:
-    """What was lost on its way to the disk is found when it is read: it is never given out."""
+    """Bytes that were lost before they reached the disk are detected by the next read, and never returned."""
     LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
 
     def put(place: Path) -> object:

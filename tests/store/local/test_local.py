@@ -1,4 +1,4 @@
-"""What lies in the local store's directory, and what happens when it is wrong."""
+"""The layout of the local store's directory, and the handling of wrong files in it."""
 
 from __future__ import annotations
 

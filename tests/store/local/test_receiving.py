@@ -181,7 +181,7 @@ def test_join_reads_unless_it_is_told_that_the_whole_was_verified(
     path.chmod(0o644)
     path.write_bytes(bytes(5000))
     local.join(whole(chunks), list(chunks), verified=True)
-    with pytest.raises(EntryCorrupt):  # what is read is verified, whatever was said when it came
+    with pytest.raises(EntryCorrupt):  # a read verifies the bytes, also after ``verified=True``
         local.get_bytes(whole(chunks))
 
 

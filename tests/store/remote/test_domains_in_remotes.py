@@ -67,7 +67,7 @@ def test_who_is_first_keeps_nobody_from_sharing(put: Callable[..., Record]) -> N
 
 
 def test_what_is_passed_on_stands_under_the_domain_that_signed_it(put: Callable[..., Record], tmp_path: Path) -> None:
-    """A machine of one domain copies another's record to a remote where a stranger was first."""
+    """A machine of one domain copies another's record to a remote that has a record of an untrusted signer."""
     local = LocalStore(tmp_path / "a", signing(CI))
     key = put(local, "ci").recipe.key
     transport = MemoryTransport()

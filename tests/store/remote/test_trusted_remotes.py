@@ -41,7 +41,7 @@ def team() -> MemoryTransport:
 
 @pytest.fixture
 def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore]:
-    """The team's cache behind an empty local one, as somebody with a policy has it."""
+    """Open the team's cache behind an empty local one, under a trust policy."""
     numbers = itertools.count()
 
     def opened(trust: Trust) -> LayeredStore:
@@ -53,7 +53,7 @@ def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore
 
 @pytest.fixture
 def build(record_of: RecordOf) -> Build:
-    """What a build of the one recipe leaves, with a plan that says who made it."""
+    """Build the one recipe; the plan names the person that built it."""
 
     def built(store: LayeredStore, who: str) -> Record:
         record = store.put_record(record_of(1, who=who, plan=store.put_bytes(who.encode())))
@@ -161,7 +161,7 @@ def test_nothing_is_parsed_before_a_signature_holds(
     store = open_as(reads(CI))
 
     def parse(*_: object) -> Record:
-        raise AssertionError("a stranger's document was parsed")
+        raise AssertionError("a document of an untrusted signer was parsed")
 
     monkeypatch.setattr(Record, "from_bytes", parse)
     with pytest.raises(RecordUntrusted):

@@ -17,7 +17,7 @@ class Talk:
     method: str
     path: str
     headers: dict[str, str]
-    #: What came of the body together with the head.
+    #: The part of the body that arrived together with the head.
     early: bytes
     #: The how-manyth request of all, from 1, and of its connection.
     number: int = 0

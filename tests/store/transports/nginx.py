@@ -16,7 +16,7 @@ from tests.programs import program
 
 DOCS = Path(__file__).parents[3] / "docs"
 
-#: What is around the recipe, as Debian's /etc/nginx/nginx.conf is.
+#: The configuration file around the recipe, like Debian's /etc/nginx/nginx.conf.
 _AROUND = """
 {user}
 daemon off;
@@ -35,7 +35,7 @@ http {{
 
 
 class Nginx:
-    """A server that runs. `root` is its directory; nobody may read or write without one of the logins."""
+    """A server that runs. `root` is its directory; every read and write needs one of the logins."""
 
     def __init__(self, prefix: Path, port: int, passwords: dict[str, str]) -> None:
         self.prefix, self.port, self.passwords = prefix, port, passwords
@@ -62,7 +62,7 @@ class Nginx:
 
 
 def recipe(prefix: Path, port: int) -> str:
-    """docs/team-cache/nginx.conf for a port and a directory of ours."""
+    """docs/team-cache/nginx.conf with the port and the directory of a test."""
     text = (DOCS / "team-cache" / "nginx.conf").read_text("utf-8")
     for theirs, ours in {
         "127.0.0.1:8080": f"127.0.0.1:{port}",
@@ -77,7 +77,7 @@ def recipe(prefix: Path, port: int) -> str:
 
 
 def _add_users(prefix: Path) -> dict[str, str]:
-    """What the documentation says to type, in a shell. Returns the passwords that it shows."""
+    """Run the commands of the documentation in a shell. Returns the passwords that they print."""
     page = (DOCS / "team-cache.md").read_text("utf-8")
     (commands,) = re.findall(r"```sh\n(# the logins\n.*?)```", page, re.DOTALL)
     assert "/etc/nginx/" in commands
@@ -93,7 +93,7 @@ def _add_users(prefix: Path) -> dict[str, str]:
 
 @contextmanager
 def running(prefix: Path) -> Iterator[Nginx]:
-    """Start nginx on a free port of loopback, in a directory of its own, as whoever runs this."""
+    """Start nginx on a free port of loopback, in the directory `prefix`, as the current user."""
     executable = program("nginx")
     program("openssl")  # for the logins
     for name in ("srv/tmp", "logs", "temp"):
@@ -101,7 +101,7 @@ def running(prefix: Path) -> Iterator[Nginx]:
     passwords = _add_users(prefix)
     process = None
     try:
-        for _ in range(5):  # somebody else may take the port in between
+        for _ in range(5):  # another process may take the port in between
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]
@@ -128,7 +128,7 @@ def _answers(process: subprocess.Popen[bytes], pid_file: Path, port: int) -> boo
     while process.poll() is None and time.monotonic() < end:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as there:
             there.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            if b"nginx" in there.recv(4096) and pid_file.exists():  # so the port is not somebody else's
+            if b"nginx" in there.recv(4096) and pid_file.exists():  # so the port belongs to this nginx
                 return True
         time.sleep(0.02)
     return False

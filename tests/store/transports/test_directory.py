@@ -331,7 +331,7 @@ def test_urls() -> None:
             directory.root_of(url)
 
 
-# What is imported is imported before: the interpreter may lie where only root can read.
+# The program imports everything before it changes its user: the interpreter may lie where only root can read.
 USER = """
 import os, sys
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -421,7 +421,7 @@ try:
 except RemoteRefused:
     print("refused")
 """
-    os.utime(entry(root, name="1" * 64), (0, 0))  # old, and cannot be marked: said by nobody
+    os.utime(entry(root, name="1" * 64), (0, 0))  # old, and cannot be marked: no message about that
     done = subprocess.run(
         [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""What servers do that they should not. Every test proves that its server did it."""
+"""Misbehaving servers. Every test proves that its server misbehaved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def forever(talk: Talk) -> None:
 
 def test_a_refused_port() -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        free.bind(("127.0.0.1", 0))  # bound, and not listening
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         fault = fails(RemoteDown, lambda: remote(url).get("cas", NAME, LIMIT))
     assert "nobody listens" in str(fault)
@@ -329,7 +329,7 @@ def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[
         else:
             assert str(status) in fails(writing, lambda: team.put("cas", NAME, b"data", once=True)).text
         assert {talk.method for talk in server.requests} >= {"GET", "PUT"}
-        assert server.connections == 1, "an answer without a result is no reason to hang up"
+        assert server.connections == 1, "an answer without a result must not close the connection"
 
 
 def test_what_to_do_about_401_is_said() -> None:

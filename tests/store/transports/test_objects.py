@@ -209,7 +209,7 @@ def test_a_service_that_cannot_write_once_gets_a_look_before(server: Callable[..
 
 
 def test_no_credential_goes_along_with_a_redirect(server: Callable[..., Server]) -> None:
-    """obstore follows redirects and cannot be told not to; what comes is verified by whoever asked."""
+    """obstore always follows redirects, and no option prevents that; the reader verifies the bytes."""
     elsewhere = server(answer("200 OK", b"other bytes"))
     here = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
     store = remote("s3://cache")

@@ -1,4 +1,4 @@
-"""When silence is silence, with a clock of our own."""
+"""The rules for when a silent remote counts as down, with a fake clock."""
 
 from __future__ import annotations
 

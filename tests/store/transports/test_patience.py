@@ -1,4 +1,4 @@
-"""Retries, the circuit breaker and what it counts: with a clock of our own, and with real threads and servers."""
+"""Retries, the circuit breaker and the failures it counts: with a fake clock, and with real threads and servers."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
         assert len(server.requests) == 18
     assert len(faults) == 16
     assert lost_s < 4.5
-    assert later[0] < 2.7, "it waited a patience of its own"
+    assert later[0] < 2.7, "it waited its own full patience"
 
 
 def test_sixteen_threads_at_a_port_where_nobody_listens() -> None:

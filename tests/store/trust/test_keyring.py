@@ -20,9 +20,7 @@ from trtbuild.store.trust.keyring import Keyring, MachineKey, judge
 from trtbuild.store.trust.signing import Signer
 
 KEY, OTHER, DOCUMENT = "ab" * 32, "cd" * 32, Output("ef" * 32, 1234)
-CI, RELEASE, STRANGER = (
-    Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "release", "stranger"))
-)
+CI, RELEASE, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "release", "unknown")))
 
 
 def at(text: str) -> Callable[[], datetime.datetime]:
@@ -51,7 +49,7 @@ def test_what_is_not_signed_does_not_count() -> None:
 
 
 def test_a_stranger_is_told_by_name_and_fingerprint() -> None:
-    said = f"signed by a key that is not trusted (name 'stranger', fingerprint {STRANGER.trusted.fingerprint})"
+    said = f"signed by a key that is not trusted (name 'unknown', fingerprint {STRANGER.trusted.fingerprint})"
     assert refusal(Keyring([CI.trusted]), signed(STRANGER)) == said
 
 

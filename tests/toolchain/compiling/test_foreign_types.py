@@ -60,7 +60,7 @@ def test_int8_is_at_home_between_quantize_and_dequantize_only(make_model: Any) -
     assert list(_foreign(make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], scale))) == ["n3"]
 
 
-# What 32 bits hold (rule 4).
+# Numbers that fit into 32 bits (rule 4).
 
 OLD = release("tensorrt", "8.6.0")
 

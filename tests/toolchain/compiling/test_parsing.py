@@ -1,4 +1,4 @@
-"""What NVIDIA's parser takes, asked without weights."""
+"""The models that NVIDIA's parser accepts, asked without weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays loaded between the builds of a process."""
+"""The libraries that stay loaded between the builds of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What releases differ in: found by version, and refused before any work."""
+"""The differences of releases: looked up by version, and refused before any work."""
 
 from __future__ import annotations
 

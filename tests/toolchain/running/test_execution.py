@@ -28,7 +28,7 @@ def test_the_installed_library_is_loaded_once() -> None:
 
 
 def test_host_code_is_taken_for_plans_of_other_versions_alone() -> None:
-    """A version-compatible plan has the runtime that built it in it, and TensorRT takes it only when it is told to."""
+    """A version-compatible plan includes its runtime, and TensorRT loads it only with `engine_host_code_allowed`."""
     execution._library.cache_clear()
     library = load_library("tensorrt-rtx", tensorrt_rtx.__version__)
     assert not library._runtime.engine_host_code_allowed
@@ -134,7 +134,7 @@ def test_every_type_that_arrays_have_has_the_librarys_name() -> None:
 
 
 class FakeConfig:
-    """An ``IRuntimeConfig`` that keeps what it was told."""
+    """An ``IRuntimeConfig`` that records its settings."""
 
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}

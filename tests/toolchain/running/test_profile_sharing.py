@@ -24,7 +24,7 @@ def test_contexts_share_a_profile_of_an_engine_that_was_built_for_it(rig: Rig) -
     for output, data in outputs:
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
     assert rig.trt.contexts_alive == 6
-    assert rig.trt.contexts_made == 7  # one told whether profiles are shared
+    assert rig.trt.contexts_made == 7  # one more context finds out whether profiles are shared
 
 
 def test_a_profile_that_is_not_shared_is_free_again_when_its_context_has_gone(rig: Rig) -> None:

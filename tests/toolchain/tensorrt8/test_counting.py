@@ -53,7 +53,7 @@ def test_a_number_that_came_back_from_beyond_is_refused(make_model: Any) -> None
 
 
 def test_what_only_says_how_large_something_is_may_have_any_bound(make_model: Any) -> None:
-    """batch * positions * heads: a tensor of so many elements that they do not fit is none."""
+    """batch * positions * heads: a tensor cannot have so many elements that the number does not fit."""
     nodes = [
         h.make_node("Gather", ["v0", "one"], ["other"]),
         h.make_node("Mul", ["size", "other"], ["v1"]),
@@ -127,7 +127,7 @@ def test_floats_that_are_placed_by_int64_are_floats(make_model: Any) -> None:
     assert refused(make_model, nodes, constants) == []
 
 
-# Whatever is taken is right: random models, computed in whole numbers and in 32 bits.
+# Every accepted model is right: random models, computed in whole numbers and in 32 bits.
 
 
 class _Numbers:
@@ -196,7 +196,7 @@ def test_what_is_taken_is_right_in_32_bits(make_model: Any, seed: int) -> None:
                 for node in nodes:
                     values[node.output[0]] = numbers.run(node.op_type, [values[name] for name in node.input])
                 found.append(values[last])
-            impossible = as_size and not 0 <= found[0] < 2**31  # no tensor: whatever comes out is refused
+            impossible = as_size and not 0 <= found[0] < 2**31  # no tensor has this size: every result is refused
             if found[0] != found[1] and not impossible:
                 assert not is_taken, (nodes, constants, size, found)
                 wrong_if_taken += 1

@@ -55,7 +55,7 @@ def typed(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, 
 
 
 def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> np.ndarray:
-    """What a model computes that rounds each value in half, which onnxruntime by itself does not."""
+    """The outputs of a model with each value rounded to half, which onnxruntime does not do alone."""
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

@@ -75,7 +75,7 @@ def test_the_casts_are_gone_and_the_numbers_are_the_same(make_model: Any) -> Non
         "v3": ((8, 8), 128),
         "w3": ((8,), 16),
     }
-    assert set(given) == {"w1", "w2", "w3", "v1", "v3"}  # w0 is read by nobody
+    assert set(given) == {"w1", "w2", "w3", "v1", "v3"}  # no node reads w0
 
 
 def test_rounding_is_to_nearest_even_and_infinite_beyond_the_largest(make_model: Any) -> None:

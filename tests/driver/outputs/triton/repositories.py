@@ -1,4 +1,4 @@
-"""Packages' indexes to serve, and Triton's own schema and rules to judge what is made of them."""
+"""Indexes of packages to serve, and Triton's own schema and rules to validate the repositories made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is what Triton's parser reads."""
+"""Triton's parser reads the same values that the writer wrote."""
 
 from __future__ import annotations
 

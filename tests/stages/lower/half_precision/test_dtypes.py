@@ -110,7 +110,7 @@ class MaskedLayer(nn.Module):
 
 
 class GivenMask(nn.Module):
-    """The mask comes in as numbers that nobody can see before run time."""
+    """The mask is an input, so its numbers are unknown before run time."""
 
     def __init__(self) -> None:
         super().__init__()

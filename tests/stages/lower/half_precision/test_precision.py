@@ -73,7 +73,7 @@ def test_nan_stays_where_eager_has_it(lower_module: Any, precision: str) -> None
 
 
 class Dtypes(nn.Module):
-    """What the model's own dtypes are stays: integers, booleans, float64, and its own half."""
+    """The model's own dtypes stay: integers, booleans, float64, and its own half."""
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         double = x.double() / 3

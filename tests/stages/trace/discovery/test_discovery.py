@@ -1,4 +1,4 @@
-"""Whatever a model imports or reads makes its trace stale, by whatever reader; what it does not touch does not.
+"""A change of a file that a model imports or reads makes its trace stale, for every kind of reader; other files do not.
 
 One child process uses all readers; the tests look at what it found. Each `READ` file is then edited, and must be seen.
 """

@@ -1,4 +1,4 @@
-"""What needs a process of its own: bytecode, shadowing, changes during a trace, custom operators."""
+"""Tests that need a child process: bytecode, shadowing, changes during a trace, custom operators."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def test_a_custom_operator_enters_by_the_digest_of_its_file(found: Any) -> None:
 
 
 def test_an_operator_whose_implementation_is_unknown_is_not_kept(tmp_path: Path) -> None:
-    """Such as one of a library that was loaded before anybody watched."""
+    """For example an operator of a library that was loaded before the recorder started."""
     recorder = Recorder(tmp_path, Places(), {})
-    assert Operators(recorder).implementation("nobody.knows.default") == "unknown"
-    assert recorder.reasons == ["the implementation of operator nobody::knows cannot be found"]
+    assert Operators(recorder).implementation("missing.twice.default") == "unknown"
+    assert recorder.reasons == ["the implementation of operator missing::twice cannot be found"]
 
 
 def test_a_file_that_another_process_changes_during_the_trace_stops_it(

@@ -1,4 +1,4 @@
-"""What export freezes or loses in silence is a named error."""
+"""Values that export freezes or loses without a message are typed errors."""
 
 from __future__ import annotations
 

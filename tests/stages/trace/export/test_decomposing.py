@@ -1,4 +1,4 @@
-"""What a retrace would make of a program is made without one, and where that cannot be told there is a retrace."""
+"""Decomposing gives the same program as a retrace; if that is not certain, the program is retraced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dims that the model does not have as declared: what the manifest's author is told."""
+"""The errors about dims that the model does not have as declared."""
 
 from __future__ import annotations
 

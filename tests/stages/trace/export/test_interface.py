@@ -1,4 +1,4 @@
-"""What a trace tells about its program: names, the output structure, expressions."""
+"""The interface that a trace records: names, the output structure, expressions."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def test_rejects_another_dtype_and_says_what_to_write(tmp_path: Path) -> None:
 
 
 def test_rejects_a_file_that_is_no_onnx_and_data_that_is_gone(tmp_path: Path) -> None:
-    (tmp_path / "net.onnx").write_text("this is no protobuf")
+    (tmp_path / "net.onnx").write_text("this is not a protobuf")
     with pytest.raises(SourceError, match=r"is not an? (valid )?ONNX model"):
         read(tmp_path)
     onnx.save(model(), tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)

@@ -1,4 +1,4 @@
-"""`python:` sources that are wrong: told at the callable where that is mended, else in the manifest."""
+"""Errors of `python:` sources name the callable if it has to change, otherwise the line of the manifest."""
 
 from __future__ import annotations
 

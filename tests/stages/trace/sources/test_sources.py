@@ -1,4 +1,4 @@
-"""Sources: what a manifest may name, and what is said when it is something else."""
+"""The sources that a manifest may name, and the errors about others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do about an exception of the user's code: one line for each kind, and none where there is nothing to say."""
+"""Hints about exceptions of the user's code: one line for each known kind, and no hint for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The null build: what it answers, what it imports, and all that makes it hand over to the whole program."""
+"""The null build: its answers, its imports, and the changes after which the whole program runs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.projects import WITH_WEIGHTS, copy_project, write_weights
 from tests.warm.servers import servers
 from trtbuild import null_build
-
-MANIFEST = """\
-version: 1
-targets:
-  ada: {sm: 89}
-profiles:
-  batch:
-    x: {min: [1, 8], opt: [4, 8], max: [16, 8]}
-models:
-  net:
-    source: {python: "net:build"}
-    weights: net.safetensors
-    inputs: {x: {dtype: float32}}
-    profiles: [batch]
-    targets: [ada]
-"""
 
 SOURCE = """\
 import os
@@ -49,13 +34,13 @@ HEAVY = ("click", "torch", "tensorrt_rtx", "pydantic", "yaml", "rich", "diskcach
 
 @dataclass
 class Project:
-    """A project that is built, and the console script."""
+    """A built project, and the console script."""
 
     root: Path
     environment: dict[str, str]
 
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
-        """The script's standard output, and whether the null build wrote it."""
+        """The standard output of the script, and whether the null build wrote it."""
         variables = {**self.environment, **environment}
         done = subprocess.run(
             [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), "build", *arguments],
@@ -79,7 +64,7 @@ class Project:
         return self.build(*arguments, **environment)[1]
 
     def settle(self) -> None:
-        """Two builds: one that does what there is to do, and, if its writing was too fresh to trust, another."""
+        """Build, and build again if the files of the first build were too new for a snapshot."""
         self.build()
         if not self.is_null():
             assert self.is_null()
@@ -87,19 +72,14 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    import torch
-    from safetensors.torch import save_file
-
     root = tmp_path_factory.mktemp("null") / "project"
-    (root / "parts").mkdir(parents=True)
+    copy_project("mlp", root, WITH_WEIGHTS)
+    (root / "parts").mkdir()
     (root / "data").mkdir()
-    (root / "trtbuild.yaml").write_text(MANIFEST)
     (root / "net.py").write_text(SOURCE)
     (root / "parts" / "__init__.py").write_text("")
     (root / "parts" / "layer.py").write_text("import torch\n\ndef linear():\n    return torch.nn.Linear(8, 8)\n")
-    generator = torch.Generator().manual_seed(0)
-    weights = {"0.weight": torch.randn(8, 8, generator=generator), "0.bias": torch.zeros(8)}
-    save_file(weights, root / "net.safetensors")
+    write_weights(root / "net.safetensors", {"0.weight": (8, 8), "0.bias": (8,)})
     environment = {
         **os.environ,
         "TRTBUILD_CACHE_DIR": str(root.parent / "store"),
@@ -110,7 +90,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
-def test_it_says_what_the_whole_program_would_say(project: Project) -> None:
+def test_it_prints_what_the_whole_program_would_print(project: Project) -> None:
     project.build("--json")
     shutil.rmtree(project.root / null_build.FOLDER)
     whole, null = project.build("--json")
@@ -138,7 +118,7 @@ def test_each_command_line_has_its_own(project: Project) -> None:
     assert project.is_null("-j", "1")
 
 
-def test_a_directory_given_by_c_is_looked_at(project: Project) -> None:
+def test_the_directory_of_c_is_used(project: Project) -> None:
     elsewhere = Project(project.root.parent, project.environment)
     assert not elsewhere.is_null("-C", "project")
     assert elsewhere.is_null("-C", "project")
@@ -211,7 +191,7 @@ REMOTE = "[[remote]]\nname = 'team'\nurl = 'file:///nonexistent/cache'\n"
 
 
 def test_it_hands_over_after_a_change_of_the_configuration(project: Project) -> None:
-    """It says whom to believe: what a stolen key signed must not stay up to date."""
+    """The configuration names the trusted keys: records of a stolen key must not stay up to date."""
     project.settle()
     path = project.root.parent / "configuration" / "trtbuild" / "config.toml"
     path.parent.mkdir(parents=True)
@@ -229,7 +209,7 @@ def test_it_hands_over_after_a_change_of_the_configuration(project: Project) -> 
     assert not project.is_null()
 
 
-def test_a_remote_that_is_down_is_not_asked_and_not_blamed_again(project: Project, tmp_path: Path) -> None:
+def test_a_remote_that_is_down_is_not_used_and_not_reported_again(project: Project, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(REMOTE)
     path.chmod(0o600)
@@ -261,7 +241,7 @@ def test_an_answer_ends_when_a_trusted_key_does(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_secret_is_left_in_the_project(project: Project) -> None:
-    """A snapshot compares variables; those that may hold a secret by their digests."""
+    """A snapshot compares variables. It holds digests of those that may be secret."""
     secrets = {
         "TRTBUILD_REMOTE_TEAM_TOKEN": "hunter2-token",
         "TRTBUILD_REMOTE_TEAM_PASSWORD": "hunter2-password",
@@ -308,14 +288,14 @@ def test_an_installation_is_seen(project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"{}\n", b"[]\n", b"\xff\xfe"])
-def test_a_snapshot_that_cannot_be_read_is_none(project: Project, damage: bytes) -> None:
+def test_a_snapshot_that_cannot_be_read_is_ignored(project: Project, damage: bytes) -> None:
     project.settle()
     for path in (project.root / null_build.FOLDER).iterdir():
         path.write_bytes(damage)
     assert not project.is_null()
 
 
-def test_a_torn_answer_is_none(project: Project) -> None:
+def test_an_incomplete_answer_is_ignored(project: Project) -> None:
     project.settle()
     for path in (project.root / null_build.FOLDER).iterdir():
         head, _, text = path.read_bytes().partition(b"\n")
@@ -329,7 +309,7 @@ def test_a_build_that_is_forced_is_not_remembered(project: Project) -> None:
 
 
 def test_a_manifest_that_is_a_link_to_nothing_is_seen(project: Project, tmp_path: Path) -> None:
-    """As the whole program sees it: an error, and no reason to look in ``manifests/``."""
+    """The whole program reports an error, and does not look in ``manifests/``."""
     root = tmp_path / "moved"
     shutil.copytree(project.root, root, ignore=shutil.ignore_patterns(".trtbuild"))
     (root / "manifests").mkdir()
@@ -344,7 +324,7 @@ def test_a_manifest_that_is_a_link_to_nothing_is_seen(project: Project, tmp_path
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_an_answer_that_cannot_be_written_is_an_error_with_words(project: Project) -> None:
+def test_an_answer_that_cannot_be_written_is_an_error_with_a_message(project: Project) -> None:
     project.settle()
     with open("/dev/full", "w") as full:
         status, said = said_with(project, full.fileno())
@@ -353,7 +333,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_with_words(project: Projec
     assert "Traceback" not in said
 
 
-def test_a_reader_that_has_enough_does_not_matter(project: Project) -> None:
+def test_an_early_end_of_the_reader_does_not_matter(project: Project) -> None:
     project.settle()
     assert project.is_null()
     reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""A project that was built unsigned and is signed from one day on; and messages about remotes that cannot help."""
+"""A project that is signed after its first builds, and the messages about a remote that does not answer."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.test_signed_builds import CI, MANIFEST, NET
+from tests.builds.test_signed_builds import CI
 from tests.conftest import CommandLine
+from tests.projects import copy_project
 
 TRUSTING = {"TRTBUILD_TRUSTED_KEYS": f"{CI.trusted};domains=ci", "TRTBUILD_READ_DOMAINS": "ci"}
 
 
 @pytest.fixture(scope="module")
 def unsigned(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A project that was built without keys, so that its links, which are remembered, are not signed."""
+    """A project that was built without keys. The history of its trace names unsigned links."""
     base = tmp_path_factory.mktemp("unsigned")
     command = CommandLine(base / "project", base / "cache")
-    command.project.mkdir()
-    (command.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command.project / "net.py").write_text(NET)
+    copy_project("mlp", command.project)
     (base / "remote").mkdir()
     command.environment.update(
         HOME=str(base / "home"),
@@ -33,9 +32,7 @@ def unsigned(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     return command
 
 
-def test_what_is_built_after_signing_began_is_found_by_those_who_trust_the_key(
-    unsigned: CommandLine, tmp_path: Path
-) -> None:
+def test_users_who_trust_the_key_find_builds_after_the_first_signed_one(unsigned: CommandLine, tmp_path: Path) -> None:
     signing = {"TRTBUILD_SIGNING_KEY": CI.text()}
     assert unsigned("build", environment=signing)["totals"]["trace"]["run"] == 1
     assert unsigned("cache", "push", environment=signing)["missing"] == []
@@ -44,7 +41,7 @@ def test_what_is_built_after_signing_began_is_found_by_those_who_trust_the_key(
     unsigned("build", "--frozen", environment=colleague)
 
 
-def test_frozen_says_that_a_remote_could_not_be_asked(unsigned: CommandLine, tmp_path: Path) -> None:
+def test_frozen_reports_a_remote_that_does_not_answer(unsigned: CommandLine, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # bound, and not listening
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -57,7 +54,7 @@ def test_frozen_says_that_a_remote_could_not_be_asked(unsigned: CommandLine, tmp
             assert f"warning: team: {url}: nobody listens there" in done.stdout + done.stderr, command
 
 
-def test_an_export_without_a_file_writes_none(unsigned: CommandLine) -> None:
+def test_an_export_without_a_file_name_writes_no_file(unsigned: CommandLine) -> None:
     (error,) = unsigned("cache", "export", "net", expect=2)["errors"]
     assert error["hint"] == "trtbuild cache export net.bundle net"
     assert not (unsigned.project / "net").exists()

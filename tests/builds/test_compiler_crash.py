@@ -12,30 +12,11 @@ from pathlib import Path
 
 from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, descendants, kill
+from tests.projects import copy_project, edit
 
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 256], opt: [4, 256], max: [8, 256]}}}
-defaults: {targets: [ada], profiles: [rows], inputs: {x: {}}}
-models:
-  first: {source: {python: "nets:first"}}
-  second: {source: {python: "nets:second"}}
-"""
-
-NETS = """\
-import torch
-
-def net(seed):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6))).eval()
-
-def first():
-    return net(1)
-
-def second():
-    return net(2)
-"""
+#: Changes of `two_models`: it takes long enough to compile the models that the test finds the compiler at work.
+WIDE = (("[1, 8]", "[1, 256]"), ("[4, 8]", "[4, 256]"), ("[8, 8]", "[8, 256]"))
+MLP = "torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)"
 
 
 def compiling(below: int) -> int | None:
@@ -52,8 +33,8 @@ def compiling(below: int) -> int | None:
 
 
 def test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step(command_line: CommandLine, tmp_path: Path) -> None:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "nets.py").write_text(NETS)
+    copy_project("two_models", command_line.project, *WIDE)
+    edit(command_line.project / "nets.py", MLP, "*(torch.nn.Linear(256, 256) for _ in range(6))")
     build = subprocess.Popen(
         [sys.executable, "-m", "trtbuild.cli.main", "build", "--keep-going", "--json", "-j", "1"],
         cwd=command_line.project,

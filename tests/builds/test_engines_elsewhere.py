@@ -1,5 +1,6 @@
-"""Steps without a GPU run here, and engines are built where their GPU is. The tests run the real command line in limited
-environments. TensorRT-RTX stands for a toolchain there; that of `hopper` is installed nowhere here."""
+"""Builds on two machines: the steps before the engine on one, the engines on another. Each machine lacks some packages.
+
+TensorRT-RTX is the toolchain of `ada`. The toolchain of `hopper` is not installed."""
 
 from __future__ import annotations
 
@@ -14,29 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine, ran, step
+from tests.projects import copy_project
 
-MANIFEST = """\
-version: 1
-targets:
-  ada: {sm: 89}
-  hopper: {sm: 90, toolchain: tensorrt, version: "8.6.0"}
-profiles: {rows: {x: {min: [1, 16], opt: [4, 16], max: [8, 16]}}}
-defaults: {targets: [hopper, ada], profiles: [rows]}
-models:
-  net: {source: {python: "models.net:build"}, inputs: {x: {}}}
-"""
-NET = """\
-import torch
-
-def build():
-    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()).eval()
-"""
 TORCH_SIDE = ("torch", "functorch", "torchgen", "onnx", "onnxscript", "transformers")
 
 
 @dataclass
 class Machine(CommandLine):
-    """A command line whose Python has not all that this one has."""
+    """A command line whose Python lacks some of the packages."""
 
     python: str = sys.executable
 
@@ -55,7 +41,7 @@ class Machine(CommandLine):
 
 
 def python_without(folder: Path, *names: str) -> str:
-    """A new environment with all that is installed here, except packages whose name begins with one of `names`."""
+    """Create a virtual environment without the packages whose names begin with one of `names`. Returns its interpreter."""
     here = Path(sysconfig.get_paths()["purelib"])
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     site.mkdir(parents=True)
@@ -71,11 +57,11 @@ def python_without(folder: Path, *names: str) -> str:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """The project, with everything done that needs no GPU."""
+    """The project, built until convert."""
     base = tmp_path_factory.mktemp("elsewhere")
-    (base / "project" / "models").mkdir(parents=True)
-    (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
-    (base / "project" / "models" / "net.py").write_text(NET)
+    hopper = '  hopper: {sm: 90, toolchain: tensorrt, version: "8.6.0"}'
+    targets = ("  ada: {sm: 89}\n", f"  ada: {{sm: 89}}\n{hopper}\n"), ("targets: [ada]", "targets: [hopper, ada]")
+    copy_project("mlp", base / "project", *targets)
     trtbuild = CommandLine(base / "project", base / "cache")
     document = trtbuild("build", "--until", "convert")
     assert document["ok"] and document["outputs"] == []
@@ -87,7 +73,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture(scope="module")
 def gpu_worker(here: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """A machine with a toolchain and a copy of the project and the cache, and nothing of the torch side."""
+    """A machine with a toolchain, without torch, and with copies of the project and of the cache."""
     base = tmp_path_factory.mktemp("worker")
     python = python_without(base / "python", *TORCH_SIDE)
     shutil.copytree(here.project, base / "project", ignore=shutil.ignore_patterns(".trtbuild"))
@@ -98,30 +84,29 @@ def gpu_worker(here: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> M
     return Machine(base / "project", base / "cache", python=python)
 
 
-def test_until_is_a_hit_again(here: CommandLine) -> None:
+def test_a_second_build_until_a_stage_is_all_hits(here: CommandLine) -> None:
     again = here("build", "--until", "convert")
     assert ran(again) == {} and again["ok"]
     assert here("build", "--until", "trace", "--frozen")["ok"]
 
 
-def test_plan_says_what_cannot_be_built_here_unless_it_is_not_asked_for(here: CommandLine) -> None:
+def test_a_plan_lists_targets_that_cannot_be_built_here(here: CommandLine) -> None:
     found = here("plan", "--target", "hopper", expect=2)
     assert "tensorrt, which is not installed" in found["errors"][0]["text"]
     assert here("plan", "--target", "hopper", "--until", "convert")["errors"] == []
     assert here("build", "--target", "hopper", expect=2)["steps"] == []
 
 
-def test_what_no_release_can_is_said_before_any_work(here: CommandLine, tmp_path: Path) -> None:
+def test_settings_that_no_release_supports_are_errors_before_any_work(here: CommandLine, tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(here.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
     trtbuild = CommandLine(project, tmp_path / "cache")
+    manifest = (project / "trtbuild.yaml").read_text()
     for line, says in (
         ("precision: bfloat16", "does not compute in bfloat16"),
         ("builder: {strip_plan: true}", "no builder.strip_plan"),
     ):
-        (project / "trtbuild.yaml").write_text(
-            f"{MANIFEST}    {line}\n".replace("inputs: {x: {}}}\n    ", "inputs: {x: {}}, ") + "}\n"
-        )
+        (project / "trtbuild.yaml").write_text(f"{manifest}    {line}\n")
         document = trtbuild("build", "--until", "convert", "--target", "hopper", expect=2)
         assert says in document["errors"][0]["text"] and document["errors"][0]["line"] == 4
 
@@ -133,7 +118,7 @@ def test_a_machine_without_torch_builds_the_engines_from_the_cache_alone(gpu_wor
     assert (gpu_worker.project / "dist" / "net" / "index.json").is_file()
 
 
-def test_what_was_cut_by_a_stand_in_is_found_where_there_is_none(here: CommandLine, tmp_path: Path) -> None:
+def test_partitions_of_a_stand_in_are_found_where_no_parser_is_installed(here: CommandLine, tmp_path: Path) -> None:
     python = python_without(tmp_path / "python", *TORCH_SIDE, "tensorrt")
     project = tmp_path / "project"
     shutil.copytree(here.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
@@ -154,14 +139,14 @@ def test_what_was_cut_by_a_stand_in_is_found_where_there_is_none(here: CommandLi
     )
 
 
-def test_what_has_to_be_cut_where_no_parser_is_is_said_before_any_work(here: CommandLine, tmp_path: Path) -> None:
+def test_a_missing_parser_is_an_error_before_any_work(here: CommandLine, tmp_path: Path) -> None:
     worker = Machine(here.project, tmp_path / "cache", python=python_without(tmp_path / "python", "tensorrt"))
     document = worker("build", "--until", "convert", "--target", "hopper", expect=2)
     assert "no parser is available" in document["errors"][0]["text"]
     assert document["errors"][0]["hint"] == "pip install 'trtbuild[rtx]'"
 
 
-def test_what_is_exported_is_enough_where_no_parser_is(here: CommandLine, tmp_path: Path) -> None:
+def test_an_exported_bundle_is_enough_where_no_parser_is_installed(here: CommandLine, tmp_path: Path) -> None:
     bundle = ("cache", "export", str(tmp_path / "bundle"), "--target", "hopper")
     here(*bundle, expect=1)  # there is no engine yet, and a message says so
     here(*bundle, "--until", "convert")

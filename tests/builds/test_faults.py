@@ -1,7 +1,7 @@
-"""Full disks, read-only places, a newer format: what works without them works, the rest says what to do, nothing breaks.
+"""Full disks, read-only directories, a newer format: commands that need no writing work, the others fail with a hint.
 
-The faults are the kernel's own: small file systems in memory, and read-only mounts. Where none can be mounted, the tests
-are skipped.
+The kernel makes the faults: with small file systems in memory, and read-only mounts. The tests are skipped where a process
+must not mount file systems.
 """
 
 from __future__ import annotations
@@ -19,22 +19,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import CommandLine, ran
-from tests.faults.kills import MODEL, write_weights
+from tests.projects import WEIGHTS_FILE, copy_project, write_weights
 
 pytestmark = pytest.mark.cold_workers  # a full disk, and what it takes with it, is met by workers as users have them
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 640], opt: [4, 640], max: [8, 640]}}}
-models:
-  net:
-    source: {python: "net:build"}
-    weights: net.safetensors
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada]
-"""
 
 
 @dataclass(frozen=True)
@@ -45,13 +32,10 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A project that was built once, for copies."""
+    """A project that was built once. Tests use copies."""
     folder = tmp_path_factory.mktemp("faults")
-    (folder / "project").mkdir()
-    command_line = CommandLine(folder / "project", folder / "cache")
-    (command_line.project / "net.py").write_text(MODEL)
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    write_weights(command_line.project / "net.safetensors", 0)
+    command_line = CommandLine(copy_project("weights_file", folder / "project"), folder / "cache")
+    write_weights(command_line.project / "net.safetensors", WEIGHTS_FILE)
     command_line("build")
     return Built(command_line.project, command_line.cache)
 
@@ -61,18 +45,18 @@ def copied(built: Built, command_line: CommandLine) -> CommandLine:
     """A copy of the project and its cache, with other weights: an engine has to be built, and the outputs differ."""
     shutil.copytree(built.project, command_line.project, dirs_exist_ok=True)
     shutil.copytree(built.cache, command_line.cache)
-    write_weights(command_line.project / "net.safetensors", 1)
+    write_weights(command_line.project / "net.safetensors", WEIGHTS_FILE, seed=1)
     return command_line
 
 
 class Mounts:
-    """Mounts that are taken down when the test ends."""
+    """Mounts that are removed when the test ends."""
 
     def __init__(self) -> None:
         self._places: list[Path] = []
 
     def full(self, place: Path, size_kib: int) -> None:
-        """Put a file system of that size in the place of a directory; what is there is copied as far as it has to fit."""
+        """Mount a file system of that size over a directory, with a copy of the directory's files."""
         aside = place.with_name(f"{place.name}-aside")
         place.mkdir(exist_ok=True)
         shutil.copytree(place, aside)
@@ -85,7 +69,7 @@ class Mounts:
         self._mount("-o", "remount,size=256m", str(place))
 
     def read_only(self, place: Path) -> None:
-        """Make `place` read-only for all users, root included."""
+        """Mount `place` read-only, also for root."""
         self._mount("--bind", str(place), str(place))
         self._places.append(place)
         self._mount("-o", "remount,ro,bind", str(place))
@@ -110,7 +94,7 @@ def mounts() -> Iterator[Mounts]:
 
 
 def is_full(place: Path) -> bool:
-    """Whether 64 KiB can no longer be written there."""
+    """Whether a write of 64 KiB fails."""
     probe = place / "probe"
     try:
         probe.write_bytes(os.urandom(64 << 10))
@@ -122,7 +106,7 @@ def is_full(place: Path) -> bool:
 
 
 def used_kib(folder: Path) -> int:
-    """The bytes that a tmpfs needs for a tree: whole pages."""
+    """The size of a tree in a tmpfs, which uses whole pages."""
     return sum(-(-path.stat().st_size // 4096) * 4 if path.is_file() else 4 for path in folder.rglob("*"))
 
 
@@ -180,8 +164,8 @@ def test_a_read_only_project_state_fails_nothing(copied: CommandLine, mounts: Mo
     assert ran(copied("build")) == {}
 
 
-def test_a_read_only_cache_gives_what_it_has(copied: CommandLine, mounts: Mounts) -> None:
-    write_weights(copied.project / "net.safetensors", 0)
+def test_a_read_only_cache_can_be_read(copied: CommandLine, mounts: Mounts) -> None:
+    write_weights(copied.project / "net.safetensors", WEIGHTS_FILE)
     shutil.rmtree(copied.project / "dist")
     mounts.read_only(copied.cache)
     document = copied("build")
@@ -190,7 +174,7 @@ def test_a_read_only_cache_gives_what_it_has(copied: CommandLine, mounts: Mounts
     assert copied("plan")["ok"]
 
 
-def test_a_read_only_cache_that_lacks_something_says_where_to_put_another(copied: CommandLine, mounts: Mounts) -> None:
+def test_a_build_with_a_read_only_cache_names_the_variable_for_another_one(copied: CommandLine, mounts: Mounts) -> None:
     mounts.read_only(copied.cache)
     error = failed(copied.run("build", "--json"), 1)
     assert error["type"] == "StoreUnavailable"
@@ -199,7 +183,7 @@ def test_a_read_only_cache_that_lacks_something_says_where_to_put_another(copied
     assert "TRTBUILD_CACHE_DIR" in error["hint"]
 
 
-def test_a_read_only_output_directory_says_so(copied: CommandLine, mounts: Mounts) -> None:
+def test_a_read_only_output_directory_is_a_named_error(copied: CommandLine, mounts: Mounts) -> None:
     mounts.read_only(copied.project / "dist")
     error = failed(copied.run("build", "--json"), 1)
     assert "the outputs of model 'net' cannot be written (dist/net/" in error["text"]

@@ -1,7 +1,7 @@
-"""The steps that run after a change: one project, built again and again by the real command line with the real compiler.
+"""The steps that a change runs: one project, built many times by the real command line with the real compiler.
 
-The tests of this file are one story and run in order; each starts from where the last one ended and says exactly which
-steps a change must run, and which must not.
+The tests of this file run in order. Each starts with the project of the test before it, makes a change, and compares the
+steps that run.
 """
 
 from __future__ import annotations
@@ -9,60 +9,10 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from tests.conftest import CommandLine, ran, step
-
-MANIFEST = """\
-version: 1
-targets:
-  ada: {sm: 89}
-profiles:
-  rows:
-    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
-models:
-  net:
-    source: {python: "models.net:build"}
-    weights: net.safetensors
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada]
-    partition: {granularity: ["layers.*"]}
-    builder: {optimization_level: 3}
-"""
-
-NET = """\
-import torch
-from models.layer import Layer
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(Layer(scale) for scale in (1.0, 1.0, 1.0))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-def build():
-    return Net().eval()
-"""
-
-LAYER = """\
-import torch
-
-class Layer(torch.nn.Module):
-    def __init__(self, scale):
-        super().__init__()
-        self.scale = scale
-        self.linear = torch.nn.Linear(16, 16)
-
-    def forward(self, x):
-        return torch.relu(self.linear(x)) * self.scale + x
-"""
+from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
 
 #: Put in front of the module path, this makes every import of torch or TensorRT in any process an error.
 NO_TORCH = """\
@@ -77,33 +27,13 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def weights(changed: int | None = None) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    tensors = {}
-    for number in range(3):
-        tensors[f"layers.{number}.linear.weight"] = random.standard_normal((16, 16), dtype=np.float32)
-        tensors[f"layers.{number}.linear.bias"] = random.standard_normal(16, dtype=np.float32)
-    if changed is not None:
-        tensors[f"layers.{changed}.linear.weight"] = tensors[f"layers.{changed}.linear.weight"] + 1
-    return tensors
-
-
 @pytest.fixture(scope="module")
 def trtbuild(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("incremental")
     project = base / "project"
-    (project / "models").mkdir(parents=True)
-    (project / "trtbuild.yaml").write_text(MANIFEST)
-    (project / "models" / "net.py").write_text(NET)
-    (project / "models" / "layer.py").write_text(LAYER)
-    save_file(weights(), project / "net.safetensors")
+    copy_project("blocks", project, WITH_WEIGHTS)
+    write_weights(project / "net.safetensors", BLOCKS)
     return CommandLine(project, base / "cache")
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 def test_the_first_build_runs_everything_and_equal_layers_convert_once(trtbuild: CommandLine) -> None:
@@ -135,9 +65,10 @@ def test_a_comment_or_a_rename_runs_trace_and_nothing_after_it(trtbuild: Command
 
     edit(
         trtbuild.project / "models" / "net.py",
-        "for layer in self.layers:\n            x = layer(x)\n        return x",
-        "for part in self.layers:\n            x = part(x)\n        renamed = x\n        return renamed",
+        "for layer in self.layers:\n            x = layer(x)",
+        "for part in self.layers:\n            x = part(x)",
     )
+    edit(trtbuild.project / "models" / "net.py", "return x", "renamed = x\n        return renamed")
     assert ran(trtbuild("build")) == {"trace": 1}
 
 
@@ -151,9 +82,9 @@ def test_one_changed_layer_is_one_conversion_and_one_engine(trtbuild: CommandLin
 
 def test_why_names_the_part_that_changed_also_afterwards(trtbuild: CommandLine) -> None:
     document = trtbuild("why", "net/engine/layers.1@ada")
-    (told,) = document["steps"]
-    assert told["verdict"] == "hit"
-    assert [change["part"] for change in told["last_run"]["reason"]["changed"]] == ["onnx"]
+    (engine,) = document["steps"]
+    assert engine["verdict"] == "hit"
+    assert [change["part"] for change in engine["last_run"]["reason"]["changed"]] == ["onnx"]
     shown = trtbuild.run("why", "net/trace").stdout
     assert "file:models/net.py" in shown
 
@@ -166,7 +97,7 @@ def test_an_imported_file_with_other_mathematics_runs_all_that_it_must(trtbuild:
 
 
 def test_the_opt_of_a_profile_runs_the_trace_and_the_engines(trtbuild: CommandLine) -> None:
-    edit(trtbuild.project / "trtbuild.yaml", "opt: [4, 16]", "opt: [6, 16]")
+    edit(trtbuild.project / "trtbuild.yaml", "opt: [4, 8]", "opt: [6, 8]")
     document = trtbuild("build")
     # the example that a model is traced with is opt, and it is cut off right there
     assert ran(document) == {"trace": 1, "engine": 3, "package": 1}
@@ -183,8 +114,8 @@ def test_a_builder_setting_runs_the_engines(trtbuild: CommandLine) -> None:
 
 
 def test_a_new_target_runs_its_own_engines(trtbuild: CommandLine) -> None:
-    edit(trtbuild.project / "trtbuild.yaml", "  ada: {sm: 89}\n", "  ada: {sm: 89}\n  ampere: {sm: 86}\n")
-    edit(trtbuild.project / "trtbuild.yaml", "targets: [ada]", "targets: [ada, ampere]")
+    for old, new in ADA_AND_AMPERE:
+        edit(trtbuild.project / "trtbuild.yaml", old, new)
     document = trtbuild("build")
     assert ran(document) == {"engine": 3, "package": 1}
     assert {e["id"] for e in document["steps"] if e["verdict"] == "run"} == {
@@ -199,7 +130,7 @@ def test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine(trtbui
     manifest = trtbuild.project / "trtbuild.yaml"
     edit(manifest, "rows:", "lines:")
     edit(manifest, "[rows]", "[lines]")
-    edit(manifest, "x: {min: [1, 16], opt: [6, 16], max: [8, 16]}", "x: {max: [8, 16], opt: [6, 16], min: [1, 16]}")
+    edit(manifest, "x: {min: [1, 8], opt: [6, 8], max: [8, 8]}", "x: {max: [8, 8], opt: [6, 8], min: [1, 8]}")
     assert ran(trtbuild("build")) == {"package": 1}
 
 
@@ -208,7 +139,7 @@ def test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_targe
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_TORCH)
     blocked = {"PYTHONPATH": str(tmp_path)}
-    save_file(weights(changed=2), trtbuild.project / "net.safetensors")
+    write_weights(trtbuild.project / "net.safetensors", BLOCKS, changed="layers.2.linear.weight")
     document = trtbuild("build", "--target", "ada", environment=blocked)
     assert ran(document) == {"engine": 1, "package": 1}
     assert [c["part"] for c in step(document, "net/engine/layers.2@ada")["reason"]["changed"]] == ["weights.w0.sha256"]

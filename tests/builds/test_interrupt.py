@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a build soon, with all its children, and leave a cache that verifies."""
+"""Ctrl-C and SIGTERM end a build and all its children soon, and leave a valid cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.faults.processes import descendants, wait_until_gone
+from tests.projects import copy_project
 from trtbuild.store.local import leases
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-models:
-  net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
-"""
 
 #: User code that says that it has started, and then never ends: in three ways, the last two of which see no signal.
 ENDLESS = {
@@ -50,7 +43,7 @@ def build():
     ],
 )
 def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sent: signal.Signals, how: str) -> None:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    copy_project("mlp", command_line.project)
     (command_line.project / "net.py").write_text(NET.format(how=ENDLESS[how]))
     build = subprocess.Popen(
         [sys.executable, "-m", "trtbuild.cli.main", "build"],

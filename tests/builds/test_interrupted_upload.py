@@ -1,4 +1,4 @@
-"""Ctrl-C while a build sends what it built: it ends at once, and says what sends the rest."""
+"""Ctrl-C during an upload ends the build at once. A message names the command that sends the rest."""
 
 from __future__ import annotations
 
@@ -13,24 +13,11 @@ import time
 import pytest
 
 from tests.conftest import CommandLine
-
-NET = "import torch\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n"
-MANIFEST = """
-version: 1
-targets: {ada: {sm: 89}}
-profiles:
-  rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
-models:
-  net:
-    source: {python: "net:build"}
-    inputs: {x: {dtype: float32}}
-    profiles: [rows]
-    targets: [ada]
-"""
+from tests.projects import copy_project
 
 
 class Trickling:
-    """A server that has nothing, answers everything but uploads at once, and those never."""
+    """A server without entries. It answers all requests at once, except uploads, which it never answers."""
 
     def __init__(self) -> None:
         self.uploads = 0
@@ -61,12 +48,11 @@ class Trickling:
         self._listener.close()
 
 
-def test_an_interrupt_does_not_wait_for_uploads_and_says_so(command_line: CommandLine) -> None:
+def test_an_interrupt_does_not_wait_for_uploads(command_line: CommandLine) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         pytest.skip("children would ignore Ctrl-C, too")
     server = Trickling()
-    (command_line.project / "net.py").write_text(NET)
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    copy_project("mlp", command_line.project)
     environment = {
         "TRTBUILD_CACHE_DIR": str(command_line.cache),
         "TRTBUILD_REMOTES": f"team=rw:http://127.0.0.1:{server.port}",

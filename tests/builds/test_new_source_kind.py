@@ -1,4 +1,4 @@
-"""A source kind that is added as docs/architecture.md says: one class and one row, in a copy of trtbuild, build a model."""
+"""The recipe for a source kind in docs/architecture.md: one class and one row, in a copy of trtbuild, build a model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 import trtbuild
 from tests.conftest import CommandLine, ran
+from tests.projects import copy_project
 from trtbuild.stages.trace.examples import seed_everything
 
 PACKAGE = Path(trtbuild.__file__).parent
@@ -52,29 +53,13 @@ class LayersSource(SourceReader):
         return torch.nn.Sequential(*layers).eval()
 '''
 
-MANIFEST = """\
-version: 1
-targets:
-  ada: {sm: 89}
-profiles:
-  rows:
-    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
-models:
-  net:
-    source: {layers: net.json}
-    inputs: {x: {}}
-    dims: {rows: x.0}
-    profiles: [rows]
-    targets: [ada]
-    reference: true
-"""
 
-LAYERS = [["Linear", 16, 32], ["ReLU"], ["Linear", 32, 8]]
+LAYERS = [["Linear", 8, 16], ["ReLU"], ["Linear", 16, 4]]
 
 
 @pytest.fixture(scope="module")
 def added(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A project with such a source, and the command line of a trtbuild that has the kind."""
+    """A project with a source of the new kind, and the command line of the changed trtbuild."""
     root = tmp_path_factory.mktemp("kinds")
     copy, project = root / "copy", root / "project"
     shutil.copytree(PACKAGE, copy / "trtbuild", ignore=shutil.ignore_patterns("__pycache__"))
@@ -83,8 +68,9 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     before, rows, after = table.read_text().partition("_ROWS = (\n")
     assert rows
     table.write_text(before + rows + ROW + after)
-    project.mkdir()
-    (project / "trtbuild.yaml").write_text(MANIFEST)
+    source = ('python: "net:build"', "layers: net.json")
+    dims = ("    inputs: {x: {}}\n", "    inputs: {x: {}}\n    dims: {rows: x.0}\n    reference: true\n")
+    copy_project("mlp", project, source, dims)
     (project / "net.json").write_text(json.dumps(LAYERS))
     return CommandLine(project, root / "cache", {"PYTHONPATH": str(copy)}, cold=True)
 
@@ -94,8 +80,8 @@ def test_it_builds(added: CommandLine) -> None:
     assert ran(document) == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
     assert ran(added("build")) == {}
     seed_everything()
-    net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8)).eval()
-    x = torch.randn(5, 16)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
+    x = torch.randn(5, 8)
     with trtbuild.load(added.project / "dist/net", device="cpu") as loaded, torch.no_grad():
         assert torch.allclose(loaded.module()(x), net(x), rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Builds where only signed records count, by the real command line on one small model."""
+"""Builds that accept only signed records, by the real command line on one small model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import CommandLine, ran, step
+from tests.projects import copy_project
 from trtbuild.driver.workers.pool import _environment
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
@@ -15,38 +16,13 @@ from trtbuild.store.trust.signing import Signer
 
 CI = Signer("ci", bytes(32))
 
-MANIFEST = """\
-version: 1
-targets:
-  ada: {sm: 89}
-profiles:
-  rows:
-    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
-models:
-  net:
-    source: {python: "net:build"}
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada]
-    builder: {optimization_level: 0}
-"""
-NET = """\
-import torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Linear(16, 16).eval()
-"""
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A project that was built once, by a machine that signs for the domain ci."""
+    """A project that was built once by a machine that signs with the key of CI."""
     base = tmp_path_factory.mktemp("signed")
     command = CommandLine(base / "project", base / "cache")
-    command.project.mkdir()
-    (command.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command.project / "net.py").write_text(NET)
+    copy_project("mlp", command.project)
     (base / "remote").mkdir()
     command.environment.update(
         HOME=str(base / "home"),
@@ -65,7 +41,7 @@ def verdicts(document: Any) -> set[tuple[str, str]]:
     return {(entry["verdict"], entry["reason"]["code"]) for entry in document["steps"]}
 
 
-def test_every_record_is_signed_those_of_conversions_on_the_way_too(built: CommandLine) -> None:
+def test_every_record_is_signed_also_the_conversions_of_a_partition_step(built: CommandLine) -> None:
     store, records = LocalStore(built.cache), 0
     for key, _ in store.entries.layout.entries("ac"):
         action = ActionResult.from_bytes(store.entries.read("ac", key) or b"")
@@ -82,21 +58,21 @@ def remote_entries(built: CommandLine) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in remote.glob("ac/*/*")}
 
 
-def test_what_is_sent_is_signed(built: CommandLine) -> None:
+def test_records_in_the_remote_are_signed(built: CommandLine) -> None:
     entries = [ActionResult.from_bytes(data) for data in remote_entries(built).values()]
     signers = [[each.signer for each in entry.signatures] for entry in entries if entry.document is not None]
     assert len(signers) > 6
     assert all(names == ["ci"] for names in signers)
 
 
-def test_who_trusts_the_key_hits_everything(built: CommandLine, tmp_path: Path) -> None:
+def test_users_who_trust_the_key_have_hits(built: CommandLine, tmp_path: Path) -> None:
     assert verdicts(built("plan")) == {("hit", "recorded")}
     colleague = built("plan", environment={"TRTBUILD_CACHE_DIR": str(tmp_path)})
     assert verdicts(colleague) == {("hit", "recorded")}
     assert {entry["source"] for entry in colleague["steps"]} == {"team"}
 
 
-def test_who_trusts_another_key_is_told_why_it_is_no_hit(built: CommandLine, tmp_path: Path) -> None:
+def test_users_who_trust_another_key_see_the_reason_for_a_miss(built: CommandLine, tmp_path: Path) -> None:
     theirs = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     for cache in (built.cache, tmp_path):
         document = built("plan", environment={**theirs, "TRTBUILD_CACHE_DIR": str(cache)})
@@ -105,8 +81,8 @@ def test_who_trusts_another_key_is_told_why_it_is_no_hit(built: CommandLine, tmp
         assert "signed by a key that is not trusted (name 'ci', fingerprint" in trace["reason"]["text"]
 
 
-def test_a_machine_without_a_signing_key_builds_for_itself_beside_it(built: CommandLine) -> None:
-    """Unsigned records, and one user's of another domain, stand in no other's way."""
+def test_a_machine_without_a_signing_key_has_hits_of_its_own_records(built: CommandLine) -> None:
+    """Unsigned records, and records of another domain, do not hide the signed ones."""
     theirs = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     sent = remote_entries(built)
     document = built("build", environment=theirs)

@@ -1,4 +1,4 @@
-"""Two builds of one project at once: each step is done by one of them, and the other uses its result."""
+"""Two builds of one project at once: one of them runs a step, and the other uses its result."""
 
 from __future__ import annotations
 
@@ -16,31 +16,11 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.faults.processes import descendants, wait_until_gone
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}, ampere: {sm: 86}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-models:
-  net:
-    source: {python: "net:build"}
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada, ampere]
-"""
-
-NET = """\
-import torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
-"""
+from tests.projects import ADA_AND_AMPERE, copy_project, edit
 
 
 def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_path: Path) -> None:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text(NET)
+    copy_project("mlp", command_line.project, *ADA_AND_AMPERE)
     other = tmp_path / "other checkout"
     shutil.copytree(command_line.project, other)
     environment = {**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)}
@@ -70,17 +50,14 @@ def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_pat
     assert plans[0].read_bytes() == plans[1].read_bytes()
 
 
-#: User code that does not come to an end in the checkout that has a file `block`. Whether it is there enters the trace.
-BLOCKING = (
-    """\
+#: User code that waits as long as its checkout has a file `block`. Whether the file exists is a dependency of the trace.
+BLOCKING = """\
 import pathlib, time
 
 while pathlib.Path("block").exists():
     pathlib.Path("started").write_text("yes")
     time.sleep(0.05)
 """
-    + NET
-)
 
 
 def start(project: Path, cache: Path) -> subprocess.Popen[str]:
@@ -95,16 +72,16 @@ def start(project: Path, cache: Path) -> subprocess.Popen[str]:
 
 
 def waits_for_a_lock(pid: int) -> bool:
-    """proc(5), ``/proc/locks``: an arrow stands before those that wait."""
+    """Whether a process waits for a lock. proc(5), ``/proc/locks``: lines with an arrow are of processes that wait."""
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return any(len(fields) > 5 and fields[1:3] == ["->", "FLOCK"] and fields[5] == str(pid) for fields in lines)
 
 
 @pytest.fixture
 def first_and_second(command_line: CommandLine, tmp_path: Path) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    """Two builds of the same in two checkouts: the first one has the key of the trace, the second one waits for it."""
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text(BLOCKING)
+    """Two builds in two equal checkouts: the first one holds the lock of the trace, the second one waits for it."""
+    copy_project("mlp", command_line.project, *ADA_AND_AMPERE)
+    edit(command_line.project / "net.py", "import torch\n", f"import torch\n{BLOCKING}")
     other = tmp_path / "other"
     shutil.copytree(command_line.project, other)
     (command_line.project / "block").write_text("")

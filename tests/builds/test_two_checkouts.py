@@ -1,5 +1,7 @@
-"""One engine cache for a team: checkouts of different people, in different places and with different virtual environments,
-share engines through each kind of remote. The first builds, into all remotes at once; the others run no step."""
+"""One engine cache for a team: checkouts of several people, with different paths and virtual environments, share engines.
+
+The first checkout builds, and uploads to three kinds of remotes. The others run no step.
+"""
 
 from __future__ import annotations
 
@@ -19,46 +21,20 @@ from typing import Any
 import pytest
 
 from tests.conftest import ran
+from tests.projects import copy_project, edit
 from tests.store.conftest import object_server
 from tests.store.transports.nginx import running
 
 __all__ = ["object_server"]
 
-NET = """
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(600, 600) for _ in range(2)])
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return x
-
-def build():
-    return Net().eval()
-"""
-MANIFEST = """
-version: 1
-targets: {ada: {sm: 89}}
-profiles:
-  rows: {x: {min: [1, 600], opt: [4, 600], max: [8, 600]}}
-models:
-  net:
-    source: {python: "net:build"}
-    inputs: {x: {dtype: float32}}
-    profiles: [rows]
-    targets: [ada]
-    partition: {granularity: ["layers.*"]}
-"""
+#: Changes of the manifest. The plans of wide layers are stored in chunks. The plan of the last partition is one blob.
+WIDE = (("[1, 8]", "[1, 600]"), ("[4, 8]", "[4, 600]"), ("[8, 8]", "[8, 600]"))
 NOBODY = 65534
 
 
 @dataclass
 class Person:
-    """Somebody with a checkout, a home and an interpreter."""
+    """A person with a checkout, a home directory and an interpreter."""
 
     folder: Path
     python: str
@@ -67,11 +43,11 @@ class Person:
     umask: int = 0o022
 
     def checkout(self) -> None:
-        self.folder.mkdir(parents=True)
-        (self.folder / "net.py").write_text(NET)
-        (self.folder / "trtbuild.yaml").write_text(MANIFEST)
+        copy_project("blocks", self.folder, *WIDE)
+        edit(self.folder / "models" / "layer.py", "(8, 8)", "(600, 600)")
+        edit(self.folder / "models" / "net.py", "return x", "return torch.relu(x)")
         if self.user is not None:
-            for path in (self.folder, *self.folder.iterdir()):
+            for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, self.user, self.user)
 
     def __call__(self, *arguments: str, expect: int = 0) -> Any:
@@ -103,7 +79,7 @@ class Team:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A directory that other users can reach, as pytest's are not."""
+    """A directory that other users can read. The directories of pytest have mode 0700."""
     folder = Path(tempfile.mkdtemp(prefix="trtbuild-team-"))
     folder.chmod(0o755)
     yield folder
@@ -143,7 +119,7 @@ def base_python() -> str:
 
 
 def another_user() -> int | None:
-    """A user id to run as, where that can be done."""
+    """The id of another user, or None if this process cannot run as another user."""
     return NOBODY if os.geteuid() == 0 else None
 
 
@@ -155,7 +131,7 @@ def can_be_run(python: str, user: int | None) -> bool:
 
 @pytest.fixture(scope="module")
 def another_python(place: Path) -> str:
-    """A new virtual environment with the packages of this one."""
+    """The interpreter of another virtual environment, with the packages of this one."""
     folder = place / "venv"
     subprocess.run([base_python(), "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -165,7 +141,7 @@ def another_python(place: Path) -> str:
 
 
 def test_the_first_build_is_in_every_remote(team: Team) -> None:
-    assert ran(team.document)["engine"] == 3
+    assert ran(team.document)["engine"] == 4
     assert [report["name"] for report in team.document["remotes"]] == ["nfs", "web", "store"]
     for report in team.document["remotes"]:
         assert report["records_sent"] > 10 and report["records_not_sent"] == 0, json.dumps(report)
@@ -195,12 +171,12 @@ def test_another_checkout_runs_no_step(team: Team, another_python: str, remote: 
     assert again["duration_s"] < 60 and ran(again) == {}
 
 
-def test_who_edits_builds_only_what_changed_and_everybody_has_it(team: Team, another_python: str) -> None:
+def test_an_edit_builds_only_the_changed_steps_and_others_have_hits(team: Team, another_python: str) -> None:
     environment = {**team.environment, "TRTBUILD_REMOTES": f"nfs=rw:{team.remotes['nfs']}"}
     other = Person(team.folder / "edits", sys.executable, environment)
     other.checkout()
     manifest = other.folder / "trtbuild.yaml"
-    manifest.write_text(MANIFEST.replace("opt: [4, 600]", "opt: [3, 600]"))
+    edit(manifest, "opt: [4, 600]", "opt: [3, 600]")
     document = other("build")
     assert "lower" not in ran(document) and "convert" not in ran(document)
     third = Person(team.folder / "third", another_python, environment)
@@ -209,17 +185,17 @@ def test_who_edits_builds_only_what_changed_and_everybody_has_it(team: Team, ano
     assert ran(third("build", "--frozen")) == {}
 
 
-def test_what_is_gone_from_a_remote_is_made_again_or_missing_where_nothing_may_be_made(
+def test_blobs_that_a_remote_has_lost_are_built_again_or_are_an_error_with_frozen(
     team: Team, another_python: str
 ) -> None:
-    """The records are there, and say that their blobs are; that these are gone is found out when they are fetched."""
+    """The remote has the records. A build notices the missing blobs when it fetches them."""
     lossy = team.folder / "lossy"
     shutil.copytree(team.remotes["nfs"].removeprefix("file://"), lossy)
     plans = [step["outputs"]["plan"] for step in team.document["steps"] if step["stage"] == "engine"]
     gone = [path for path in lossy.glob("cas/*/*") if path.name in {plan["sha256"] for plan in plans}]
     for path in gone:
         path.unlink()
-    assert gone, "plans of this size are one file each"
+    assert gone, "the plan of the last partition is one file"
     environment = {"TRTBUILD_REMOTES": f"lossy=r:file://{lossy}"}
     deploys = Person(team.folder / "deploys", another_python, environment)
     deploys.checkout()

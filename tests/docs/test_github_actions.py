@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.projects import copy_project, edit
 from tests.store.transports.nginx import Nginx
 from trtbuild.store.trust.signing import Signer
 from trtbuild.toolchain.libraries import table
@@ -25,35 +26,13 @@ from trtbuild.toolchain.libraries import table
 ROOT = Path(__file__).parents[2]
 RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))
 
-MANIFEST = f"""\
-version: 1
-targets:
-  ada: {{sm: 89, version: "{table.installed_version("tensorrt-rtx")}"}}
-profiles:
-  rows:
-    x: {{min: [1, 8], opt: [4, 8], max: [8, 8]}}
-models:
-  net:
-    source: {{python: "net:build"}}
-    inputs: {{x: {{}}}}
-    profiles: [rows]
-    targets: [ada]
-"""
-
-NET = """\
-import torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
-"""
 
 #: Distributions that `pip install 'trtbuild[rtx]'` does not install.
 TORCH_SIDE = ("torch", "onnx", "nvidia", "triton")
 
 
 def bare(folder: Path) -> str:
-    """A ``PYTHONPATH`` with which this interpreter is one where nothing of torch was installed."""
+    """A ``PYTHONPATH`` that hides torch and its dependencies from this interpreter."""
     (installed,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     packages, start = folder / "packages", folder / "start"
     packages.mkdir()
@@ -132,7 +111,7 @@ class Runner:
 
 @dataclass
 class Job:
-    """The result of a job: its commands with their output, and the job summary."""
+    """The result of a job: its commands with their outcome, and the job summary."""
 
     checkout: Path
     home: Path
@@ -165,10 +144,8 @@ class Job:
 @pytest.fixture(scope="module")
 def github(tmp_path_factory: pytest.TempPathFactory, nginx_server: Nginx) -> Iterator[Runner]:
     root = tmp_path_factory.mktemp("github")
-    sources = root / "sources"
-    sources.mkdir()
-    (sources / "trtbuild.yaml").write_text(MANIFEST)
-    (sources / "net.py").write_text(NET)
+    version = table.installed_version("tensorrt-rtx")
+    sources = copy_project("mlp", root / "sources", ("{sm: 89}", f'{{sm: 89, version: "{version}"}}'))
     (root / "pr-cache").mkdir()
     keys = {name: Signer.new(name) for name in ("ci", "pr")}
     nginx_server.empty()
@@ -188,7 +165,7 @@ def entries(folder: Path) -> set[str]:
     return {path.name for kind in ("ac", "cas") for path in (folder / kind).rglob("*") if path.is_file()}
 
 
-def test_the_jobs_do_what_the_recipe_says(github: Runner, nginx_server: Nginx) -> None:
+def test_the_jobs_of_the_recipe_share_results_as_documented(github: Runner, nginx_server: Nginx) -> None:
     pull_requests = github.root / "pr-cache"
     built = github.run("main")
     assert not built.failed, built.said
@@ -209,7 +186,7 @@ def test_the_jobs_do_what_the_recipe_says(github: Runner, nginx_server: Nginx) -
         built.checkout / "dist/net/index.json"
     ).read_bytes()
 
-    (github.sources / "net.py").write_text(NET.replace("ReLU", "Tanh"))
+    edit(github.sources / "net.py", "ReLU", "Tanh")
     asked = github.run("pull-request")
     assert not asked.failed, asked.said
     assert asked.counts()[1] > 0
@@ -242,14 +219,14 @@ def test_a_pull_request_from_a_fork_has_no_secrets_and_builds(github: Runner, ng
     assert (entries(nginx_server.root), entries(github.root / "pr-cache")) == before
 
 
-def test_where_there_is_no_torch_there_is_none(tmp_path: Path) -> None:
+def test_the_bare_interpreter_cannot_import_torch(tmp_path: Path) -> None:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
     for path, has in ((bare(tmp_path), 0), ("", 1)):
         done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
         assert done.returncode == has
 
 
-def test_it_is_a_workflow_that_names_what_there_is() -> None:
+def test_the_workflow_names_existing_secrets_and_extras() -> None:
     text = (ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8")
     assert set(RECIPE[True]) == {"push", "pull_request"}  # `on` is a boolean in the YAML that PyYAML reads
     used = set(re.findall(r"secrets\.([A-Z_]+)", text))
@@ -269,7 +246,7 @@ def stated(job: Any) -> dict[str, str]:
     return {**RECIPE["env"], **job.get("env", {})}
 
 
-def test_only_main_has_what_main_writes_with() -> None:
+def test_only_the_main_job_has_the_credentials_for_writing() -> None:
     for name, job in RECIPE["jobs"].items():
         text = json.dumps(job)
         assert ("secrets.TRTBUILD_SIGNING_KEY" in text) == (name == "main")

@@ -1,4 +1,4 @@
-"""A small project on which every command is run once with ``--json``: what it prints is kept by a name."""
+"""Runs every command once with ``--json`` on a small project, and keeps the output by a name."""
 
 from __future__ import annotations
 
@@ -9,41 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine
+from tests.projects import copy_project, edit
 
-MANIFEST = """\
-version: 1
-defaults: {targets: [ada], reference: true}
-targets: {ada: {sm: 89}, blackwell: {sm: 120}}
-profiles:
-  rows: {x: {min: [1, 8], opt: [4, 8], max: [16, 8]}}
-models:
-  ranker:
-    source: {python: "nets:build"}
-    inputs: {x: {range: [0, 1]}}
-    dims: {batch: {at: [x.0]}}
-    profiles: [rows]
-    targets: [ada, blackwell]
-    partition: {torch_executed_ops: [aten.tanh], min_block_size: 1}
-    outputs: {package: dist/ranker}
+#: A second model, whose trace fails: text to add, by file.
+BROKEN = {
+    "nets.py": '\n\ndef broken():\n    raise ValueError("no weights")\n',
+    "trtbuild.yaml": """\
   broken:
     source: {python: "nets:broken"}
     inputs: {x: {}}
     profiles: [rows]
     outputs: {package: dist/broken}
-"""
-
-NETS = """\
-import torch
-from torch import nn
-
-
-def build():
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval()
-
-
-def broken():
-    raise ValueError("no weights")
-"""
+""",
+}
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +29,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Standard output of each command, by the name of its recorded form."""
     base = tmp_path_factory.mktemp("documents")
     project, remotes = base / "project", {"TRTBUILD_REMOTES": f"team=rw:file://{base / 'remote'}"}
-    project.mkdir()
-    (project / "trtbuild.yaml").write_text(MANIFEST)
-    (project / "nets.py").write_text(NETS)
+    copy_project("torch_partition", project)
+    for name, text in BROKEN.items():
+        (project / name).write_text((project / name).read_text() + text)
     (base / "begun").mkdir()
     line = CommandLine(project, base / "cache")
     found: dict[str, str] = {}
@@ -118,5 +96,4 @@ def _cache(say: Callable[..., None], base: Path, remotes: dict[str, str]) -> Non
 
 
 def _change(project: Path) -> None:
-    path = project / "nets.py"
-    path.write_text(path.read_text().replace("nn.Linear(16, 4)", "nn.Linear(16, 5)"))
+    edit(project / "nets.py", "nn.Linear(16, 4)", "nn.Linear(16, 5)")

@@ -31,31 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.processes import descendants, kill, wait_until_gone
+from tests.projects import ADA_AND_AMPERE, WEIGHTS_FILE, copy_project, write_weights
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
-
-MODEL = """\
-import torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(640, 640), torch.nn.ReLU(), torch.nn.Linear(640, 640)).eval()
-"""
-
-MANIFEST = """\
-version: 1
-targets: {{ada: {{sm: 89}}, ampere: {{sm: 86}}}}
-profiles: {{rows: {{x: {{min: [1, 640], opt: [4, 640], max: [8, 640]}}}}}}
-models:
-  net:
-    source: {{python: "net:build"}}
-    weights: net.safetensors
-    inputs: {{x: {{}}}}
-    profiles: [rows]
-    targets: [ada, ampere]
-    builder: {{optimization_level: {level}}}
-    outputs: {{package: dist/net, plans: dist/plans}}
-"""
 
 #: The victim of a kill: only the driver (its children have to die, too), all processes at once, or only one worker.
 VICTIMS = ("driver", "all", "worker")
@@ -104,7 +82,6 @@ class KillTest:
         self._current = 0
         self._seen: set[Path] = set()
         self.project.mkdir(parents=True)
-        (self.project / "net.py").write_text(MODEL)
         self._builder = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.builder"],
             stdin=subprocess.PIPE,
@@ -244,11 +221,12 @@ class KillTest:
     # -- variants
 
     def _write_variant(self, variant: int) -> None:
-        text = MANIFEST.format(level=variant % 3)
-        (self.project / "trtbuild.yaml").write_text(text)
+        builder = f"    builder: {{optimization_level: {variant % 3}}}\n"
+        outputs = "    outputs: {package: dist/net, plans: dist/plans}\n"
+        copy_project("weights_file", self.project, *ADA_AND_AMPERE, ("    inputs:", f"{builder}{outputs}    inputs:"))
         weights = self._folder / f"weights{variant}.safetensors"
         if not weights.exists():
-            write_weights(weights, variant)
+            write_weights(weights, WEIGHTS_FILE, seed=variant)
         shutil.copyfile(weights, self.project / "net.safetensors")
 
     def _reference(self, variant: int) -> dict[str, str]:
@@ -280,16 +258,6 @@ class KillTest:
         shutil.rmtree(self.cache)
         shutil.copytree(self.base, self.cache)
         self._seen = set((self.project / "dist").rglob(".*.tmp"))
-
-
-def write_weights(path: Path, seed: int) -> None:
-    """Random weights under the model's names."""
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    random_state = np.random.default_rng(seed)
-    shapes = {"0.weight": (640, 640), "0.bias": (640,), "2.weight": (640, 640), "2.bias": (640,)}
-    save_file({name: random_state.standard_normal(shape, np.float32) for name, shape in shapes.items()}, path)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -20,30 +20,12 @@ import pytest
 from tests.conftest import CommandLine, ran, step
 from tests.faults.hostile_cache import FAULTS, READ_FAULTS, Fault, HostileCache, status
 from tests.faults.kills import digests
+from tests.projects import ADA_AND_AMPERE, copy_project
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.signing import Signer
 
 pytestmark = pytest.mark.cold_workers  # a hostile cache is tested with workers as users have them
 
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}, ampere: {sm: 86}}
-profiles: {rows: {x: {min: [1, 64], opt: [4, 64], max: [8, 64]}}}
-models:
-  net:
-    source: {python: "net:build"}
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada, ampere]
-    builder: {optimization_level: 0}
-"""
-NET = """\
-import torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Linear(64, 64).eval()
-"""
 
 CI = Signer.new("ci")
 PASSWORD, TOKEN = "correct-horse-battery-7391", "ghp_secretTokenOfTheTeam4711"
@@ -84,9 +66,7 @@ def environment(folder: Path, cache: HostileCache, *, signed: bool, token: bool 
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     base = tmp_path_factory.mktemp("published")
     command = CommandLine(base / "project", base / "cache")
-    command.project.mkdir()
-    (command.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command.project / "net.py").write_text(NET)
+    copy_project("mlp", command.project, *ADA_AND_AMPERE)
     with HostileCache() as cache:
         document = command("build", environment=environment(base, cache, signed=True))
     assert ran(document)["engine"] == 2 and document["remotes"][0]["records_not_sent"] == 0

@@ -1,6 +1,6 @@
-"""The catalogue of messages: text files of bad projects, each with all that its user sees.
+"""The catalogue of messages: text files of invalid projects, each with the messages that a user sees.
 
-A file holds cases; a case holds files, and the messages about them::
+A file holds cases. A case holds files, and the messages about them::
 
     === the name of the case
     --- trtbuild.yaml
@@ -11,7 +11,7 @@ A file holds cases; a case holds files, and the messages about them::
 
 ``--- edit`` stands for `MANIFEST` with some words replaced, one ``old ⇒ new`` a line (``\\n`` is a line break). A file
 whose name ends in ``(escaped)`` is written as the bytes that its escapes mean. With ``TRTBUILD_WRITE_MESSAGES=1`` the
-tests write the messages into the catalogue instead of comparing: read the difference before you commit it.
+tests write the messages into the catalogue instead of comparing them: read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-CASES = Path(__file__).parent / "cases"
-WRITE = bool(os.environ.get("TRTBUILD_WRITE_MESSAGES"))
+from tests import projects
 
-MANIFEST = """\
-version: 1
-targets:
-  ada: {sm: 89}
-profiles:
-  rows:
-    x: {min: [1, 8], opt: [4, 8], max: [8, 8]}
-models:
-  net:
-    source: {python: "net:build"}
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada]
-"""
+CASES = Path(__file__).parent / "cases"
+MANIFEST = (projects.FOLDER / "mlp" / "trtbuild.yaml").read_text()
+WRITE = bool(os.environ.get("TRTBUILD_WRITE_MESSAGES"))
 
 
 @dataclass
 class Case:
-    """`files` by path, `said` is the last section: its title and its lines."""
+    """`files` by path; `title` and `said` are the title and the lines of the last section."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -53,7 +41,7 @@ class Case:
 
     @property
     def verdict(self) -> list[str]:
-        """The words of the first line of the expected output: ``exit 2 ManifestError`` or ``trace SourceError``."""
+        """The words of the first line of the messages: ``exit 2 ManifestError`` or ``trace SourceError``."""
         return self.said.partition("\n")[0].split()
 
     @property
@@ -83,7 +71,7 @@ def read(name: str) -> list[Case]:
 
 
 def settle(name: str, case: Case, said: str) -> None:
-    """Fail where `said` is not what the catalogue has; or write it there, when that is asked for."""
+    """Fail if `said` differs from the catalogue, or write it into the catalogue (``TRTBUILD_WRITE_MESSAGES=1``)."""
     if not WRITE:
         assert said == case.said
         return
@@ -96,7 +84,7 @@ def settle(name: str, case: Case, said: str) -> None:
 
 
 def normalized(text: str, project: Path) -> str:
-    """Paths and versions of this machine by name."""
+    """Replace paths and versions of this machine by names."""
     text = text.replace(str(project), "PROJECT").replace(sys.executable, "PYTHON")
     text = re.sub(r"[^\s(]*/site-packages/", "SITE/", text)
     text = re.sub(r"\([0-9]+ times\)", "(N times)", text)

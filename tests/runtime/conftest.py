@@ -1,4 +1,4 @@
-"""A small real package: two engines with a Torch partition between them, and all that a signature may have."""
+"""Packages for tests, built by the real command line. `image_model` in tests/projects has the models."""
 
 from __future__ import annotations
 
@@ -15,95 +15,8 @@ import pytest
 import torch
 
 from tests.conftest import CommandLine
+from tests.projects import copy_project
 from tests.runtime.rigs import rig  # noqa: F401 - a fixture
-
-MODEL = '''
-from typing import NamedTuple
-
-import torch
-
-
-class Found(NamedTuple):
-    values: torch.Tensor
-    total: torch.Tensor
-
-
-class Net(torch.nn.Module):
-    """A convolution, a sort (which the manifest keeps in PyTorch), and a product with the sorted rows."""
-
-    def __init__(self):
-        super().__init__()
-        self.convolution = torch.nn.Conv2d(3, 4, 3, padding=1)
-        self.mix = torch.nn.Linear(4, 6)
-        self.register_buffer("offset", torch.linspace(-1, 1, 6))
-
-    def forward(self, image, *, scale):
-        x = torch.relu(self.convolution(image)).mean(dim=(2, 3)) * scale
-        x = torch.sort(x, dim=0).values
-        y = torch.tanh(self.mix(x)) + self.offset
-        return {"found": Found(y, (y * 2).sum(dim=1)), "image": image, "nothing": None, "kind": "net", "list": [x]}
-
-
-def build():
-    torch.manual_seed(3)
-    return Net().eval()
-
-
-class Sorts(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("offset", torch.linspace(-1, 1, 4))
-
-    def forward(self, rows):
-        return torch.sort(rows, dim=0).values.sort(dim=1).values, self.offset
-
-
-def sorts():
-    return Sorts().eval()
-'''
-
-MANIFEST = """
-version: 1
-targets:
-  ada: {sm: 89}
-  blackwell: {sm: 120}
-profiles:
-  small:
-    image: {min: [1, 3, 8, 8], opt: [2, 3, 8, 8], max: [4, 3, 16, 16]}
-    scale: {min: [1, 1], opt: [2, 1], max: [4, 1]}
-  large:
-    image: {min: [1, 3, 8, 8], opt: [8, 3, 32, 32], max: [16, 3, 64, 64]}
-    scale: {min: [1, 1], opt: [8, 1], max: [16, 1]}
-  rows:
-    rows: {min: [1, 4], opt: [2, 4], max: [9, 4]}
-models:
-  torch_only:
-    source: {python: "net_of_the_tests:sorts"}
-    inputs: {rows: {}}
-    profiles: [rows]
-    targets: [ada]
-    partition: {torch_executed_ops: [aten.sort]}
-  net:
-    source: {python: "net_of_the_tests:build"}
-    inputs:
-      image: {}
-      scale: {keyword: true}
-    dims:
-      batch: {at: [image.0, scale.0]}
-      height: {at: [image.2], multiple_of: 4}
-      width: {at: [image.3]}
-    profiles: [small, large]
-    targets: [ada, blackwell]
-    partition: {min_block_size: 1, torch_executed_ops: [aten.sort]}
-    reference: true
-  bare:
-    source: {python: "net_of_the_tests:build"}
-    inputs: {image: {}, scale: {keyword: true}}
-    dims: {batch: {at: [image.0, scale.0]}, height: {at: [image.2], multiple_of: 4}}
-    profiles: [small, large]
-    targets: [ada]
-    partition: {min_block_size: 1, torch_executed_ops: [aten.sort]}
-"""
 
 
 @dataclass(frozen=True)
@@ -133,9 +46,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     with open(base / "runtime-package.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (project / "dist" / "net" / "index.json").exists():
-            project.mkdir(exist_ok=True)
-            (project / "net_of_the_tests.py").write_text(MODEL)
-            (project / "trtbuild.yaml").write_text(MANIFEST)
+            copy_project("image_model", project)
             CommandLine(project, Path(os.environ.get("TRTBUILD_TEST_CACHE") or base / "runtime-cache"))("build")
     dist = project / "dist"
     return Built(dist / "net", dist / "bare", dist / "torch_only", project / "net_of_the_tests.py")
@@ -143,7 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def package(built: Built, tmp_path: Path) -> Path:
-    """A copy of the package, to be damaged."""
+    """A copy of the package, which a test may damage."""
     return shutil.copytree(built.package, tmp_path / "net")
 
 
@@ -152,7 +63,7 @@ Inputs = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 @pytest.fixture
 def inputs() -> Inputs:
-    """An image and a scale of some size."""
+    """A function that returns an image and a scale of a size."""
 
     def make(batch: int = 2, height: int = 8, width: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(batch * 10000 + height * 100 + width)

@@ -8,22 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}, ampere: {sm: 86}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-defaults: {targets: [ada, ampere], profiles: [rows]}
-models:
-  one: {source: {python: "net:build"}, inputs: {x: {}}}
-  two: {source: {python: "net:build"}, inputs: {x: {}}}
-"""
+from tests.projects import ADA_AND_AMPERE, copy_project, edit
 
 
 @pytest.fixture
 def trtbuild(command_line: CommandLine) -> CommandLine:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text("def build(): ...\n")
+    copy_project("two_models", command_line.project, *ADA_AND_AMPERE)
     return command_line
 
 
@@ -43,8 +33,8 @@ def test_a_plan_says_run_and_unknown_and_runs_nothing(trtbuild: CommandLine) -> 
 
 def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: CommandLine, tmp_path: Path) -> None:
     trtbuild.project = tmp_path
-    before = trtbuild.run("-C", "project", "--target", "ada", "--json", "plan", "one")
-    after = trtbuild.run("plan", "one", "-C", "project", "--target", "ada", "--json")
+    before = trtbuild.run("-C", "project", "--target", "ada", "--json", "plan", "first")
+    after = trtbuild.run("plan", "first", "-C", "project", "--target", "ada", "--json")
     assert before.returncode == after.returncode == 0, before.stderr
     steps = [{**step, "duration_s": 0} for step in json.loads(before.stdout)["steps"]]
     assert steps == [{**step, "duration_s": 0} for step in json.loads(after.stdout)["steps"]]
@@ -56,18 +46,20 @@ def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["plan", "onne"], "did you mean 'one'"),
+        (["plan", "frist"], "did you mean 'first'"),
         (["build", "--target", "adda"], "did you mean 'ada'"),
-        (["why", "one/trac"], "did you mean 'one/trace'"),
+        (["why", "first/trac"], "did you mean 'first/trace'"),
         (["plan", "-C", "nowhere"], "no directory"),
         (["plan", "-f", "missing.yaml"], "missing.yaml"),
         (["plan", "--no-such-flag"], "no-such-flag"),
-        (["inspect", "one"], "trtbuild build one"),
+        (["inspect", "first"], "trtbuild build first"),
         (["cache", "gc", "--max-size", "much"], "50GiB"),
         (["build", "-j", "0"], "-j"),
     ],
 )
-def test_usage_errors_exit_with_2_and_say_what_to_do(trtbuild: CommandLine, arguments: list[str], said: str) -> None:
+def test_usage_errors_exit_with_2_and_suggest_a_correction(
+    trtbuild: CommandLine, arguments: list[str], said: str
+) -> None:
     done = trtbuild.run(*arguments)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
@@ -75,19 +67,19 @@ def test_usage_errors_exit_with_2_and_say_what_to_do(trtbuild: CommandLine, argu
 
 
 def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLine) -> None:
-    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "smm: 89"))
+    edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "smm: 89")
     document = trtbuild("build", expect=2)
     assert document["schema"] == "trtbuild.build/1"
     assert document["ok"] is False
     assert document["steps"] == []
-    assert {(error["file"], error["line"]) for error in document["errors"]} == {("trtbuild.yaml", 2)}
+    assert {(error["file"], error["line"]) for error in document["errors"]} == {("trtbuild.yaml", 3)}
     assert any("smm" in error["text"] for error in document["errors"])
 
 
 def test_a_target_that_no_toolchain_builds_is_an_error_before_any_work_and_the_plan_still_prints(
     trtbuild: CommandLine,
 ) -> None:
-    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "sm: 90"))
+    edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 90")
     document = trtbuild("plan", expect=2)
     assert document["steps"]
     assert "90" in document["errors"][0]["text"]
@@ -97,7 +89,7 @@ def test_a_target_that_no_toolchain_builds_is_an_error_before_any_work_and_the_p
 
 
 def test_a_toolchain_that_is_not_installed_names_the_pip_command(trtbuild: CommandLine) -> None:
-    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "sm: 89, toolchain: tensorrt"))
+    edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 89, toolchain: tensorrt")
     done = trtbuild.run("build")
     assert done.returncode == 2
     assert "pip install" in done.stderr
@@ -106,15 +98,15 @@ def test_a_toolchain_that_is_not_installed_names_the_pip_command(trtbuild: Comma
 def test_frozen_with_something_to_do_exits_with_3_and_lists_it(trtbuild: CommandLine) -> None:
     done = trtbuild.run("build", "--frozen")
     assert done.returncode == 3
-    assert "one/trace" in done.stderr
-    assert "two/trace" in done.stderr
+    assert "first/trace" in done.stderr
+    assert "second/trace" in done.stderr
 
 
 def test_status_and_graph_need_no_build(trtbuild: CommandLine) -> None:
     status = trtbuild("status")
     assert [entry["up_to_date"] for entry in status["models"]] == [False, False]
-    graph = trtbuild("graph", "one")
-    assert ["one/trace", "one/lower"] in graph["edges"]
+    graph = trtbuild("graph", "first")
+    assert ["first/trace", "first/lower"] in graph["edges"]
     assert "digraph" in trtbuild.run("graph", "--format", "dot").stdout
     assert "flowchart" in trtbuild.run("graph", "--format", "mermaid").stdout
 
@@ -124,7 +116,7 @@ def test_the_schema_is_json_schema(trtbuild: CommandLine) -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
-def test_asking_imports_neither_torch_nor_tensorrt(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_queries_import_neither_torch_nor_tensorrt(trtbuild: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Refuse:\n"
@@ -134,6 +126,6 @@ def test_asking_imports_neither_torch_nor_tensorrt(trtbuild: CommandLine, tmp_pa
         "sys.meta_path.insert(0, Refuse())\n"
     )
     blocked = {"PYTHONPATH": str(tmp_path)}
-    for command in (["plan"], ["why", "one"], ["status"], ["graph"], ["cache", "stats"], ["schema"]):
+    for command in (["plan"], ["why", "first"], ["status"], ["graph"], ["cache", "stats"], ["schema"]):
         done = trtbuild.run(*command, environment=blocked)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`--offline`: no remote is asked, by any command that looks steps up."""
+"""`--offline`: the commands that look up steps use no remote."""
 
 from __future__ import annotations
 
@@ -10,19 +10,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.conftest import CommandLine
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-models:
-  net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
-"""
+from tests.projects import copy_project
 
 
 @dataclass
 class Listener:
-    """A server that answers 404 to everything, and counts who has connected."""
+    """A server that answers 404 to all requests, and records the connections."""
 
     port: int
     connections: list[object] = field(default_factory=list)
@@ -51,28 +44,29 @@ def server() -> Iterator[Listener]:
 
 @pytest.fixture
 def trtbuild(command_line: CommandLine, server: Listener) -> CommandLine:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text("def build(): ...\n")
+    copy_project("mlp", command_line.project)
     command_line.environment["TRTBUILD_REMOTES"] = f"team=rw:http://127.0.0.1:{server.port}/cache"
     return command_line
 
 
 @pytest.mark.parametrize("command", [("plan",), ("status",), ("why", "net"), ("graph",)])
-def test_no_remote_is_asked(trtbuild: CommandLine, server: Listener, command: tuple[str, ...]) -> None:
+def test_offline_commands_do_not_use_a_remote(
+    trtbuild: CommandLine, server: Listener, command: tuple[str, ...]
+) -> None:
     assert trtbuild.run(*command, "--offline").returncode == 0
     assert trtbuild.run("--offline", *command).returncode == 0
     assert trtbuild.run(*command, environment={"TRTBUILD_REMOTES": ""}).returncode == 0
     assert server.connections == []
 
 
-def test_without_it_remotes_are_asked(trtbuild: CommandLine, server: Listener) -> None:
+def test_without_the_option_remotes_are_used(trtbuild: CommandLine, server: Listener) -> None:
     document = trtbuild("plan")
     assert server.connections
     assert [report["name"] for report in document["remotes"]] == ["team"]
     assert trtbuild("plan", "--offline")["remotes"] == []
 
 
-def test_a_configuration_that_is_wrong_is_told_offline_too(trtbuild: CommandLine) -> None:
+def test_errors_in_the_configuration_are_reported_offline_too(trtbuild: CommandLine) -> None:
     wrong = {"TRTBUILD_REMOTES": "team=rw:nowhere"}
     for offline in ((), ("--offline",)):
         document = trtbuild("plan", *offline, environment=wrong, expect=2)

@@ -16,6 +16,7 @@ import pytest
 from tests.cli.fake_steps import a_plan, a_step, done
 from tests.cli.pty_screen import Screen
 from tests.conftest import CommandLine
+from tests.projects import copy_project
 from trtbuild.cli.terminal.live import LiveProgress
 from trtbuild.core.planning.graph import Stage
 
@@ -24,22 +25,9 @@ STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "engine", "package")
 #: How the area is taken away: nothing else goes back to the begin of a line to erase it.
 AREA = b"\r\x1b[2K"
 
-MANIFEST = """\
-version: 1
-defaults: {targets: [ada], profiles: [rows], dims: {batch: {at: [x.0]}}, inputs: {x: {}}}
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-models:
-  good: {source: {python: "net:build"}}
-  broken: {source: {python: "broken:build"}}
-"""
 
-NET = """\
-import torch
-
-def build():
-    return torch.nn.Linear(8, 8).eval()
-"""
+#: Changes of the manifest of `two_models`.
+GOOD_AND_BROKEN = ("  first:", "  good:"), ("  second:", "  broken:"), ("nets:second", "broken:build")
 
 BROKEN = """\
 def build():
@@ -49,7 +37,7 @@ def build():
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> LiveProgress:
-    """Live progress whose area is asked for its rows, and never drawn."""
+    """Live progress that returns the rows of its area without drawing them."""
     progress = LiveProgress()
     monkeypatch.setattr(progress, "_live", object())
     progress.opened(4, lambda step: 4.2 if step.startswith("known") else None)
@@ -71,7 +59,7 @@ def test_rows_fit_on_any_screen(live: LiveProgress, width: int, height: int) -> 
     assert len(found) == 6 or any("more" in row or "…" in row for row in found)
 
 
-def test_a_row_says_how_long_it_took_last_time_where_there_is_room(live: LiveProgress) -> None:
+def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LiveProgress) -> None:
     live.started(a_step("known", "trace"))
     live.started(a_step("fresh", "trace"))
     first, second, _ = rows(live, 80, 24)
@@ -91,7 +79,7 @@ def test_many_rows_are_counted_and_the_two_ends_of_a_long_name_stay(live: LivePr
     assert re.search(r" a_model….*ne$", rows(other, 32, 24)[0])
 
 
-def test_what_has_ended_is_no_longer_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(live, "_scroll", lambda word, name, about: said.append(f"{click.unstyle(word)} {name}"))
     step = a_step("m", "trace")
@@ -102,7 +90,7 @@ def test_what_has_ended_is_no_longer_in_the_area(live: LiveProgress, monkeypatch
     assert said == ["done m/trace"]
 
 
-def test_work_that_is_no_step_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     live.phase_started("plan")
     assert len(rows(live, 80, 24)) == 1
     monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
@@ -135,16 +123,13 @@ def on_a_screen(command_line: CommandLine, *arguments: str, columns: int = 80, *
 def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, Screen]:
     """A project after its first build on a screen: one model is built, the other cannot be."""
     base = tmp_path_factory.mktemp("live")
-    (base / "project").mkdir()
-    command_line = CommandLine(base / "project", base / "cache")
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text(NET)
+    command_line = CommandLine(copy_project("two_models", base / "project", *GOOD_AND_BROKEN), base / "cache")
     (command_line.project / "broken.py").write_text(BROKEN)
     return command_line, on_a_screen(command_line, "build", "--keep-going", "--trace", "t.json")
 
 
 def lose_an_engine(command_line: CommandLine) -> None:
-    """So that the next build runs one step of a second."""
+    """Remove the engine's record, so that the next build runs one step."""
     key = next(
         step["key"]
         for step in command_line("plan", "good")["steps"]
@@ -171,7 +156,7 @@ def test_a_first_build_leaves_lines_the_failure_and_a_clean_terminal(tried: tupl
     assert last[-1].startswith("failed: 6 run, ")
 
 
-def test_its_timeline_has_every_step_and_what_is_none(tried: tuple[CommandLine, Screen]) -> None:
+def test_its_timeline_has_every_step_and_the_other_work(tried: tuple[CommandLine, Screen]) -> None:
     command_line, _ = tried
     events = json.loads((command_line.project / "t.json").read_text())["traceEvents"]
     spans = {event["name"]: event["args"].get("verdict") for event in events if event["ph"] == "X"}
@@ -236,8 +221,8 @@ def test_one_engine_again_on_terminals_of_all_kinds(
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: signal.Signals) -> None:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text("import time\n\ndef build():\n    time.sleep(600)\n")
+    copy_project("two_models", command_line.project, *GOOD_AND_BROKEN)
+    (command_line.project / "nets.py").write_text("import time\n\ndef first():\n    time.sleep(600)\n")
     screen = Screen()
     told: list[str] = []
 

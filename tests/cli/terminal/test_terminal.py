@@ -1,4 +1,4 @@
-"""The abilities of a stream: the conventions for colour, for a live area, and for streams that are not Unicode."""
+"""The abilities of a stream: colour, a live area, and Unicode."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import sys
 import pytest
 
 from tests.conftest import CommandLine
+from tests.projects import copy_project
 from trtbuild.cli.terminal import terminal
 
 
 class FakeStream(io.TextIOWrapper):
-    """A stream that says whether it is a terminal."""
+    """A stream with a chosen answer to `isatty`."""
 
     def __init__(self, *, is_terminal: bool = True, encoding: str = "utf-8") -> None:
         super().__init__(io.BytesIO(), encoding=encoding, write_through=True)
@@ -69,7 +70,7 @@ def test_colour_goes_by_the_conventions(is_terminal: bool, environment: dict[str
         (True, {"TERM": "xterm", "CI": ""}, True),
     ],
 )
-def test_a_live_area_needs_a_terminal_and_nobody_who_keeps_a_log(
+def test_a_live_area_needs_a_terminal_and_is_not_used_in_ci(
     is_terminal: bool, environment: dict[str, str], live: bool
 ) -> None:
     assert terminal.can_be_live(FakeStream(is_terminal=is_terminal), environment) is live
@@ -125,17 +126,8 @@ def test_a_closed_standard_output_is_an_error_before_any_work(command_line: Comm
         assert through_a_shell(command_line, f"cache stats {flag} >&-") == (0, "")
 
 
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-models:
-  net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada], outputs: {package: dist/net}}
-"""
-
-
 def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool = False) -> tuple[int, str]:
-    """Exit status and standard error of a command with a closed output, and with `with_errors` a closed error stream."""
+    """Exit status and standard error of a command whose output has no reader; `with_errors`: also its standard error."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -157,7 +149,7 @@ def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool =
 @pytest.mark.parametrize(
     "words", ["cache stats", "cache stats --json", "schema", "completion bash", "--help", "plan -h"]
 )
-def test_a_reader_that_has_enough_is_not_a_failure(command_line: CommandLine, words: str) -> None:
+def test_a_reader_that_stops_early_is_not_an_error(command_line: CommandLine, words: str) -> None:
     assert without_a_reader(command_line, *words.split()) == (0, "")
     assert through_a_shell(command_line, f"{words} | head -c 1") == (0, "")
 
@@ -166,13 +158,14 @@ def test_a_reader_that_has_enough_is_not_a_failure(command_line: CommandLine, wo
 def test_a_build_without_a_reader_goes_on_and_exits_by_its_own_result(
     command_line: CommandLine, with_errors: bool
 ) -> None:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    copy_project("mlp", command_line.project)
     net = command_line.project / "net.py"
+    works = net.read_text()
     net.write_text("def build():\n    raise RuntimeError('no weights')\n")
     status, said = without_a_reader(command_line, "build", with_errors=with_errors)
     assert (status, "no weights" in said) == (1, not with_errors)
     assert without_a_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
-    net.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n")
+    net.write_text(works)
     status, said = without_a_reader(command_line, "build", with_errors=with_errors)
     assert (status, "Traceback" in said) == (0, False)
     assert (command_line.project / "dist" / "net" / "index.json").exists()

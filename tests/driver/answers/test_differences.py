@@ -1,4 +1,4 @@
-"""`trtbuild diff`: packages and models that are really built, and what differs between them."""
+"""`trtbuild diff`: differences between packages and models, after real builds."""
 
 from __future__ import annotations
 
@@ -11,61 +11,20 @@ from typing import Any
 import pytest
 
 from tests.conftest import CommandLine
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}, ampere: {sm: 86}}
-profiles:
-  rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
-models:
-  net:
-    source: {python: "net:build"}
-    weights: net.safetensors
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada]
-    partition: {granularity: ["layers.*"]}
-"""
-
-NET = """\
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-def build() -> nn.Module:
-    return Net().eval()
-"""
+from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
 
 
-def save_weights(path: Path, changed: float = 0.0) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    torch.manual_seed(0)
-    tensors = {
-        f"layers.{n}.0.{name}": torch.randn(shape) for n in (0, 1) for name, shape in (("weight", (8, 8)), ("bias", 8))
-    }
-    tensors["layers.1.0.bias"] += changed
-    save_file(tensors, path)
+def write_project(folder: Path) -> None:
+    """The project as it is before each test. It has a second target, which no model uses."""
+    copy_project("blocks", folder, WITH_WEIGHTS, ADA_AND_AMPERE[0])
+    write_weights(folder / "net.safetensors", BLOCKS)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("diff")
     trtbuild = CommandLine(base / "project", base / "cache")
-    trtbuild.project.mkdir()
-    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST)
-    (trtbuild.project / "net.py").write_text(NET)
-    save_weights(trtbuild.project / "net.safetensors")
+    write_project(trtbuild.project)
     trtbuild("build")
     shutil.copytree(trtbuild.project / "dist/net", trtbuild.project / "old")
     return trtbuild
@@ -74,14 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 @pytest.fixture
 def trtbuild(built: CommandLine) -> Iterator[CommandLine]:
     yield built
-    (built.project / "trtbuild.yaml").write_text(MANIFEST)
-    (built.project / "net.py").write_text(NET)
-    save_weights(built.project / "net.safetensors")
-
-
-def edit(trtbuild: CommandLine, old: str, new: str) -> None:
-    assert old in MANIFEST
-    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace(old, new))
+    write_project(built.project)
 
 
 def areas(document: Any) -> dict[str, list[str]]:
@@ -103,10 +55,10 @@ def test_the_same_exits_with_0(trtbuild: CommandLine, sides: tuple[str, str]) ->
 
 
 def test_a_fine_tune_is_weights_by_name_and_the_engines_that_have_them(trtbuild: CommandLine) -> None:
-    save_weights(trtbuild.project / "net.safetensors", changed=0.5)
+    write_weights(trtbuild.project / "net.safetensors", BLOCKS, changed="layers.1.linear.bias")
     document = trtbuild("diff", "old", "net", expect=1)
     assert areas(document) == {
-        "weights": ["changed layers.1.0.bias.sha256"],
+        "weights": ["changed layers.1.linear.bias.sha256"],
         "engines": ["changed layers.1@ada"],
     }
     (engine,) = [entry for entry in document["differences"] if entry["area"] == "engines"]
@@ -115,19 +67,16 @@ def test_a_fine_tune_is_weights_by_name_and_the_engines_that_have_them(trtbuild:
 
 
 def test_a_builder_setting_is_named_in_each_engine(trtbuild: CommandLine) -> None:
-    edit(trtbuild, "    targets: [ada]\n", "    targets: [ada]\n    builder: {optimization_level: 1}\n")
+    edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 3", "optimization_level: 1")
     document = trtbuild("diff", "dist/net", "net", expect=1)
-    assert areas(document) == {"engines": ["changed layers.0@ada", "changed layers.1@ada"]}
+    assert areas(document) == {"engines": [f"changed layers.{number}@ada" for number in range(3)]}
     for engine in document["differences"]:
         assert engine["parts"] == [{"part": "settings.optimization_level", "was": "3", "now": "1"}]
 
 
 def test_what_the_manifest_declares_is_compared_without_a_build(trtbuild: CommandLine) -> None:
-    edit(trtbuild, "max: [8, 8]", "max: [16, 8]")
-    edit_twice = (
-        (trtbuild.project / "trtbuild.yaml").read_text().replace("[ada]", "[ada, ampere]\n    precision: float16")
-    )
-    (trtbuild.project / "trtbuild.yaml").write_text(edit_twice)
+    edit(trtbuild.project / "trtbuild.yaml", "max: [8, 8]", "max: [16, 8]")
+    edit(trtbuild.project / "trtbuild.yaml", "[ada]", "[ada, ampere]\n    precision: float16")
     document = trtbuild("diff", "old", "net", expect=1)
     assert document["b"]["known_from"] == "manifest"
     found = areas(document)
@@ -140,22 +89,22 @@ def test_what_the_manifest_declares_is_compared_without_a_build(trtbuild: Comman
 
 
 def test_an_edited_source_is_named_although_nothing_has_run(trtbuild: CommandLine) -> None:
-    (trtbuild.project / "net.py").write_text(NET.replace("nn.Tanh()", "nn.Sigmoid()"))
+    edit(trtbuild.project / "models/layer.py", "torch.relu", "torch.sigmoid")
     found = areas(trtbuild("diff", "old", "net", expect=1))
-    assert found == {"source": ["changed file:net.py"], "unknown": ["changed net/trace"]}
+    assert found == {"source": ["changed file:models/layer.py"], "unknown": ["changed net/trace"]}
     assert "net/trace has to run" in trtbuild.run("diff", "old", "net").stdout
     assert trtbuild("diff", "net", "net")["same"]
 
 
 def test_another_graph_is_a_changed_partition(trtbuild: CommandLine) -> None:
-    (trtbuild.project / "net.py").write_text(NET.replace("nn.Tanh()", "nn.Tanh() if _ else nn.ReLU()"))
+    edit(trtbuild.project / "models/net.py", "(1.0, 1.0, 1.0)", "(2.0, 1.0, 1.0)")
     trtbuild("build")
     document = trtbuild("diff", "old", "dist/net", expect=1)
     found = areas(document)
     assert found["partitions"] == ["changed layers.0.graph"]
     assert found["engines"] == ["changed layers.0@ada"]
     assert "weights" not in found
-    (trtbuild.project / "net.py").write_text(NET)
+    write_project(trtbuild.project)
     trtbuild("build")
 
 

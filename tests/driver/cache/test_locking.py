@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import CommandLine, ran, step
+from tests.projects import copy_project, edit
 from trtbuild.core.planning.lockfile import from_text, to_text
 from trtbuild.core.planning.locks import Lock
 from trtbuild.core.recipes.record import Output, Record
@@ -27,26 +28,9 @@ from trtbuild.errors import UsageError
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 16], opt: [4, 16], max: [8, 16]}}}
-defaults: {targets: [ada], profiles: [rows]}
-models:
-  net: {source: {python: "models.net:build"}, inputs: {x: {}}}
-"""
-TWIN = '  twin: {source: {python: "models.net:build"}, inputs: {x: {}}}\n'
+LISTING = 'import os\nimport torch\nfrom models.layer import width\n\nos.listdir(".")\n'
+TWIN = '  twin: {source: {python: "models.net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}\n'
 
-NET = """\
-import os
-import torch
-from models.layer import width
-
-os.listdir(".")
-
-def build():
-    return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU()).eval()
-"""
 
 ENGINE = "net/engine/model@ada"
 
@@ -54,10 +38,12 @@ ENGINE = "net/engine/model@ada"
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("locking")
-    (base / "project" / "models").mkdir(parents=True)
-    (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
-    (base / "project" / "models" / "net.py").write_text(NET)
-    (base / "project" / "models" / "layer.py").write_text("width = 16\n")
+    project = copy_project("mlp", base / "project", ("net:build", "models.net:build"))
+    (project / "models").mkdir()
+    (project / "models" / "layer.py").write_text("width = 16\n")
+    (project / "net.py").rename(project / "models" / "net.py")
+    edit(project / "models" / "net.py", "import torch\n", LISTING)
+    edit(project / "models" / "net.py", "16", "width")
     trtbuild = CommandLine(base / "project", base / "cache", {"XDG_CONFIG_HOME": str(base / "no-configuration")})
     assert len(ran(trtbuild("build"))) == 6
     return trtbuild
@@ -79,12 +65,6 @@ def locked(trtbuild: CommandLine) -> CommandLine:
 
 def lock_of(trtbuild: CommandLine) -> Lock:
     return from_text((trtbuild.project / "trtbuild.lock").read_text())
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 def installed(folder: Path, **versions: str) -> dict[str, str]:
@@ -138,7 +118,7 @@ def test_locking_again_writes_nothing_and_makes_nothing_stale(locked: CommandLin
     assert ran(locked("build")) == {}  # though the model lists the directory that the lock is in
 
 
-def test_a_check_says_what_differs_and_writes_nothing(locked: CommandLine) -> None:
+def test_a_check_lists_the_differences_and_writes_nothing(locked: CommandLine) -> None:
     assert locked("lock", "--check")["ok"]
     text = (locked.project / "trtbuild.lock").read_text()
     edit(locked.project / "trtbuild.yaml", "version: 1\n", "version: 1  # the first\n")
@@ -156,7 +136,7 @@ def test_a_check_says_what_differs_and_writes_nothing(locked: CommandLine) -> No
     assert not (locked.project / "trtbuild.lock").exists()
 
 
-def test_a_check_of_an_edited_model_says_what_is_missing_and_not_that_the_rest_was_removed(locked: CommandLine) -> None:
+def test_a_check_of_an_edited_model_lists_missing_steps_and_no_removed_ones(locked: CommandLine) -> None:
     edit(locked.project / "models" / "layer.py", "16", "16  # wide")
     found = locked("lock", "--check", expect=1)
     assert found["missing"][0]["id"] == "net/trace"
@@ -207,7 +187,7 @@ def test_a_newer_toolchain_plans_what_is_locked_and_builds_nothing_with_it(locke
     found = locked("lock", "--upgrade", environment=newer, expect=1)
     assert found["next"] == ["trtbuild build --upgrade", "trtbuild lock --upgrade"]
 
-    edit(locked.project / "trtbuild.yaml", "inputs: {x: {}}", "inputs: {x: {}}, builder: {optimization_level: 2}")
+    edit(locked.project / "trtbuild.yaml", "    inputs:", "    builder: {optimization_level: 2}\n    inputs:")
     (error,) = locked("build", environment=newer, expect=2)["errors"]
     version = lock_of(locked).models["net"].targets["ada"].version
     assert error["type"] == "ToolchainMissing"
@@ -262,7 +242,7 @@ def test_a_pin_that_is_not_the_locked_version_is_out_of_date_in_two_places(locke
 
 
 def lie(trtbuild: CommandLine) -> None:
-    """Another plan under the engine's key, whole and well-formed."""
+    """Replace the engine's record by a valid one with another plan."""
     store = LocalStore(trtbuild.cache)
     key = step(trtbuild("plan"), ENGINE)["key"]
     record = store.get_record(key)
@@ -343,7 +323,7 @@ def test_a_depfile_names_the_lock(locked: CommandLine) -> None:
 
 @pytest.fixture
 def aged(locked: CommandLine) -> Iterator[CommandLine]:
-    """All that is in the cache was last used long ago."""
+    """Set the times of all entries to long ago."""
     yesterday = time.time() - 86400
     for path in locked.cache.rglob("*"):
         if path.is_file():

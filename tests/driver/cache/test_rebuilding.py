@@ -1,16 +1,16 @@
-"""Building engines once more shows whether the cache holds what it says: with real engines, and with a lie."""
+"""`cache verify --rebuild` builds engines again and compares them with the cache: real engines, and a forged one."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-import textwrap
 from pathlib import Path
 
 import click
 import pytest
 
 from tests.conftest import CommandLine, step
+from tests.projects import copy_project, edit
 from trtbuild.cli.screens import rebuilds
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.codec import decode
@@ -22,39 +22,12 @@ from trtbuild.errors import UsageError
 from trtbuild.store.local.local import LocalStore
 from trtbuild.toolchain.libraries import table
 
-MANIFEST = """\
-version: 1
-targets:
-  ada: {sm: 89}
-  hopper: {sm: 90, toolchain: tensorrt, version: "10.0.0"}
-profiles:
-  rows:
-    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
-models:
-  net:
-    source: {python: "net:build"}
-    inputs: {x: {}}
-    profiles: [rows]
-    targets: [ada]
-    partition: {granularity: ["0", "2"], min_block_size: 1}
-"""
-
-NET = """\
-import torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8)).eval()
-"""
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("rebuilding")
-    project = base / "project"
-    project.mkdir()
-    (project / "trtbuild.yaml").write_text(MANIFEST)
-    (project / "net.py").write_text(textwrap.dedent(NET))
+    hopper = '  hopper: {sm: 90, toolchain: tensorrt, version: "10.0.0"}'
+    project = copy_project("blocks", base / "project", ("  ada: {sm: 89}\n", f"  ada: {{sm: 89}}\n{hopper}\n"))
     line = CommandLine(project, base / "cache", {"TRTBUILD_REMOTES": ""})
     document = line("build")
     assert document["totals"]["engine"]["run"] >= 2
@@ -63,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
-    """A copy of the project and its cache, to be spoiled."""
+    """A copy of the project and its cache, which a test may damage."""
     shutil.copytree(built.project, tmp_path / "project")
     shutil.copytree(built.cache, tmp_path / "cache")
     return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
@@ -73,7 +46,7 @@ def engines(line: CommandLine) -> list[str]:
     return sorted(each["id"] for each in line("plan")["steps"] if each["stage"] == "engine")
 
 
-def test_what_the_cache_says_is_what_it_holds(built: CommandLine) -> None:
+def test_engines_that_are_built_again_equal_those_in_the_cache(built: CommandLine) -> None:
     entries = sorted(path for path in built.cache.glob("*c*/??/*"))
     document = built("cache", "verify", "--rebuild", "100%", "--seed", "7")
     count = len(engines(built))
@@ -102,7 +75,7 @@ def test_without_the_option_nothing_is_rebuilt(built: CommandLine) -> None:
 
 
 def lie(line: CommandLine, identifier: str) -> tuple[Record, Record]:
-    """Replace an engine's record by one that is as valid, with another plan: the record, and the lie."""
+    """Replace an engine's record by a valid one with another plan. Returns the true record and the forged one."""
     key = step(line("plan"), identifier)["key"]
     store = LocalStore(line.cache)
     honest = store.get_record(key)
@@ -114,7 +87,7 @@ def lie(line: CommandLine, identifier: str) -> tuple[Record, Record]:
     return honest, forged
 
 
-def test_a_lie_is_found_named_and_put_aside(trtbuild: CommandLine) -> None:
+def test_a_forged_record_is_found_named_and_quarantined(trtbuild: CommandLine) -> None:
     name = engines(trtbuild)[0]
     honest, forged = lie(trtbuild, name)
     assert trtbuild("cache", "verify")["ok"]  # every byte is what its name says: reading alone finds nothing
@@ -141,7 +114,7 @@ def test_a_lie_is_found_named_and_put_aside(trtbuild: CommandLine) -> None:
     assert trtbuild("cache", "verify", "--rebuild", "100%")["rebuilt"]["different"] == []
 
 
-def test_a_lie_that_is_packed_already_does_not_stay_in_place(trtbuild: CommandLine) -> None:
+def test_a_forged_engine_in_a_package_is_replaced(trtbuild: CommandLine) -> None:
     name = engines(trtbuild)[0]
     plans = sorted(trtbuild.project.glob("dist/net/engines/ada/*.plan"))
     before = [plan.read_bytes() for plan in plans]
@@ -171,9 +144,8 @@ def test_the_record_of_a_remote_is_named(trtbuild: CommandLine, tmp_path: Path) 
     assert f"remove ac/{honest.recipe.key} from remote team" in shown
 
 
-def test_what_cannot_be_checked_is_counted_with_its_reason(trtbuild: CommandLine) -> None:
-    manifest = trtbuild.project / "trtbuild.yaml"
-    manifest.write_text(MANIFEST.replace("targets: [ada]", "targets: [ada, hopper]"))
+def test_engines_that_cannot_be_checked_are_counted_with_the_reason(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "trtbuild.yaml", "targets: [ada]", "targets: [ada, hopper]")
     rebuilt = trtbuild("cache", "verify", "--rebuild", "1%")["rebuilt"]
     assert rebuilt["same"] == 1
     assert {each["reason"] for each in rebuilt["unchecked"]} == {"it is not in the cache"}
@@ -182,7 +154,7 @@ def test_what_cannot_be_checked_is_counted_with_its_reason(trtbuild: CommandLine
     )
 
 
-def test_inputs_that_are_gone_are_a_reason(trtbuild: CommandLine) -> None:
+def test_missing_inputs_are_a_reason(trtbuild: CommandLine) -> None:
     name = engines(trtbuild)[0]
     store = LocalStore(trtbuild.cache)
     record = store.get_record(step(trtbuild("plan"), name)["key"])
@@ -193,7 +165,7 @@ def test_inputs_that_are_gone_are_a_reason(trtbuild: CommandLine) -> None:
     assert name in {each["step"] for each in rebuilt["unchecked"]}
 
 
-def test_nothing_to_compare_is_said() -> None:
+def test_a_message_says_that_nothing_was_compared() -> None:
     rebuilt = {"seed": 1, "engines": 0, "sampled": 0, "same": 0, "different": [], "unchecked": []}
     assert click.unstyle(rebuilds.compared(decode(Rebuilt, rebuilt))[0]).startswith("nothing could be compared")
 
@@ -206,9 +178,7 @@ def test_a_share_is_a_percentage() -> None:
             share_of(text)
 
 
-def test_only_toolchains_that_give_the_same_bytes_twice_are_asked(
-    trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_reproducible_toolchains_build_again(trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
     assert table.FLAVOURS["tensorrt-rtx"].reproducible and not table.FLAVOURS["tensorrt"].reproducible
@@ -224,8 +194,7 @@ def test_only_toolchains_that_give_the_same_bytes_twice_are_asked(
 
 def test_another_version_of_the_toolchain_is_a_reason(trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     version = table.installed_version("tensorrt-rtx")
-    manifest = trtbuild.project / "trtbuild.yaml"
-    manifest.write_text(MANIFEST.replace("ada: {sm: 89}", f'ada: {{sm: 89, version: "{version}"}}'))
+    edit(trtbuild.project / "trtbuild.yaml", "ada: {sm: 89}", f'ada: {{sm: 89, version: "{version}"}}')
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
     monkeypatch.setattr(table, "installed_version", lambda toolchain: "9.9.9")

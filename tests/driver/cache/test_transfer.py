@@ -1,4 +1,4 @@
-"""Pushed, pulled, exported and imported: afterwards a build runs nothing, wherever it is. With the real command line."""
+"""Push, pull, export and import, by the real command line: a build on another machine runs no step afterwards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from tests.conftest import CommandLine, ran
+from tests.projects import copy_project, write_weights
 from tests.store.transports import sqlite_transport
 from tests.store.transports.memory_transport import MemoryTransport
 from tests.store.transports.nginx import running
@@ -37,53 +37,22 @@ from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust import action_result
 from trtbuild.toolchain.libraries import table
 
-MANIFEST = f"""\
-version: 1
-defaults: {{toolchain: tensorrt-rtx}}
-targets:
-  ada: {{sm: 89, version: "{table.installed_version("tensorrt-rtx")}"}}
-  ampere: {{sm: 86, version: "{table.installed_version("tensorrt-rtx")}"}}
-profiles:
-  rows:
-    x: {{min: [1, 16], opt: [4, 16], max: [8, 16]}}
-models:
-  net:
-    source: {{python: "net:build"}}
-    weights: net.safetensors
-    inputs: {{x: {{}}}}
-    profiles: [rows]
-    targets: [ada, ampere]
-  plain:
-    source: {{python: "net:plain"}}
-    inputs: {{x: {{}}}}
-    profiles: [rows]
-    targets: [ada]
-"""
+VERSION = table.installed_version("tensorrt-rtx")
 
-NET = """\
-import torch
-
-def build():
-    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()).eval()
-
-def plain():
-    return torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh()).eval()
-"""
-
-
-def save_weights(path: Path, seed: int = 0) -> None:
-    random = np.random.default_rng(seed)
-    shapes = {"0.weight": (16, 16), "0.bias": (16,)}
-    save_file({name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}, path)
+#: Changes of the manifest: versions for machines without a toolchain. The first model has weights and a second target.
+CHANGES = (
+    ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),
+    ("  first:", "  first:\n    weights: net.safetensors\n    targets: [ada, ampere]"),
+    ("defaults: {", "defaults: {toolchain: tensorrt-rtx, "),
+)
+WEIGHTS = {"0.weight": (16, 8), "0.bias": (16,), "2.weight": (8, 16), "2.bias": (8,)}
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("transfer")
-    (base / "project").mkdir()
-    (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
-    (base / "project" / "net.py").write_text(NET)
-    save_weights(base / "project" / "net.safetensors")
+    copy_project("two_models", base / "project", *CHANGES)
+    write_weights(base / "project" / "net.safetensors", WEIGHTS)
     line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
     assert ran(line("build"))["engine"] == 3
     return line
@@ -103,7 +72,7 @@ def remote(share: Path) -> dict[str, str]:
 @pytest.fixture
 def elsewhere(built: CommandLine, tmp_path: Path) -> CommandLine:
     """Another checkout, at another path, with an empty cache."""
-    kept = ("trtbuild.yaml", "net.py", "net.safetensors")
+    kept = ("trtbuild.yaml", "nets.py", "net.safetensors")
     project = tmp_path / "another" / "checkout"
     project.mkdir(parents=True)
     for name in kept:
@@ -132,7 +101,7 @@ def runs_nothing(line: CommandLine, environment: dict[str, str] | None = None) -
     """A build with no network is all hits, and its outputs are there."""
     document = line("build", "--frozen", environment=environment)
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
-    assert sorted(path.name for path in line.project.glob("dist/net/engines/*/*.plan"))
+    assert sorted(path.name for path in line.project.glob("dist/first/engines/*/*.plan"))
     assert verify(LocalStore(line.cache)).damage == ()
 
 
@@ -191,7 +160,7 @@ def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
     runs_nothing(third)
 
 
-def test_a_package_is_put_together_from_engines_that_only_a_remote_has(
+def test_a_package_is_written_from_engines_that_only_a_remote_has(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
 ) -> None:
     built("cache", "push", environment=remote)
@@ -202,12 +171,12 @@ def test_a_package_is_put_together_from_engines_that_only_a_remote_has(
 
 
 @pytest.mark.parametrize("index", [b'{"files": {"../../../stolen": {"sha256": "%s"}}}' % (b"0" * 64), b"[1,"])
-def test_a_package_whose_index_is_none_is_put_together_again(
+def test_a_package_with_a_damaged_index_is_written_again(
     built: CommandLine, elsewhere: CommandLine, share: Path, remote: dict[str, str], index: bytes
 ) -> None:
     built("cache", "push", environment=remote)
     team = RemoteStore(DirectoryTransport(RemoteSettings("team", f"file://{share}")), "team")
-    (key,) = (each["key"] for each in built("plan", "net")["steps"] if each["stage"] == "package")
+    (key,) = (each["key"] for each in built("plan", "first")["steps"] if each["stage"] == "package")
     record = team.get_record(key)
     assert record is not None
     outputs = {**record.outputs, "index": team.put_bytes(index)}
@@ -218,7 +187,7 @@ def test_a_package_whose_index_is_none_is_put_together_again(
     assert found is not None and found.outputs == record.outputs, "and shared again"
 
 
-def test_a_push_goes_on_where_it_was_broken_off(built: CommandLine, share: Path, remote: dict[str, str]) -> None:
+def test_a_push_continues_where_it_was_interrupted(built: CommandLine, share: Path, remote: dict[str, str]) -> None:
     first = built("cache", "push", environment=remote)["remotes"][0]
     again = built("cache", "push", environment=remote)["remotes"][0]
     assert (again["records_sent"], again["bytes_sent"]) == (0, 0)
@@ -255,27 +224,31 @@ def test_through_a_real_server_with_two_logins(built: CommandLine, elsewhere: Co
         assert not list(nginx.root.glob("ac/*/*"))
 
 
-def test_only_what_was_asked_for_is_moved(built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]) -> None:
-    one = built("cache", "push", "net", "--target", "ada", environment=remote)
+def test_only_the_selected_results_are_transferred(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
+) -> None:
+    one = built("cache", "push", "first", "--target", "ada", environment=remote)
     assert one["ok"]
     failed = elsewhere("cache", "pull", environment=remote, expect=1)
-    assert {each["step"] for each in failed["missing"]} == {"net/engine/model@ampere", "plain/trace"}
-    assert elsewhere("cache", "pull", "net", "--target", "ada", environment=remote)["ok"]
-    document = elsewhere("build", "net", "--target", "ada", "--frozen")
+    assert {each["step"] for each in failed["missing"]} == {"first/engine/model@ampere", "second/trace"}
+    assert elsewhere("cache", "pull", "first", "--target", "ada", environment=remote)["ok"]
+    document = elsewhere("build", "first", "--target", "ada", "--frozen")
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
     everything = built("cache", "push", environment=remote)
     assert 0 < everything["remotes"][0]["records_sent"] < everything["records"]
 
 
-def test_what_no_remote_has_is_listed(built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]) -> None:
+def test_results_that_no_remote_has_are_listed(
+    built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
+) -> None:
     built("cache", "push", environment=remote)
-    save_weights(elsewhere.project / "net.safetensors", seed=1)
+    write_weights(elsewhere.project / "net.safetensors", WEIGHTS, seed=1)
     document = elsewhere("cache", "pull", environment=remote, expect=1)
     assert not document["ok"]
     assert {each["step"].partition("@")[2] for each in document["missing"]} >= {"ada", "ampere"}
-    assert all(each["step"].startswith("net/") for each in document["missing"])
+    assert all(each["step"].startswith("first/") for each in document["missing"])
     shown = click.unstyle("\n".join(transfers.pulled(decode(CachePull, document))))
-    assert "not there  net/engine/" in shown and "→ trtbuild build makes it here" in shown
+    assert "not there  first/engine/" in shown and "→ trtbuild build makes it here" in shown
     assert not (elsewhere.project / "dist").exists()
 
 
@@ -283,14 +256,14 @@ def test_a_push_of_what_is_not_built_fails_and_sends_the_rest(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
 ) -> None:
     shutil.copytree(built.cache, elsewhere.cache)
-    save_weights(elsewhere.project / "net.safetensors", seed=1)
+    write_weights(elsewhere.project / "net.safetensors", WEIGHTS, seed=1)
     document = elsewhere("cache", "push", environment=remote, expect=1)
     assert document["missing"] and document["not_sent"] == []
     assert document["remotes"][0]["records_sent"] == document["records"] > 0
     assert "not built" in click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
 
 
-def test_a_push_to_nobody_is_a_failure_with_the_reason(built: CommandLine) -> None:
+def test_a_push_to_an_unreachable_remote_fails_with_the_reason(built: CommandLine) -> None:
     dead = {"TRTBUILD_REMOTES": "team=rw:http://127.0.0.1:9/cache"}
     document = built("cache", "push", environment=dead, expect=1)
     assert len(document["not_sent"]) == document["records"]
@@ -354,11 +327,11 @@ def test_what_was_exported_is_imported_and_nothing_is_run(
 
 
 def test_a_bundle_of_one_target_has_only_that(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
-    built("cache", "export", str(tmp_path / "ada.bundle"), "net", "--target", "ada")
+    built("cache", "export", str(tmp_path / "ada.bundle"), "first", "--target", "ada")
     built("cache", "export", str(tmp_path / "all.bundle"))
     assert (tmp_path / "ada.bundle").stat().st_size < (tmp_path / "all.bundle").stat().st_size
     elsewhere("cache", "import", str(tmp_path / "ada.bundle"))
-    document = elsewhere("build", "net", "--target", "ada", "--frozen")
+    document = elsewhere("build", "first", "--target", "ada", "--frozen")
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
     assert elsewhere("build", "--frozen", expect=3)["errors"]
 
@@ -376,7 +349,7 @@ def test_an_export_fetches_what_only_a_remote_has(
 def test_what_is_not_built_is_not_exported(elsewhere: CommandLine, tmp_path: Path) -> None:
     document = elsewhere("cache", "export", str(tmp_path / "bundle"), expect=1)
     (error,) = document["errors"]
-    assert "net/trace" in error["text"] and "plain/trace" in error["text"]
+    assert "first/trace" in error["text"] and "second/trace" in error["text"]
     assert error["hint"] == "trtbuild build, then export again"
     assert not (tmp_path / "bundle").exists()
 
@@ -391,7 +364,7 @@ def test_the_whole_cache_is_exported_without_a_manifest(built: CommandLine, tmp_
     assert exported["left_out"] == []
 
 
-def test_what_is_not_whole_is_left_out_and_named(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
+def test_incomplete_results_are_left_out_and_named(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
     shutil.copytree(built.cache, elsewhere.cache)
     key = next(each["key"] for each in elsewhere("plan")["steps"] if each["stage"] == "engine")
     record = LocalStore(elsewhere.cache).get_record(key)
@@ -404,17 +377,17 @@ def test_what_is_not_whole_is_left_out_and_named(built: CommandLine, elsewhere: 
     assert f"left out  record {key}" in click.unstyle("\n".join(transfers.exported(decode(CacheExport, exported))))
 
 
-def test_files_that_are_no_bundles_are_refused(elsewhere: CommandLine, tmp_path: Path) -> None:
+def test_files_that_are_not_bundles_are_rejected(elsewhere: CommandLine, tmp_path: Path) -> None:
     absent = elsewhere("cache", "import", str(tmp_path / "absent"), expect=2)
     assert "No such file" in absent["errors"][0]["text"]
     (tmp_path / "page").write_text("<html>")
     page = elsewhere("cache", "import", str(tmp_path / "page"), expect=1)
     assert page["errors"][0]["type"] == "BundleRefused"
-    both = elsewhere("cache", "export", str(tmp_path / "x"), "net", "--all", expect=2)
+    both = elsewhere("cache", "export", str(tmp_path / "x"), "first", "--all", expect=2)
     assert "--all is the whole cache" in both["errors"][0]["text"]
 
 
-def test_an_export_that_cannot_be_written_is_said(built: CommandLine, tmp_path: Path) -> None:
+def test_an_export_that_cannot_be_written_is_an_error(built: CommandLine, tmp_path: Path) -> None:
     document = built("cache", "export", str(tmp_path / "no" / "such" / "folder"), expect=1)
     assert "cannot be written: No such file or directory" in document["errors"][0]["text"]
 
@@ -442,31 +415,31 @@ def signatures(cache: Path) -> Counter[str]:
     return found
 
 
-def test_signatures_travel_unchanged_and_only_who_is_trusted_gets_in(
+def test_signatures_are_transferred_unchanged_and_only_trusted_records_are_accepted(
     elsewhere: CommandLine, tmp_path: Path, keys: Callable[[str], tuple[str, str]], remote: dict[str, str]
 ) -> None:
     file, public = keys("ci")
     _, stranger = keys("stranger")
     signing = {"TRTBUILD_SIGNING_KEY_FILE": file}
-    elsewhere("build", "plain", environment=signing)
-    exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "plain", environment=signing)
-    assert elsewhere("cache", "push", "plain", environment={**remote, **signing})["ok"]
+    elsewhere("build", "second", environment=signing)
+    exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "second", environment=signing)
+    assert elsewhere("cache", "push", "second", environment={**remote, **signing})["ok"]
 
     believing = CommandLine(elsewhere.project, tmp_path / "believing", {"TRTBUILD_TRUSTED_KEYS": public})
     assert believing("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
     assert signatures(believing.cache) == Counter(ci=exported["records"])
-    assert {each["verdict"] for each in believing("build", "plain", "--frozen")["steps"]} == {"hit"}
+    assert {each["verdict"] for each in believing("build", "second", "--frozen")["steps"]} == {"hit"}
 
     doubting = CommandLine(elsewhere.project, tmp_path / "doubting", {"TRTBUILD_TRUSTED_KEYS": stranger})
     refused = doubting("cache", "import", str(tmp_path / "bundle"), expect=1)
     assert (refused["ok"], refused["records"], len(refused["untrusted"])) == (False, 0, exported["records"])
     assert all("not trusted" in each["reason"] for each in refused["untrusted"])
     assert not list(doubting.cache.glob("ac/*/*"))
-    pulled = doubting("cache", "pull", "plain", environment=remote, expect=1)
+    pulled = doubting("cache", "pull", "second", environment=remote, expect=1)
     assert pulled["missing"] and not list(doubting.cache.glob("ac/*/*"))
 
 
-def test_what_only_this_machine_vouches_for_stays_here(
+def test_records_that_only_this_machine_has_signed_are_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Callable[[str], tuple[str, str]]
 ) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
@@ -498,7 +471,7 @@ def test_what_several_records_name_is_sent_once(tmp_path: Path) -> None:
     assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
 
 
-def test_pointers_go_behind_what_they_lead_to(tmp_path: Path) -> None:
+def test_links_are_sent_after_the_records_that_they_name(tmp_path: Path) -> None:
     local = LocalStore(tmp_path / "cache")
     made = [
         local.put_record(Record(Recipe(stage, 1, (("number", n),)), {"record": local.put_bytes(bytes([n]) * 9000)}))
@@ -513,7 +486,7 @@ def test_pointers_go_behind_what_they_lead_to(tmp_path: Path) -> None:
 
 
 def _nobody(what: str, done: int, total: int, unit: str) -> None:
-    """A progress callback that does nothing."""
+    """A watcher that ignores all events."""
 
 
 def test_the_documents_are_json_objects_with_a_schema(
@@ -532,7 +505,7 @@ def test_the_documents_are_json_objects_with_a_schema(
 
 @pytest.mark.parametrize("tolerated", [True, False])
 @pytest.mark.parametrize("there", [True, False])
-def test_a_record_that_a_lock_refuses_is_not_taken_for_the_one_that_it_names(
+def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_one(
     tmp_path: Path, there: bool, tolerated: bool
 ) -> None:
     recipe = Recipe("engine", 1, (("number", 1),))

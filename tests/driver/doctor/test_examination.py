@@ -1,4 +1,4 @@
-"""`trtbuild doctor` on installations that are really broken."""
+"""`trtbuild doctor` on broken installations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import CommandLine
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-models:
-  net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
-"""
+from tests.projects import copy_project, edit
 
 #: Module → distribution. Stand-ins with the right versions make a run quick; a test breaks one of them.
 MODULES = {
@@ -33,8 +26,7 @@ MODULES = {
 
 @pytest.fixture
 def trtbuild(command_line: CommandLine) -> CommandLine:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text("def build(): ...\n")
+    copy_project("mlp", command_line.project)
     modules = command_line.project.parent / "modules"
     modules.mkdir()
     for module, distribution in MODULES.items():
@@ -57,17 +49,17 @@ def found(document: Any, name: str, status: str) -> Any:
     return finding
 
 
-def test_nothing_is_wrong_with_a_whole_installation(command_line: CommandLine) -> None:
+def test_a_complete_installation_has_no_problem(command_line: CommandLine) -> None:
     command_line.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command_line.environment["LC_ALL"] = "C.UTF-8"
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    copy_project("mlp", command_line.project)
     document = command_line("doctor")  # real imports
     assert document["schema"] == "trtbuild.doctor/1"
     assert document["ok"]
     assert [check for check in document["checks"] if check["status"] == "problem"] == []
     assert found(document, "torch", "ok")["text"] == metadata.version("torch")
     assert next(check["text"] for check in document["checks"] if check["name"] == "gpu")
-    assert sorted(path.name for path in command_line.project.iterdir()) == ["trtbuild.yaml"]
+    assert sorted(path.name for path in command_line.project.iterdir()) == ["net.py", "trtbuild.yaml"]
     assert not command_line.cache.exists()
 
 
@@ -113,7 +105,7 @@ def test_a_cache_of_a_newer_format(trtbuild: CommandLine) -> None:
     assert "upgrade trtbuild" in finding["fix"]
 
 
-def test_what_dead_processes_and_damage_left(trtbuild: CommandLine) -> None:
+def test_files_of_dead_processes_and_damaged_entries_are_reported(trtbuild: CommandLine) -> None:
     for name in ("tmp", "quarantine"):
         (trtbuild.cache / name).mkdir(parents=True)
         (trtbuild.cache / name / "1-abc").write_text("?")
@@ -130,16 +122,16 @@ def test_a_state_directory_that_is_a_file(trtbuild: CommandLine) -> None:
     assert "it is not a directory" in found(trtbuild("doctor"), "state", "warning")["text"]
 
 
-def test_a_manifest_with_problems_or_none(trtbuild: CommandLine) -> None:
-    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "smm: 89"))
+def test_an_invalid_manifest_and_a_missing_one(trtbuild: CommandLine) -> None:
+    edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "smm: 89")
     finding = found(trtbuild("doctor", expect=1), "manifest", "problem")
-    assert finding["text"].startswith("trtbuild.yaml:2")
+    assert finding["text"].startswith("trtbuild.yaml:3")
     (trtbuild.project / "trtbuild.yaml").unlink()
     assert found(trtbuild("doctor"), "manifest", "warning")["fix"] == "trtbuild init"
 
 
 def test_a_target_that_cannot_be_built_here(trtbuild: CommandLine) -> None:
-    (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "sm: 90"))
+    edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 90")
     finding = found(trtbuild("doctor"), "target", "warning")
     assert "SM 90" in finding["text"]
 

@@ -1,4 +1,4 @@
-"""A small project that is built once, and engines in whose place its references compute."""
+"""A small project that is built once, and fake engines that compute with its reference programs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 
 from tests.conftest import CommandLine, step
 from tests.driver.verification.test_engines import FakeMemory
+from tests.projects import copy_project
 from trtbuild.core.model.verification import Point
 from trtbuild.core.packages import provenance
 from trtbuild.core.partition.partitions import Partition
@@ -30,67 +31,6 @@ from trtbuild.runtime.packages.package import Package
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import Torch, Weights
 from trtbuild.store.local.local import LocalStore
-
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-defaults: {targets: [ada], profiles: [rows], reference: true}
-profiles:
-  rows:
-    x: {min: [1, 16], opt: [4, 16], max: [8, 16]}
-  ids:
-    ids: {min: [1, 3], opt: [4, 3], max: [8, 3]}
-models:
-  net:
-    source: {python: "net:Net"}
-    inputs: {x: {}}
-    partition: {granularity: ["first", "second"], min_block_size: 1}
-  edge:
-    source: {python: "net:Edge"}
-    inputs: {x: {dtype: int64}}
-  zeros:
-    source: {python: "net:Edge"}
-    inputs: {x: {}}
-  words:
-    source: {onnx: words.onnx}
-    inputs: {ids: {dtype: int64}}
-    dims: {rows: ids.0}
-    profiles: [ids]
-"""
-
-
-NET = """\
-import torch
-
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(16, 16)
-
-    def forward(self, x):
-        return torch.tanh(self.linear(x)) + 0.5 * x
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = Block(), Block()
-        self.eval()
-
-    def forward(self, x):
-        return torch.sigmoid(self.second(self.first(x)))
-
-
-class Edge(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.eval()
-
-    def forward(self, x):
-        return torch.where(x >= 0, x + 1, x - 1)
-"""
 
 
 def write_words(path: Path) -> None:
@@ -112,9 +52,7 @@ def write_words(path: Path) -> None:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("verification")
-    (base / "project").mkdir()
-    (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
-    (base / "project" / "net.py").write_text(NET)
+    copy_project("comparisons", base / "project")
     write_words(base / "project" / "words.onnx")
     line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
     line("build")
@@ -123,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
-    """A copy of the project and its cache, to be spoiled."""
+    """A copy of the project and its cache, which a test may damage."""
     shutil.copytree(built.project, tmp_path / "project")
     shutil.copytree(built.cache, tmp_path / "cache")
     return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)

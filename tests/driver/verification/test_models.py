@@ -16,7 +16,6 @@ import torch
 import trtbuild as trtbuild_package
 from tests.conftest import CommandLine
 from tests.driver.verification.conftest import (
-    MANIFEST,
     FakeOpenEngines,
     alter,
     only,
@@ -24,6 +23,7 @@ from tests.driver.verification.conftest import (
     verify_folders,
     verify_here,
 )
+from tests.projects import edit
 from trtbuild.cli.screens.verifications import verified
 from trtbuild.core.packages import provenance
 from trtbuild.core.recipes.record import Record
@@ -56,7 +56,7 @@ def test_halves_of_the_module_itself_are_measured_as_halves(trtbuild: CommandLin
     """The manifest says no precision. Each partition, and the whole, has the tolerance of what it was computed in."""
     manifest = trtbuild.project / "trtbuild.yaml"
     manifest.write_text(
-        MANIFEST + '  half:\n    source: {python: "net:Half"}\n    inputs: {x: {}}\n    targets: [ada]\n'
+        manifest.read_text() + '  half:\n    source: {python: "net:Half"}\n    inputs: {x: {}}\n    targets: [ada]\n'
         '    partition: {granularity: ["first", "second"], min_block_size: 1}\n'
     )
     with (trtbuild.project / "net.py").open("a") as file:
@@ -98,8 +98,7 @@ def test_provenance_is_of_the_package_in_place_and_of_no_other(trtbuild: Command
     assert plans == {name: index["files"][path]["sha256"] for name, path in index["targets"]["ada"]["engines"].items()}
     trtbuild("verify", "net")
     assert (place.read_bytes(), place.stat().st_mtime_ns) == (written, stamp)
-    manifest = trtbuild.project / "trtbuild.yaml"
-    manifest.write_text(MANIFEST.replace("max: [8, 16]", "max: [9, 16]"))
+    edit(trtbuild.project / "trtbuild.yaml", "max: [8, 16]", "max: [9, 16]")
     trtbuild("build", "net")
     void = provenance.parse(place.read_bytes(), package(trtbuild)[1])
     assert not void.verified and "another package" in str(void.void)

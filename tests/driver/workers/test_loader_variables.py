@@ -1,8 +1,8 @@
-"""The dynamic loader's variables and the processes that compile: where libraries lie is passed on and is in no key, and a
-TensorRT that was not planned is never built with.
+"""The dynamic loader's variables in engine workers: the library path is passed on and is in no key, and no engine is built
+with a TensorRT of another version than planned.
 
-In this installation the bindings find their libraries through the loader, as in NVIDIA's archives. The other TensorRT is
-the real library with another version number: only a check of the mapped file can distinguish them.
+In the installation of these tests, the loader finds the libraries, as with NVIDIA's archives. The other TensorRT is a copy
+of the real library that reports another version.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pytest
 
 from tests.conftest import CommandLine, ran
 from tests.programs import program
+from tests.projects import copy_project
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers.kinds import WorkerKind
 from trtbuild.driver.workers.pool import Worker
@@ -34,20 +35,6 @@ pytestmark = [
     pytest.mark.cold_workers,  # what is loaded into a worker when it starts is looked at
 ]
 
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 16], opt: [4, 16], max: [8, 16]}}}
-models:
-  net: {source: {python: "nets:net"}, inputs: {x: {}}, profiles: [rows], targets: [ada], outputs: {package: dist/net}}
-"""
-NETS = """\
-import torch
-
-def net():
-    torch.manual_seed(0)
-    return torch.nn.Linear(16, 16).eval()
-"""
 OWN = Path(sysconfig.get_path("purelib")) / "tensorrt_rtx_libs"
 LIBRARY, PARSER = "libtensorrt_rtx.so.1", "libtensorrt_onnxparser_rtx.so.1"
 
@@ -77,7 +64,7 @@ def _set_version(library: Path, version: int) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """A Python whose TensorRT bindings come without libraries; `own` and `other` are folders that hold some."""
+    """A Python whose TensorRT bindings have no libraries of their own. The folders `own` and `other` have libraries."""
 
     python: Path
     own: Path
@@ -119,8 +106,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 @pytest.fixture
 def project(command_line: CommandLine) -> CommandLine:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "nets.py").write_text(NETS)
+    copy_project("mlp", command_line.project)
     return command_line
 
 
@@ -128,7 +114,7 @@ def _kept(cache: Path) -> set[Path]:
     return {path for path in cache.rglob("*") if path.is_file() and {"ac", "cas"} & set(path.parts)}
 
 
-def test_the_compiler_is_given_where_libraries_lie_and_its_key_is_not(
+def test_the_compiler_gets_the_library_path_and_the_key_does_not(
     installation: Installation, project: CommandLine, tmp_path: Path
 ) -> None:
     refused = installation.build(project)
@@ -149,7 +135,7 @@ def test_the_compiler_is_given_where_libraries_lie_and_its_key_is_not(
 
 
 @pytest.mark.parametrize("until", ["partition", "engine"])
-def test_a_library_that_was_not_planned_is_not_built_with(
+def test_no_engine_is_built_with_a_library_of_another_version(
     installation: Installation, project: CommandLine, until: str
 ) -> None:
     if until == "engine":  # all before it was done with the right one
@@ -179,7 +165,7 @@ def test_a_library_that_was_not_planned_is_not_built_with(
 
 @pytest.mark.parametrize(("kind", "gets_it"), [("engine", False), ("torch", True)])
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_AUDIT"])
-def test_code_that_the_loader_is_told_to_add_is_in_no_engine_worker(
+def test_preloaded_code_is_not_in_an_engine_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, kind: WorkerKind, gets_it: bool
 ) -> None:
     added = tmp_path / "added.so"

@@ -1,4 +1,4 @@
-"""Entries that come, but too slowly for who waits for them. Every test proves that they came, and how slowly."""
+"""Entries that a remote sends too slowly. Every test checks that the entry was sent, and how slowly."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.programs import program
+from tests.projects import copy_project
 from tests.store.transports.hostile import Server, Talk
 from tests.store.transports.test_objects import Server as ObjectServer
 from tests.store.transports.test_objects import answer, server  # noqa: F401 - a fixture
@@ -24,18 +25,10 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 SIZE = 15_000_000
 LIMIT = 16 << 20
-MANIFEST = """\
-version: 1
-targets: {ada: {sm: 89}}
-profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
-models:
-  net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
-  other: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
-"""
 
 
 class Dripping:
-    """Answers with a body of `SIZE` bytes, 12 kB a second of it: more than what counts as silence."""
+    """Answers with a body of `SIZE` bytes at 12 kB per second, which is too fast for the limit on silence."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -47,11 +40,8 @@ class Dripping:
             self.sent += 600
 
 
-def test_a_plan_waits_seconds_for_a_remote_that_drips_and_says_so(command_line: CommandLine) -> None:
-    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
-    (command_line.project / "net.py").write_text(
-        "import torch\n\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n"
-    )
+def test_a_plan_waits_seconds_for_a_slow_remote_and_reports_it(command_line: CommandLine) -> None:
+    copy_project("two_models", command_line.project)
     dripping = Dripping()
     with Server(dripping) as there:
         environment = {"TRTBUILD_REMOTES": f"team=r:{there.url}", "TRTBUILD_REMOTE_TEAM_PATIENCE_S": "1"}
@@ -67,8 +57,8 @@ def test_a_plan_waits_seconds_for_a_remote_that_drips_and_says_so(command_line: 
     assert "raise patience_s" in team["troubles"][0]["hint"]
 
 
-def test_all_that_leads_to_an_entry_counts(tmp_path: Path) -> None:
-    """A redirect does not restart the time limit, and neither does a kept connection."""
+def test_the_time_limit_includes_redirects(tmp_path: Path) -> None:
+    """Neither a redirect nor a reused connection starts the time again."""
     dripping = Dripping()
 
     def answers(talk: Talk) -> object:
@@ -129,7 +119,7 @@ except RemoteDown as error:
 
 
 def test_a_file_of_a_shared_directory_that_drips(tmp_path: Path) -> None:
-    """The system calls that read it are held up, as those of a share far away."""
+    """The system calls that read it are delayed, as on a slow network share."""
     entry = tmp_path / "share" / "ac" / NAME[:2] / NAME
     entry.parent.mkdir(parents=True)
     entry.write_bytes(b" " * (4 << 20))

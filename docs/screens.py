@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def scenes(project: Path) -> dict[str, Text]:
-    """What was seen, by name, in the order of the story."""
+    """The screens by name, in the order of the page."""
     (project / "models").mkdir()
     (project / "trtbuild.yaml").write_text(MANIFEST)
     (project / "models" / "encoder.py").write_text(ENCODER)

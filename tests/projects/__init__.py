@@ -5,7 +5,7 @@
 ``two_models``
     Two models of equal structure with different weights.
 ``blocks``
-    Three equal layers, each a partition of its own. Their code is in a second module.
+    Three equal layers, each in a separate partition. Their code is in a second module.
 ``weights_file``
     An MLP with a weights file. Its engines are large enough for several chunks in the cache.
 ``torch_partition``

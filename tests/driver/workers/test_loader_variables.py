@@ -64,7 +64,7 @@ def _set_version(library: Path, version: int) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """A Python whose TensorRT bindings have no libraries of their own. The folders `own` and `other` have libraries."""
+    """A Python with TensorRT bindings that do not include the libraries. The folders `own` and `other` have libraries."""
 
     python: Path
     own: Path

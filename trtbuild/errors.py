@@ -197,7 +197,7 @@ class ToolchainError(TrtbuildError):
 
 
 class PackageError(TrtbuildError):
-    """A package cannot be loaded, or a call does not fit it."""
+    """A package cannot be loaded, or was called with wrong tensors."""
 
 
 class PackageMissing(PackageError):
@@ -284,7 +284,7 @@ class RemoteFull(RemoteFault):
 
 
 class RemoteLied(RemoteFault):
-    """The remote's response has a wrong length or digest, or is something else than requested (an HTML page)."""
+    """The remote's response has a wrong length or digest, or is not what was requested (for example an HTML page)."""
 
 
 class InternalError(TrtbuildError):

@@ -65,7 +65,7 @@ def test_what_is_missing_is_named_with_its_reason_up_to_twenty_steps() -> None:
     step = MissingStep(id="vit/trace", key=None, verdict="run", reason=Reason("changed", "changed: file:vit.py"))
     found = {"ok": False, "written": False, "next": ["trtbuild build", "trtbuild lock"], "models": []}
     assert shown(**found, missing=[step]) == [
-        "not locked: 1 step of what has to be locked would have to run",
+        "not locked: 1 step not built yet",
         "  vit/trace  changed: file:vit.py",
         "→ trtbuild build, then trtbuild lock",
     ]

@@ -116,7 +116,7 @@ def test_everything_that_is_in_a_package() -> None:
 COMMAND = TrtexecCommand(
     tool="trtexec",
     arguments=["--onnx=p0.onnx", "--minShapes=i0:1x3,i1:scalar"],
-    differs=["it has no flag for builder.strict_nans"],
+    differs=["the tool has no flag for builder.strict_nans"],
     text="",
 )
 
@@ -159,7 +159,7 @@ def test_the_trtexec_command_can_be_copied() -> None:
         "  trtexec \\",
         "    --onnx=p0.onnx \\",
         "    --minShapes=i0:1x3,i1:scalar",
-        "  # it has no flag for builder.strict_nans",
+        "  # the tool has no flag for builder.strict_nans",
     ]
     assert beyond("trtexec", engines=[replace(ENGINE, trtexec=None)])[2:] == [
         "  the source of this engine is not in this cache"

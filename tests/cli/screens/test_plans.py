@@ -49,7 +49,7 @@ def test_what_waits_is_one_row_and_hits_are_counted() -> None:
         "vit",
         "  run      trace  vit.py changed",
         "  unknown  lower, engine @ada, package",
-        "plan: 1 run, 3 unknown until those have run, 1 hit",
+        "plan: 1 run, 3 unknown until the others have run, 1 hit",
     ]
 
 

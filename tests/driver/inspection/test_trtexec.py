@@ -114,7 +114,7 @@ def test_every_setting_is_an_argument_or_named_as_having_none(name: str) -> None
     plain = of(BuilderSettings(), TENSORRT, "10.8.0")
     changed = of(replace(BuilderSettings(), **{name: other_value(name)}), TENSORRT, "10.8.0")
     if SETTINGS[name].trtexec is None:
-        assert changed.differs == [*plain.differs, f"it has no flag for builder.{name}"]
+        assert changed.differs == [*plain.differs, f"the tool has no flag for builder.{name}"]
     else:
         assert changed.arguments != plain.arguments
 

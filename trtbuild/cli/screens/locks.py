@@ -24,7 +24,7 @@ def locked(found: Locked) -> list[str]:
         shown = aligned([(f"  {step.id}", step.reason.text) for step in missing[:_MOST]])
         more = [f"  and {len(missing) - _MOST:,} more: trtbuild plan"] if len(missing) > _MOST else []
         return [
-            f"{terminal.red('not locked')}: {count(len(missing), 'step')} of what has to be locked would have to run",
+            f"{terminal.red('not locked')}: {count(len(missing), 'step')} not built yet",
             *shown,
             *more,
             *_differing(differences),

@@ -65,7 +65,7 @@ def _error(entry: ErrorEntry) -> str:
 
 def _counts(steps: Iterable[StepEntry]) -> str:
     verdicts = Counter[str](step.verdict for step in steps)
-    words = {"run": "run", "unknown": "unknown until those have run", "hit": "hit"}
+    words = {"run": "run", "unknown": "unknown until the others have run", "hit": "hit"}
     counts = ", ".join(f"{verdicts[word]:,} {text}" for word, text in words.items() if verdicts[word])
     return counts or "no steps"
 

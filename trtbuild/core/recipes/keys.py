@@ -72,8 +72,8 @@ def trace_declared(
 ) -> tuple[tuple[str, Value], ...]:
     """The declared parts of a trace: everything that is known before user code runs.
 
-    `weights` are names, dtypes and shapes of the weights file. A machine without torch looks up traces of other machines by
-    the parts without `versions`.
+    `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch, which
+    looks up the traces of other machines without them.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
@@ -279,8 +279,8 @@ def _toolchain_of(parser: Value) -> Value:
 def matches_without_versions(made: Recipe, unversioned: Recipe) -> bool:
     """Whether the trace `made` fits `unversioned`, the recipe of a trace without versions.
 
-    The declared parts and the dependencies of both must be equal. A dependency of only one of them does not count: the
-    chain may name more dependencies than a trace has."""
+    The declared parts and the dependencies of both must be equal. A dependency that only one of them has is ignored: a
+    lookup may observe more files than the trace depends on."""
     parts = dict(made.parts)
     return (made.stage, made.version) == (unversioned.stage, unversioned.version) and all(
         encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts

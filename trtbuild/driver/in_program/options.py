@@ -56,7 +56,8 @@ def options_of(
     * `target`: the GPU to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is the GPU of `device`.
     * `device`: where the result runs; ``"cpu"`` runs the reference path, which needs no engine and no GPU.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
-      `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, mean what they do in a manifest.
+      `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, have the same meaning as in a
+      manifest.
     * `reference`: whether the package also runs without engines. The default is True if `device` is the CPU.
     * `cache_dir`: the directory of the cache. The default is ``$TRTBUILD_CACHE_DIR`` or, if that is not set, ``cache/`` in
       the working directory.

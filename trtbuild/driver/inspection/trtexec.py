@@ -46,7 +46,9 @@ def command(recipe: Recipe, part: Partition, sms: Sequence[int], onnx: str, plan
         arguments.append(f"--computeCapabilities={','.join(map(str, sms))}")
     elif target["compatibility"] in _COMPATIBILITY:
         arguments.append(f"--hardwareCompatibilityLevel={_COMPATIBILITY[target['compatibility']]}")
-    differs += [f"it has no flag for builder.{name}" for name in _passed(settings) if SETTINGS[name].trtexec is None]
+    differs += [
+        f"the tool has no flag for builder.{name}" for name in _passed(settings) if SETTINGS[name].trtexec is None
+    ]
     tool = "tensorrt_rtx" if toolchain == "tensorrt-rtx" else "trtexec"
     return TrtexecCommand(tool=tool, arguments=arguments, differs=differs, text=shlex.join([tool, *arguments]))
 

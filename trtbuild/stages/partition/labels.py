@@ -1,10 +1,11 @@
-"""Label each unit: it stays in PyTorch, or goes to TensorRT in some region. (`core.partition.partitioning.cut`
-separates labels.)
+"""Label each unit: it stays in PyTorch, or it belongs to a TensorRT region. Units with different labels never share a
+partition.
 
 Rules
 1. These stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser refused, and calls with sizes or arguments that depend on data.
-2. With `granularity` by module path, each matched module call is a separate region; the rest is one more label.
+2. If `granularity` has module paths, each call of a matching module is a separate region. All other units form one
+   more region.
 3. The label of a unit that stays in PyTorch has the reason for it.
 """
 

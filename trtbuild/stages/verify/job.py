@@ -14,11 +14,12 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """Compare one cut of a model with PyTorch. Programs, models and weights are blobs, by SHA-256.
+    """Compare the partitions of a model with PyTorch. Programs, ONNX models and weights are named by the SHA-256 of
+    their blobs.
 
     `program` is the traced program (empty if it is not known), and `partitions` the partition step's document.
     `programs`, `onnx` and `origins` (the call that each ONNX node comes from) are by graph digest. `shapes` has each
-    input's shape at each of `points`. `tolerances` are the largest errors by the precision of an output. With `by_onnx`
+    input's shape at each of `points`. `tolerances`: precision of an output → largest allowed error. With `by_onnx`
     the models in `onnx` are the reference, and there are no programs.
     """
 

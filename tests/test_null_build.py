@@ -308,14 +308,14 @@ def test_an_installation_is_seen(project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"{}\n", b"[]\n", b"\xff\xfe"])
-def test_a_snapshot_that_cannot_be_read_is_none(project: Project, damage: bytes) -> None:
+def test_an_unreadable_snapshot_is_not_used(project: Project, damage: bytes) -> None:
     project.settle()
     for path in (project.root / null_build.FOLDER).iterdir():
         path.write_bytes(damage)
     assert not project.is_null()
 
 
-def test_a_torn_answer_is_none(project: Project) -> None:
+def test_a_torn_snapshot_is_not_used(project: Project) -> None:
     project.settle()
     for path in (project.root / null_build.FOLDER).iterdir():
         head, _, text = path.read_bytes().partition(b"\n")

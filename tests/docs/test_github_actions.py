@@ -242,7 +242,7 @@ def test_a_pull_request_from_a_fork_has_no_secrets_and_builds(github: Runner, ng
     assert (entries(nginx_server.root), entries(github.root / "pr-cache")) == before
 
 
-def test_where_there_is_no_torch_there_is_none(tmp_path: Path) -> None:
+def test_an_environment_without_torch_cannot_import_torch(tmp_path: Path) -> None:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
     for path, has in ((bare(tmp_path), 0), ("", 1)):
         done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)

@@ -80,7 +80,7 @@ def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> 
         (["completion", "z"], ["zsh"]),
     ],
 )
-def test_what_is_offered(trtbuild: CommandLine, words: list[str], offered: list[str]) -> None:
+def test_bash_offers_completions(trtbuild: CommandLine, words: list[str], offered: list[str]) -> None:
     assert sorted(complete(trtbuild, *words)) == sorted(offered)
 
 
@@ -91,7 +91,7 @@ def test_the_project_is_that_of_c(trtbuild: CommandLine, tmp_path: Path) -> None
 
 
 @needs_bash
-def test_whatever_is_wrong_is_an_empty_answer(trtbuild: CommandLine) -> None:
+def test_errors_complete_to_nothing(trtbuild: CommandLine) -> None:
     (trtbuild.project / "trtbuild.yaml").write_text("models: [")
     assert complete(trtbuild, "build", "v") == []
     (trtbuild.project / "trtbuild.yaml").unlink()

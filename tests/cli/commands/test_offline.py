@@ -72,7 +72,7 @@ def test_without_it_remotes_are_asked(trtbuild: CommandLine, server: Listener) -
     assert trtbuild("plan", "--offline")["remotes"] == []
 
 
-def test_a_configuration_that_is_wrong_is_told_offline_too(trtbuild: CommandLine) -> None:
+def test_a_wrong_configuration_is_an_error_offline_too(trtbuild: CommandLine) -> None:
     wrong = {"TRTBUILD_REMOTES": "team=rw:nowhere"}
     for offline in ((), ("--offline",)):
         document = trtbuild("plan", *offline, environment=wrong, expect=2)

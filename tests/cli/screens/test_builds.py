@@ -26,7 +26,7 @@ def shown(lines: list[str]) -> list[str]:
     return [click.unstyle(line) for line in lines]
 
 
-def test_what_was_written_and_how_it_came_out() -> None:
+def test_a_build_lists_its_outputs_and_counts() -> None:
     found = a_build(
         engine("vit", "run", 3 * 2**20),
         engine("mlp", "hit", 512),
@@ -81,14 +81,14 @@ def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
     ]
 
 
-def test_what_was_not_begun_because_of_a_failure_is_told_the_flag() -> None:
+def test_a_failure_with_steps_not_begun_names_the_flag() -> None:
     found = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False, not_begun=1)
     assert shown(builds.failures(found)) == [
         "failed: 1 failed, 1 skipped in 4.2 s; --keep-going builds everything that does not need the failed steps"
     ]
 
 
-def test_an_error_of_no_step_is_said_too() -> None:
+def test_an_error_without_a_step_is_listed_too() -> None:
     found = a_build(
         a_step("a", "trace", "hit"),
         errors=[an_error("the outputs cannot be written")],

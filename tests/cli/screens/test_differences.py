@@ -15,7 +15,7 @@ def shown(*entries: Difference) -> list[str]:
     return [click.unstyle(line) for line in differences.differing(found)][2:]
 
 
-def test_what_one_side_has_alone_is_named_in_words() -> None:
+def test_a_value_of_one_side_only_is_described_in_words() -> None:
     weight = {"dtype": "float32", "shape": [5, 32], "sha256": "ab" * 32}
     partition = {"kind": "tensorrt", "graph": "cd" * 32}
     assert shown(

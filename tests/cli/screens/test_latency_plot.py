@@ -29,7 +29,7 @@ def test_a_bar_is_as_long_as_the_median() -> None:
     assert widths[2] == pytest.approx(8 * widths[0], abs=0.5)
 
 
-def test_runners_have_colours_of_their_own() -> None:
+def test_each_runner_has_its_own_colour() -> None:
     assert len({colour for _, colour in bars(drawn(BENCHED))}) == 2
 
 

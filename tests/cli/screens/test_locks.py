@@ -33,7 +33,7 @@ def shown(**changes: Any) -> list[str]:
     return [click.unstyle(line) for line in locks.locked(replace(FOUND, **changes))]
 
 
-def test_what_was_locked_and_what_differs_from_before() -> None:
+def test_a_lock_lists_its_models_and_its_changes() -> None:
     model = "  vit  9 steps  2 engines, 3.0 MiB  ada, blackwell"
     assert shown() == ["locked: trtbuild.lock", model]
     assert shown(differences=[NEWER, CHANGED]) == [
@@ -61,7 +61,7 @@ def test_a_check_says_that_it_is_up_to_date_out_of_date_or_not_there() -> None:
     assert shown(**again, existed=False)[0] == "missing: trtbuild.lock"
 
 
-def test_what_is_missing_is_named_with_its_reason_up_to_twenty_steps() -> None:
+def test_missing_steps_are_listed_with_reasons_up_to_twenty() -> None:
     step = MissingStep(id="vit/trace", key=None, verdict="run", reason=Reason("changed", "changed: file:vit.py"))
     found = {"ok": False, "written": False, "next": ["trtbuild build", "trtbuild lock"], "models": []}
     assert shown(**found, missing=[step]) == [

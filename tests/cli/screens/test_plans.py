@@ -37,7 +37,7 @@ def test_steps_of_one_name_for_several_targets_are_one_row() -> None:
     assert shown(plans.planned(a_plan(*steps[:2])))[1] == ("  run      engine/layers.0 @ada,ampere  weights.w0 changed")
 
 
-def test_what_waits_is_one_row_and_hits_are_counted() -> None:
+def test_unknown_steps_share_one_row_and_hits_are_counted() -> None:
     found = a_plan(
         a_step("vit", "trace", "run", changed("file:vit.py")),
         a_step("vit", "lower", "unknown", NEW),

@@ -38,7 +38,7 @@ def test_a_push_says_what_went_and_what_was_there() -> None:
     assert shown(transfers.pushed(PUSHED)) == ["pushed  team  3 records, 5.0 MiB  31 records, 64.0 MiB there already"]
 
 
-def test_what_could_not_be_sent_is_told_once_for_each_reason() -> None:
+def test_unsent_records_are_listed_once_for_each_reason() -> None:
     failed = [UnsentRecord(remote="team", step=f"net/engine/{n}", key="", reason="it is full") for n in range(9)]
     failed.append(UnsentRecord(remote="team", step="net/trace", key="", reason="it was damaged"))
     missing = [MissingRecord(step="vit/trace", key="", reason="it was not built in this project before")]
@@ -69,7 +69,7 @@ def test_long_lists_are_cut() -> None:
     assert len(lines) == 1 + 20 + 2
 
 
-def test_what_is_not_trusted_is_listed() -> None:
+def test_untrusted_records_are_listed() -> None:
     refused = [RefusedRecord(key="ab", reason="it is not signed")]
     found = CacheImport(ok=False, file="a.bundle", records=0, present=0, bytes=0, untrusted=refused)
     lines = shown(transfers.imported(found))

@@ -19,7 +19,7 @@ def shown(found: Verification) -> list[str]:
     return [click.unstyle(line) for line in verifications.verified(found)]
 
 
-def test_what_is_right_is_one_line() -> None:
+def test_a_right_model_is_one_line() -> None:
     first, last = shown(a_verification(a_cut()))
     assert re.sub(" +", " ", first) == (
         "net right worst error 2.0e-07 within 1e-05 1 partition 5 points by onnxruntime on the CPU"
@@ -28,7 +28,7 @@ def test_what_is_right_is_one_line() -> None:
     assert shown(a_verification(a_cut(verdict="hit")))[0].endswith("known")
 
 
-def test_each_entry_is_told_with_its_own_tolerance() -> None:
+def test_each_entry_is_shown_with_its_own_tolerance() -> None:
     coarse = {"error": 2e-3, "tolerance": 5e-3}
     part = a_part("norm", error=9e-6, tolerance=1e-5)
     mixed = a_cut(tolerance=5e-3, partitions=[a_part("linear", **coarse), part], whole=a_whole(**coarse))
@@ -46,7 +46,7 @@ def test_engines_say_their_gpu_and_those_that_did_not_run_why() -> None:
     assert lines[2] == "    engines not run: ada, ampere: no GPU was found"
 
 
-def test_what_is_wrong_is_named_with_its_place() -> None:
+def test_a_wrong_partition_is_shown_with_its_place() -> None:
     operator = Operator("layers.2", "aten.add.Tensor", ["n4"])
     bad = {"status": "wrong", "error": 0.25}
     part = a_part("layers.2", place=Place(operator, operator, 0.5, ""), **bad)
@@ -66,13 +66,13 @@ def test_a_whole_that_is_wrong_while_its_partitions_are_right() -> None:
     assert lines[2].startswith("    the model in its precision, by PyTorch itself, is wrong: 2.5e-01 away")
 
 
-def test_what_was_not_compared_is_said() -> None:
+def test_an_unchecked_partition_is_listed() -> None:
     part = a_part(status="unchecked", error=None, text="onnxruntime has no Foo")
     first, note, _ = shown(a_verification(a_cut(status="unchecked", partitions=[part])))
     assert "not all compared" in first and note == "    not compared: partition model: onnxruntime has no Foo"
 
 
-def test_what_is_not_built_has_the_command_that_builds_it() -> None:
+def test_a_model_that_is_not_built_shows_the_build_command() -> None:
     lines = shown(a_verification(ok=False, status="missing", missing=["net/trace", "net/lower"]))
     assert lines[0].split() == ["net", "not", "built"]
     assert lines[1:3] == ["    missing: net/trace and 1 more", "    → trtbuild build net"]

@@ -91,7 +91,7 @@ def test_many_rows_are_counted_and_the_two_ends_of_a_long_name_stay(live: LivePr
     assert re.search(r" a_model….*ne$", rows(other, 32, 24)[0])
 
 
-def test_what_has_ended_is_no_longer_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_step_leaves_the_live_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(live, "_scroll", lambda word, name, about: said.append(f"{click.unstyle(word)} {name}"))
     step = a_step("m", "trace")
@@ -102,7 +102,7 @@ def test_what_has_ended_is_no_longer_in_the_area(live: LiveProgress, monkeypatch
     assert said == ["done m/trace"]
 
 
-def test_work_that_is_no_step_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_phase_is_shown_in_the_live_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     live.phase_started("plan")
     assert len(rows(live, 80, 24)) == 1
     monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
@@ -171,7 +171,7 @@ def test_a_first_build_leaves_lines_the_failure_and_a_clean_terminal(tried: tupl
     assert last[-1].startswith("failed: 6 run, ")
 
 
-def test_its_timeline_has_every_step_and_what_is_none(tried: tuple[CommandLine, Screen]) -> None:
+def test_its_timeline_has_every_step_and_phase(tried: tuple[CommandLine, Screen]) -> None:
     command_line, _ = tried
     events = json.loads((command_line.project / "t.json").read_text())["traceEvents"]
     spans = {event["name"]: event["args"].get("verdict") for event in events if event["ph"] == "X"}

@@ -9,7 +9,7 @@ from trtbuild.cli.terminal.progress import Progress, Tally, cropped
 from trtbuild.errors import ToolchainError
 
 
-def test_the_total_grows_when_a_model_is_cut_and_hits_are_no_part_of_it() -> None:
+def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None:
     tally = Tally()
     tally.planned(a_plan("m", trace="run", lower="unknown", partition="unknown", package="unknown"))
     tally.planned(a_plan("n", trace="hit", lower="hit", partition="hit", engine="run", package="unknown"))

@@ -48,7 +48,7 @@ def test_counts_and_few_names() -> None:
     assert few(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
-def test_columns_line_up_whatever_their_colour() -> None:
+def test_coloured_columns_are_aligned() -> None:
     assert aligned([("a", terminal.red("bb"), "1"), ("aaa", "b", "22")], right=(2,)) == [
         f"a    {terminal.red('bb')}   1",
         "aaa  b   22",

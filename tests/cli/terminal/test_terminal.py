@@ -69,9 +69,7 @@ def test_colour_goes_by_the_conventions(is_terminal: bool, environment: dict[str
         (True, {"TERM": "xterm", "CI": ""}, True),
     ],
 )
-def test_a_live_area_needs_a_terminal_and_nobody_who_keeps_a_log(
-    is_terminal: bool, environment: dict[str, str], live: bool
-) -> None:
+def test_a_live_area_needs_a_terminal_outside_of_ci(is_terminal: bool, environment: dict[str, str], live: bool) -> None:
     assert terminal.can_be_live(FakeStream(is_terminal=is_terminal), environment) is live
 
 

@@ -27,7 +27,7 @@ def test_forced_steps_say_so_and_run_once(world: FakeWorld) -> None:
     assert world.build(a_model()) == FIRST
 
 
-def test_what_cannot_be_cached_runs_each_time_and_says_why(world: FakeWorld) -> None:
+def test_an_uncacheable_step_runs_each_time_with_its_reason(world: FakeWorld) -> None:
     world.build(a_model())
     world.uncacheable, world.ran, world.ran_keys = {"net/trace"}, [], set()
     step = world.plan(a_model()).steps["net/trace"]

@@ -90,6 +90,6 @@ def test_where_no_keys_are_configured_all_is_believed_and_nothing_signed() -> No
     assert everyone.to_json() is None
 
 
-def test_what_counts_on_one_machine_stays_there() -> None:
+def test_local_signatures_are_not_sent_to_others() -> None:
     local = replace(SIGNATURE, domain=f"{LOCAL}0123456789abcdef")
     assert TrustAll().for_others([local, SIGNATURE]) == (SIGNATURE,)

@@ -66,7 +66,7 @@ def test_an_optional_field_is_left_out_and_has_its_name_in_json() -> None:
         decode(Sparse, {"start": "a", "end": "b"})
 
 
-def test_what_is_absent_has_its_default() -> None:
+def test_an_absent_field_has_its_default() -> None:
     assert decode(Outer, {"inner": {"shape": [1]}, "kind": "a"}) == Outer(Inner((1,)), "a")
 
 

@@ -58,13 +58,13 @@ def test_sizes_behind_a_border(function: Callable[..., Any], judge: Validator, l
         onnx_must_equal(cut)
 
 
-def test_an_engine_that_takes_a_tensor_for_its_size_alone(judge: Validator, lowered: Any) -> None:
+def test_an_engine_may_read_only_the_size_of_a_tensor(judge: Validator, lowered: Any) -> None:
     cut = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).cut(judge, granularity=("make",))
     assert (cut.names, cut.kinds) == (["make", "p1"], ["tensorrt", "tensorrt"])
     onnx_must_equal(cut)
 
 
-def test_what_the_exporter_or_the_parser_refuses_is_named(judge: Validator, lowered: Any) -> None:
+def test_operators_that_the_exporter_or_parser_refuses_are_listed(judge: Validator, lowered: Any) -> None:
     """TensorRT has no sort and no determinant; what is between and around them stays its own."""
 
     def refused(x: torch.Tensor) -> torch.Tensor:

@@ -174,7 +174,7 @@ def test_random_graphs(seed: int, seed_program: Program, model_of: Any, fake_jud
         assert len(done) == len(set(done)), "work is done twice"
 
 
-def test_what_is_made_for_its_size_alone_is_made_nowhere(seed_program: Program, model_of: Any) -> None:
+def test_a_tensor_used_only_for_its_size_is_not_computed(seed_program: Program, model_of: Any) -> None:
     """An engine without outputs, or one that computes for nothing, must not come of it."""
     maker = GraphMaker(seed_program, 0)
     x, y = maker.inputs

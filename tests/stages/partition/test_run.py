@@ -40,7 +40,7 @@ def blocks(lowered: Any) -> Any:
     return lowered(Blocks(), X)
 
 
-def test_what_nobody_refuses_is_one_engine(chained: Any, fake_judge: Any) -> None:
+def test_an_accepted_model_is_one_engine(chained: Any, fake_judge: Any) -> None:
     judge = fake_judge()
     cut = chained.cut(judge, min_block_size=50)
     assert (cut.names, cut.kinds, len(judge.asked)) == (["model"], ["tensorrt"], 1)
@@ -88,7 +88,7 @@ def test_refusing_one_after_the_other_ends(chained: Any, fake_judge: Any) -> Non
     assert list(cut["model"].reasons.values()) == list(names)
 
 
-def test_a_judge_that_fails_stops_the_build(chained: Any, fake_judge: Any) -> None:
+def test_a_failing_validator_stops_the_build(chained: Any, fake_judge: Any) -> None:
     class Broken(fake_judge):  # type: ignore[misc]
         def refusal(self, program: Any, text: str) -> Any:
             raise ToolchainError("the parser died")
@@ -97,7 +97,7 @@ def test_a_judge_that_fails_stops_the_build(chained: Any, fake_judge: Any) -> No
         chained.cut(Broken())
 
 
-def test_equal_structures_are_asked_once(blocks: Any, fake_judge: Any) -> None:
+def test_equal_structures_are_validated_once(blocks: Any, fake_judge: Any) -> None:
     judge = fake_judge()
     cut = blocks.cut(judge, granularity=("blocks.*",))
     assert cut.names == ["blocks.0", "p1", "blocks.1"]
@@ -105,7 +105,7 @@ def test_equal_structures_are_asked_once(blocks: Any, fake_judge: Any) -> None:
     assert len(judge.asked) == len(set(judge.asked)) == 2
 
 
-def test_a_refusal_is_meant_for_every_equal_structure(blocks: Any, fake_judge: Any) -> None:
+def test_a_refusal_applies_to_every_equal_structure(blocks: Any, fake_judge: Any) -> None:
     judge = fake_judge(refused={"aten.gelu.default": "no"})
     cut = blocks.cut(judge, granularity=("blocks.*",)).must_equal_whole()
     assert not any(
@@ -114,7 +114,7 @@ def test_a_refusal_is_meant_for_every_equal_structure(blocks: Any, fake_judge: A
     assert sum("aten.gelu.default" in entry.reasons for entry in cut.partitions) == 2
 
 
-def test_a_refused_size_is_its_takers(lowered: Any, fake_judge: Any) -> None:
+def test_a_refused_size_moves_only_its_readers_to_torch(lowered: Any, fake_judge: Any) -> None:
     """A size is not a unit: the operator that uses it runs in Torch, and the candidate keeps its other operators."""
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -138,11 +138,11 @@ def test_small_pieces_of_a_split_model_stay_in_torch(chained: Any) -> None:
     assert chained.cut(torch_executed_ops=("aten.cumsum",), min_block_size=2).kinds == ["tensorrt", "torch", "tensorrt"]
 
 
-def test_min_block_size_leaves_a_whole_model_alone(lowered: Any) -> None:
+def test_min_block_size_keeps_a_whole_model(lowered: Any) -> None:
     assert lowered(lambda x: x.relu(), X).cut(min_block_size=5).kinds == ["tensorrt"]
 
 
-def test_min_block_size_leaves_a_whole_match_of_granularity_alone(blocks: Any) -> None:
+def test_min_block_size_keeps_a_whole_match_of_granularity(blocks: Any) -> None:
     cut = blocks.cut(granularity=("blocks.*",), torch_executed_ops=("aten.cumsum",), min_block_size=50)
     assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
 
@@ -152,7 +152,7 @@ def test_min_block_size_counts_for_a_match_in_pieces(blocks: Any) -> None:
     assert set(cut.kinds) == {"torch"}
 
 
-def test_min_block_size_leaves_the_rest_alone_when_nothing_is_torch(blocks: Any) -> None:
+def test_min_block_size_keeps_small_engines_if_no_part_is_torch(blocks: Any) -> None:
     cut = blocks.cut(granularity=("blocks.*",), min_block_size=50)
     assert cut.kinds == ["tensorrt"] * 3
 
@@ -163,7 +163,7 @@ def test_min_block_size_leaves_the_rest_alone_when_nothing_is_torch(blocks: Any)
 @pytest.mark.parametrize(
     "name", ["aten.cumsum", "aten.cumsum.default", "torch.ops.aten.cumsum", "torch.ops.aten.cumsum.default"]
 )
-def test_an_operator_is_named_with_or_without_its_overload(name: str, chained: Any) -> None:
+def test_torch_executed_ops_accepts_names_with_or_without_overload(name: str, chained: Any) -> None:
     cut = chained.cut(torch_executed_ops=(name,))
     assert [list(entry.reasons) for entry in cut.partitions] == [[], ["aten.cumsum.default"], []]
 

@@ -166,7 +166,7 @@ DATA: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_what_depends_on_data_stays_in_torch(name: str, lowered: Any) -> None:
+def test_data_dependent_operators_stay_in_torch(name: str, lowered: Any) -> None:
     function, example = DATA[name]
     model = lowered(function, *example)
     others = [torch.tensor([[0.0, 2, 0, 1], [3, 0, 0, -1], [0] * 4, [1] * 4]), *example[1:]]
@@ -185,7 +185,7 @@ def test_what_depends_on_data_stays_in_torch(name: str, lowered: Any) -> None:
         assert any("depends on data" in reason for reason in reasons)
 
 
-def test_what_comes_before_and_after_data_is_tensorrt(lowered: Any) -> None:
+def test_operators_before_and_after_a_data_dependent_one_are_tensorrt(lowered: Any) -> None:
     cut = lowered(DATA["nonzero"][0], torch.eye(4)).cut()
     assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
     assert cut.operators("p0") == ["aten.relu.default"]

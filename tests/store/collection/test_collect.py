@@ -170,7 +170,7 @@ with store.session():
 """
 
 
-def test_what_a_running_process_uses_stays(
+def test_entries_that_a_running_process_uses_are_kept(
     local: LocalStore, put: Callable[..., Record], age: Callable[..., None], child: Callable[..., Any]
 ) -> None:
     blob_only, whole, unused = (put(number, days=3) for number in range(3))

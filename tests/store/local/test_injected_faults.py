@@ -29,7 +29,7 @@ AT_MOST = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
-def test_an_error_at_a_call_that_writes_is_told_or_does_not_matter(operation: str) -> None:
+def test_an_error_of_a_writing_call_is_reported_or_harmless(operation: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(AT_MOST)],
         cwd=Path(__file__).parents[3],

@@ -200,7 +200,7 @@ def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
     assert new == [True] * 4
 
 
-def test_an_upload_that_nobody_reads() -> None:
+def test_an_unread_upload_ends() -> None:
     with Server(forever, receive_buffer=4096) as server:
         fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
         assert [talk.method for talk in server.requests] == ["PUT"]
@@ -332,7 +332,7 @@ def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[
         assert server.connections == 1, "an answer without a result must not close the connection"
 
 
-def test_what_to_do_about_401_is_said() -> None:
+def test_a_401_error_names_the_ways_to_log_in() -> None:
     with Server(lambda talk: talk.reply(401)) as server:
         fault = fails(RemoteRefused, lambda: remote(server.url).get("ac", NAME, LIMIT))
     assert "TRTBUILD_REMOTE_TEAM_TOKEN" in str(fault)
@@ -343,7 +343,7 @@ def test_what_to_do_about_401_is_said() -> None:
     ("value", "seconds"),
     [("3", 3.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("-1", None), ("9" * 400, 999999999.0)],
 )
-def test_what_retry_after_may_say(value: str, seconds: float | None) -> None:
+def test_retry_after_is_parsed(value: str, seconds: float | None) -> None:
     with Server(lambda talk: talk.reply(503, Retry_After=value)) as server:
         assert fails(RemoteDown, lambda: remote(server.url).has("ac", NAME)).retry_after_s == seconds
 
@@ -486,7 +486,7 @@ def test_garbage(garbage: bytes) -> None:
         assert len(server.requests) == 1
 
 
-def test_a_continue_that_nobody_asked_for_is_passed_over() -> None:
+def test_an_unrequested_continue_is_ignored() -> None:
     def answer(talk: Talk) -> bool:
         talk.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         talk.body()
@@ -535,7 +535,7 @@ def test_a_new_connection_that_breaks_is_not_tried_again() -> None:
         assert len(server.requests) == 1
 
 
-def test_bytes_that_nobody_asked_for_are_not_the_next_answer() -> None:
+def test_unrequested_bytes_are_not_the_next_response() -> None:
     def answer(talk: Talk) -> bool:
         talk.reply(200, b"good")
         talk.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")

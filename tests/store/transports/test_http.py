@@ -52,7 +52,7 @@ def reader(nginx: Nginx) -> Iterator[HttpTransport]:
 
 
 @pytest.mark.parametrize("kind", ["cas", "ac"])
-def test_what_is_put_is_got(writer: HttpTransport, reader: HttpTransport, kind: Kind) -> None:
+def test_put_bytes_are_returned(writer: HttpTransport, reader: HttpTransport, kind: Kind) -> None:
     assert reader.get(kind, NAME, LIMIT) is None
     assert not reader.has(kind, NAME)
     assert writer.put(kind, NAME, memoryview(DATA), once=True)
@@ -69,7 +69,7 @@ def test_every_size_comes_back(writer: HttpTransport, size: int) -> None:
 
 @pytest.mark.parametrize("kind", ["cas", "ac"])
 @pytest.mark.parametrize("once", [True, False])
-def test_what_is_there_stays(writer: HttpTransport, kind: Kind, once: bool) -> None:
+def test_an_existing_entry_is_kept(writer: HttpTransport, kind: Kind, once: bool) -> None:
     assert writer.put(kind, NAME, b"first", once=once)
     assert not writer.put(kind, NAME, b"second", once=once)
     assert writer.get(kind, NAME, LIMIT) == b"first"
@@ -100,7 +100,7 @@ def test_a_reader_may_not_write(reader: HttpTransport, writer: HttpTransport, ng
 
 
 @pytest.mark.parametrize("login", ["", "reader:wrong@", "nobody:at-all@"])
-def test_without_a_login_nothing_is_told(writer: HttpTransport, nginx: Nginx, login: str) -> None:
+def test_without_a_login_all_requests_are_refused(writer: HttpTransport, nginx: Nginx, login: str) -> None:
     writer.put("cas", NAME, DATA, once=True)
     stranger = remote(nginx.url.replace("http://", f"http://{login}"))
     calls: list[Callable[[], object]] = [
@@ -174,7 +174,7 @@ def test_a_refusal_comes_before_the_body(
         assert sock.recv(4096).split()[1] == status
 
 
-def test_what_is_too_large_is_not_taken(writer: HttpTransport) -> None:
+def test_an_entry_that_is_too_large_is_refused(writer: HttpTransport) -> None:
     with pytest.raises(RemoteFull, match="413"):
         writer.put("ac", NAME, bytes((64 << 20) + 1), once=True)
     assert not writer.has("ac", NAME)
@@ -211,7 +211,7 @@ def test_writers_of_one_entry_at_once_leave_one_whole(writer: HttpTransport) -> 
     assert writer.get("ac", NAME, LIMIT) in bodies
 
 
-def test_what_is_collected_is_gone_at_once(writer: HttpTransport, nginx: Nginx) -> None:
+def test_a_collected_entry_is_missing_at_once(writer: HttpTransport, nginx: Nginx) -> None:
     writer.put("cas", NAME, DATA, once=True)
     assert writer.has("cas", NAME)
     assert writer.get("cas", NAME, LIMIT) == DATA
@@ -481,6 +481,6 @@ def test_http_to_a_port_of_tls(certificate: Path) -> None:
         assert server.requests == []
 
 
-def test_what_can_be_no_host_is_a_configuration_error() -> None:
+def test_an_invalid_host_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="is not a name of a host"):
         HttpTransport(RemoteSettings("team", "http://ü..example/cache"), {})

@@ -63,7 +63,7 @@ def test_one_of_many_writers_wins(s3: str) -> None:
     assert len(won) == 1 and store.get("ac", KEY, LIMIT) == b"%d" % won[0]
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: str) -> None:
+def test_a_missing_bucket_is_an_error(s3: str) -> None:
     store = remote("s3://absent/prefix")
     with pytest.raises(RemoteRefused, match="NoSuchBucket"):
         store.get("ac", KEY, LIMIT)
@@ -168,7 +168,7 @@ def error(code: str) -> bytes:
     ],
     ids=lambda value: value[:20].decode().split("\r")[0] if isinstance(value, bytes) else None,
 )
-def test_answers_are_told_apart_and_hold_no_secret(
+def test_responses_map_to_typed_errors_without_secrets(
     server: Callable[..., Server], said: bytes, kind: type[RemoteFault], may_pass: bool
 ) -> None:
     there = server(said)
@@ -192,7 +192,7 @@ def test_answers_are_told_apart_and_hold_no_secret(
     assert len(there.requests) == len(calls), "one attempt each"
 
 
-def test_what_is_there_is_not_replaced(server: Callable[..., Server]) -> None:
+def test_an_existing_object_is_not_replaced(server: Callable[..., Server]) -> None:
     there = server(answer("412 Precondition Failed", error("PreconditionFailed")))
     assert not remote("s3://cache").put("ac", KEY, b"x", once=True)
     assert len(there.requests) == 1
@@ -253,7 +253,7 @@ def test_bytes_that_come_slowly_and_steadily_are_waited_for(server: Callable[...
     assert there.requests
 
 
-def test_a_port_where_nobody_listens(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_port_is_down(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     gone = server(None)
     gone.close()
     store = remote("s3://cache", patience_s=1.0)
@@ -307,7 +307,7 @@ def test_the_other_kinds_are_known(url: str, monkeypatch: pytest.MonkeyPatch) ->
     assert remote(url).place == url
 
 
-def test_without_obstore_the_command_is_said() -> None:
+def test_without_obstore_the_error_has_the_install_command() -> None:
     code = """
 import sys
 sys.modules["obstore"] = sys.modules["obstore.store"] = None

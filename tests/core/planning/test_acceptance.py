@@ -87,7 +87,7 @@ def test_a_trace_of_other_versions_than_the_locked_ones_is_not_taken(world: Lock
     assert found.recipe is not None and dict(found.recipe.parts)["versions"] == {**VERSIONS, "torch": "2.12.0"}
 
 
-def test_rejects_a_locked_record_of_another_stage_or_version(world: LockedWorld) -> None:
+def test_rejects_a_locked_record_of_another_recipe(world: LockedWorld) -> None:
     assert world.locked is not None and world.locked.key is not None
     drop(world, "trace-any")
     made = world.records[world.locked.key].recipe

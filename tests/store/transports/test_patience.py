@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.store.transports.hostile import Server, Talk
 from tests.store.transports.memory_transport import MemoryTransport
+from tests.store.transports.scripted_server import Request, Server
 from trtbuild.core.values.codec import encode
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
@@ -311,7 +311,7 @@ def over_http(server_url: str, patience_s: float) -> Patient:
 
 
 def test_sixteen_threads_lose_one_timeout_to_a_dead_remote() -> None:
-    with Server(lambda talk: talk.stop.wait(60)) as server:
+    with Server(lambda request: request.stop.wait(60)) as server:
         team = over_http(server.url, 1.0)
         lost_s, faults = all_at_once(lambda: get(team))
         assert len(server.requests) == 1, "others waited for the first"
@@ -321,12 +321,12 @@ def test_sixteen_threads_lose_one_timeout_to_a_dead_remote() -> None:
 
 
 def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
-    def answer(talk: Talk) -> bool:
-        if talk.number == 1:
-            return talk.reply(404)
-        return not talk.stop.wait(60)
+    def handler(request: Request) -> bool:
+        if request.number == 1:
+            return request.reply(404)
+        return not request.stop.wait(60)
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         team = over_http(server.url, 3.0)
         get(team)
         later: list[float] = []
@@ -361,7 +361,7 @@ def test_sixteen_threads_at_a_closed_port_share_the_retries() -> None:
 
 
 def test_waiting_retries_end_when_the_circuit_opens() -> None:
-    with Server(lambda talk: talk.reply(404 if talk.number == 1 else 503, Retry_After="2")) as server:
+    with Server(lambda request: request.reply(404 if request.number == 1 else 503, Retry_After="2")) as server:
         team = over_http(server.url, 4.0)
         get(team)
         threading.Timer(0.3, lambda: [team.blame(RemoteLied("x")) for _ in range(3)]).start()

@@ -54,7 +54,7 @@ def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["plan", "onne"], "did you mean 'one'"),
         (["build", "--target", "adda"], "did you mean 'ada'"),
@@ -67,11 +67,11 @@ def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: 
         (["build", "-j", "0"], "-j"),
     ],
 )
-def test_usage_errors_exit_with_2_and_say_what_to_do(trtbuild: CommandLine, arguments: list[str], said: str) -> None:
-    done = trtbuild.run(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_usage_errors_exit_with_2_and_say_what_to_do(trtbuild: CommandLine, arguments: list[str], message: str) -> None:
+    result = trtbuild.run(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLine) -> None:
@@ -98,16 +98,16 @@ def test_a_target_that_no_toolchain_builds_is_an_error_before_any_work_and_the_p
 
 def test_a_toolchain_that_is_not_installed_names_the_pip_command(trtbuild: CommandLine) -> None:
     (trtbuild.project / "trtbuild.yaml").write_text(MANIFEST.replace("sm: 89", "sm: 89, toolchain: tensorrt"))
-    done = trtbuild.run("build")
-    assert done.returncode == 2
-    assert "pip install" in done.stderr
+    result = trtbuild.run("build")
+    assert result.returncode == 2
+    assert "pip install" in result.stderr
 
 
 def test_frozen_with_something_to_do_exits_with_3_and_lists_it(trtbuild: CommandLine) -> None:
-    done = trtbuild.run("build", "--frozen")
-    assert done.returncode == 3
-    assert "one/trace" in done.stderr
-    assert "two/trace" in done.stderr
+    result = trtbuild.run("build", "--frozen")
+    assert result.returncode == 3
+    assert "one/trace" in result.stderr
+    assert "two/trace" in result.stderr
 
 
 def test_status_and_graph_need_no_build(trtbuild: CommandLine) -> None:
@@ -135,5 +135,5 @@ def test_asking_imports_neither_torch_nor_tensorrt(trtbuild: CommandLine, tmp_pa
     )
     blocked = {"PYTHONPATH": str(tmp_path)}
     for command in (["plan"], ["why", "one"], ["status"], ["graph"], ["cache", "stats"], ["schema"]):
-        done = trtbuild.run(*command, environment=blocked)
-        assert done.returncode == 0, done.stderr
+        result = trtbuild.run(*command, environment=blocked)
+        assert result.returncode == 0, result.stderr

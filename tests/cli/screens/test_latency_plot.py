@@ -18,8 +18,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 def bars(text: str) -> list[tuple[float, str]]:
     """(width, colour) of each bar."""
     root = ElementTree.fromstring(text)
-    found = [(float(entry.get("width", "0")), str(entry.get("fill"))) for entry in root.iter(f"{SVG}rect")]
-    return [(width, colour) for width, colour in found[1:] if width != 10]  # the ground, and the legend's squares
+    rectangles = [(float(entry.get("width", "0")), str(entry.get("fill"))) for entry in root.iter(f"{SVG}rect")]
+    return [(width, colour) for width, colour in rectangles[1:] if width != 10]  # the ground, and the legend's squares
 
 
 def test_a_bar_is_as_long_as_the_median() -> None:

@@ -1,4 +1,4 @@
-"""A package as a person reads it."""
+"""The result of ``trtbuild inspect`` as text."""
 
 from __future__ import annotations
 
@@ -137,10 +137,10 @@ ENGINE = InspectedEngine(
 )
 
 
-def beyond(*asked: str, **found: Any) -> list[str]:
+def beyond(*options: str, **changes: Any) -> list[str]:
     """The lines below the index."""
-    document = inspection(**{"engines": [ENGINE], **found})
-    lines = [click.unstyle(line) for line in inspected(**dict.fromkeys(asked, True))(document)]
+    document = inspection(**{"engines": [ENGINE], **changes})
+    lines = [click.unstyle(line) for line in inspected(**dict.fromkeys(options, True))(document)]
     return lines[lines.index("  total  2 engines  3.0 KiB") + 1 :]
 
 

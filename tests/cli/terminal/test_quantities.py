@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Numbers with units as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "text"),
     [
         (0, "0.0 s"),
         (4.24, "4.2 s"),
@@ -20,12 +20,12 @@ from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
         (3720, "1 h 02 min"),
     ],
 )
-def test_durations(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "shown"),
+    ("size_bytes", "text"),
     [
         (0, "0 B"),
         (999, "999 B"),
@@ -36,8 +36,8 @@ def test_durations(seconds: float, shown: str) -> None:
         (5 * 2**50, "5,120.0 TiB"),
     ],
 )
-def test_sizes(size_bytes: int, shown: str) -> None:
-    assert size(size_bytes) == shown
+def test_sizes(size_bytes: int, text: str) -> None:
+    assert size(size_bytes) == text
 
 
 def test_counts_and_few_names() -> None:

@@ -90,7 +90,7 @@ def test_colour_is_taken_out_where_it_does_not_belong(monkeypatch: pytest.Monkey
 
 def through_a_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
     """Exit status and standard error of ``trtbuild WORDS``, with the redirections that WORDS have."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -m trtbuild {words}'],
         cwd=command_line.project,
         env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
@@ -100,7 +100,7 @@ def through_a_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
         timeout=240,
         check=False,
     )
-    return done.returncode, done.stderr
+    return result.returncode, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_a_full_disk_under_standard_output_is_an_error(command_line: CommandLine
 
 
 def test_a_closed_standard_output_is_an_error_before_any_work(command_line: CommandLine) -> None:
-    said = "error: standard output is closed\n  → redirect it (>/dev/null), or use --quiet\n"
+    error = "error: standard output is closed\n  → redirect it (>/dev/null), or use --quiet\n"
     for words in ("cache stats", "cache stats --json", "cache stats --quiet --json", "schema", "build", "--help"):
-        assert through_a_shell(command_line, f"{words} >&-") == (2, said), words
+        assert through_a_shell(command_line, f"{words} >&-") == (2, error), words
     assert not command_line.cache.exists()
     for flag in ("-q", "--quiet"):
         assert through_a_shell(command_line, f"cache stats {flag} >&-") == (0, "")
@@ -137,7 +137,7 @@ def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool =
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "trtbuild", *words],
             cwd=command_line.project,
             env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
@@ -149,7 +149,7 @@ def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool =
         )
     finally:
         os.close(writing)
-    return done.returncode, done.stderr or ""
+    return result.returncode, result.stderr or ""
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_a_build_without_a_reader_goes_on_and_exits_by_its_own_result(
     (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
     net = command_line.project / "net.py"
     net.write_text("def build():\n    raise RuntimeError('no weights')\n")
-    status, said = without_a_reader(command_line, "build", with_errors=with_errors)
-    assert (status, "no weights" in said) == (1, not with_errors)
+    status, error = without_a_reader(command_line, "build", with_errors=with_errors)
+    assert (status, "no weights" in error) == (1, not with_errors)
     assert without_a_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
     net.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n")
-    status, said = without_a_reader(command_line, "build", with_errors=with_errors)
-    assert (status, "Traceback" in said) == (0, False)
+    status, error = without_a_reader(command_line, "build", with_errors=with_errors)
+    assert (status, "Traceback" in error) == (0, False)
     assert (command_line.project / "dist" / "net" / "index.json").exists()

@@ -110,7 +110,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
-def test_it_says_what_the_whole_program_would_say(project: Project) -> None:
+def test_the_output_equals_that_of_the_whole_program(project: Project) -> None:
     project.build("--json")
     shutil.rmtree(project.root / null_build.FOLDER)
     whole, null = project.build("--json")
@@ -229,7 +229,7 @@ def test_it_hands_over_after_a_change_of_the_configuration(project: Project) -> 
     assert not project.is_null()
 
 
-def test_a_remote_that_is_down_is_not_asked_and_not_blamed_again(project: Project, tmp_path: Path) -> None:
+def test_a_down_remote_is_not_requested_or_reported_again(project: Project, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(REMOTE)
     path.chmod(0o600)

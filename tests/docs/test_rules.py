@@ -157,7 +157,7 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "5 null build: by stat alone, and anything in doubt falls through": {
         "test_null_build.py": [
-            "test_it_says_what_the_whole_program_would_say",
+            "test_the_output_equals_that_of_the_whole_program",
             "test_it_hands_over_after_a_change_of",
             "test_it_hands_over_after_a_change_of_the_variable",
             "test_an_installation_is_seen",

@@ -10,7 +10,7 @@ from trtbuild.cli.commands.sections import SECTIONS
 from trtbuild.cli.main import cli
 
 
-def test_every_command_stands_in_one_section_of_the_help(command_line: CommandLine) -> None:
+def test_every_command_is_in_one_section_of_the_help(command_line: CommandLine) -> None:
     result = command_line.run("--help")
     assert result.returncode == 0
     listed = [name for names in SECTIONS.values() for name in names]
@@ -22,7 +22,7 @@ def test_every_command_stands_in_one_section_of_the_help(command_line: CommandLi
         assert not line.endswith("..."), line
 
 
-def test_examples_stand_below_the_help(command_line: CommandLine) -> None:
+def test_examples_are_below_the_help(command_line: CommandLine) -> None:
     assert "trtbuild init && trtbuild build" in command_line.run("--help").stdout
     assert "--depfile-target" in command_line.run("build", "--help").stdout.partition("Examples:")[2]
 

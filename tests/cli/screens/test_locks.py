@@ -49,7 +49,7 @@ def test_a_lock_lists_its_models_and_its_changes() -> None:
     assert lines_of(written=False)[0] == "nothing to change in: trtbuild.lock"
 
 
-def test_a_check_says_that_it_is_up_to_date_out_of_date_or_not_there() -> None:
+def test_a_check_reports_up_to_date_out_of_date_or_missing() -> None:
     assert lines_of(check=True, written=False)[0] == "up to date: trtbuild.lock"
     again: dict[str, Any] = {"check": True, "ok": False, "written": False, "next": ["trtbuild lock"]}
     removed = replace(CHANGED, change="removed", now=None)

@@ -34,7 +34,7 @@ def unstyled(lines: list[str]) -> list[str]:
     return [click.unstyle(line) for line in lines]
 
 
-def test_a_push_says_what_went_and_what_was_there() -> None:
+def test_a_push_counts_sent_and_present_records() -> None:
     assert unstyled(transfers.pushed(PUSHED)) == [
         "pushed  team  3 records, 5.0 MiB  31 records, 64.0 MiB there already"
     ]
@@ -55,7 +55,7 @@ def test_unsent_records_are_listed_once_for_each_reason() -> None:
     ]
 
 
-def test_a_pull_says_what_came_from_where() -> None:
+def test_a_pull_lists_records_by_remote() -> None:
     remotes = [PulledFrom(name="team", records=3, bytes=1 << 20), PulledFrom(name="ci", records=1, bytes=10)]
     assert unstyled(transfers.pulled(replace(PULLED, remotes=remotes))) == [
         "pulled        team  3 records, 1.0 MiB",

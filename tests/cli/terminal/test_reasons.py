@@ -38,7 +38,7 @@ def test_other_reasons() -> None:
     ("width", "text"),
     [(24, "layers.1 changed (+12)"), (20, "layers.1 changed"), (12, "layers.1"), (6, "layer…"), (1, "…"), (0, "")],
 )
-def test_a_reason_that_does_not_fit_says_less(width: int, text: str) -> None:
+def test_a_long_reason_is_shortened(width: int, text: str) -> None:
     assert fitted("layers.1 changed (+12)", width) == text
 
 

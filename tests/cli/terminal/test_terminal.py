@@ -80,7 +80,7 @@ def test_a_stream_that_is_not_unicode_gets_the_nearest_ascii() -> None:
     assert terminal.rendered("Größe", FakeStream(encoding="latin-1")) == "Größe"
 
 
-def test_colour_is_taken_out_where_it_does_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_removed_from_plain_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
         monkeypatch.delenv(name, raising=False)
     assert terminal.rendered(terminal.red("no"), FakeStream(is_terminal=False)) == "no"

@@ -31,7 +31,7 @@ TEXT = EngineText(
 )
 
 
-def test_a_text_comes_back_as_it_was() -> None:
+def test_a_text_is_read_back_unchanged() -> None:
     assert EngineText.from_text(TEXT.to_text()) == TEXT
     with_reference = replace(TEXT, reference="b" * 64)
     assert EngineText.from_text(with_reference.to_text()) == with_reference

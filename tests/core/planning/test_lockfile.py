@@ -108,7 +108,7 @@ def line_with(text: str, what: str, which: int = 0) -> int:
     return [number for number, line in enumerate(text.splitlines(), 1) if what in line][which]
 
 
-def test_an_entry_that_stands_there_twice_is_refused_with_the_second_line() -> None:
+def test_a_duplicate_entry_is_refused_with_the_second_line() -> None:
     lines = to_text(a_lock()).splitlines()
     at = line_with("\n".join(lines), ENGINE)
     doubled = "\n".join([*lines[:at], lines[at - 1], *lines[at:]])

@@ -27,7 +27,7 @@ def record(**outputs: Output) -> Record:
     return Record(Recipe("engine", 1, (("a", 1),)), outputs)
 
 
-def test_a_record_of_other_digests_is_refused_and_says_what_of_it() -> None:
+def test_a_record_with_other_digests_is_refused_with_the_differences() -> None:
     lock = a_lock()
     assert lock.refusal(KEY, record(plan=Output(PLAN, 10), layers=Output(OTHER, 3))) is None
     said = "its plan is not the one that trtbuild.lock names"

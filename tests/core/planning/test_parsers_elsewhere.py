@@ -138,7 +138,7 @@ def test_a_new_partition_uses_the_parser_of_its_recipe(world: Machines) -> None:
     )
 
 
-def test_a_pointer_whose_record_is_not_there_is_a_miss(world: Machines) -> None:
+def test_a_pointer_to_a_missing_record_is_a_miss(world: Machines) -> None:
     world.become(GPU, torch=False)
     (cut,) = (record for record in world.records.values() if record.recipe.stage == "partition")
     del world.records[cut.recipe.key]

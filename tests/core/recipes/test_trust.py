@@ -29,7 +29,7 @@ def test_the_statement_is_part_of_the_format() -> None:
     assert hashlib.sha256(said).hexdigest() == "35409569d41c1af4e7697686ad450d8aa8767e6de860e0525d590be5fb9eccca"
 
 
-def test_all_that_a_signature_says_is_signed() -> None:
+def test_all_fields_of_a_signature_are_signed() -> None:
     said = statement(KEY, DOCUMENT, SIGNATURE)
     others = {
         statement(OTHER, DOCUMENT, SIGNATURE),
@@ -63,7 +63,7 @@ def test_where_a_record_may_stand() -> None:
     assert tuple(places(TrustAll(), KEY)) == (KEY,)
 
 
-def test_an_entry_stands_under_its_key_or_its_domains() -> None:
+def test_an_entry_is_stored_under_its_key_or_its_domains_key() -> None:
     assert is_entry_of(KEY, KEY, ())
     assert is_entry_of(domain_key("release", KEY), KEY, [SIGNATURE])
     assert not is_entry_of(domain_key("release", KEY), KEY, ())

@@ -97,7 +97,7 @@ class Listed:
     parts: Sequence[Inner]
 
 
-def test_a_sequence_of_dataclasses_comes_back() -> None:
+def test_a_sequence_of_dataclasses_is_decoded() -> None:
     value = Listed([Inner((1, 2)), Inner((), "y")])
     assert decode(Listed, json.loads(json.dumps(encode(value)))) == value
     with pytest.raises(TypeError, match="a list is needed"):

@@ -158,7 +158,7 @@ def test_it_cannot_be_moved(module: Any) -> None:
     assert not list(module.parameters()) and not module.state_dict()
 
 
-def test_it_is_not_pickled_and_says_what_is_saved_instead(module: Any, tmp_path: Path) -> None:
+def test_pickling_is_an_error_that_names_the_alternative(module: Any, tmp_path: Path) -> None:
     for dump in (lambda: pickle.dumps(module), lambda: torch.save({"inner": module}, tmp_path / "m.pt")):
         with pytest.raises(PackageError, match="cannot be pickled") as caught:
             dump()

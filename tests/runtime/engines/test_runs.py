@@ -79,7 +79,7 @@ def test_an_output_of_unknown_size_that_comes_out_in_another_shape_is_an_error(
         part([rig.array(np.float32([0, 5, 0, 7]), stream)], rig.call(4, stream=stream))
 
 
-def test_a_run_that_tensorrt_refuses_says_its_words_and_the_next_one_works(
+def test_a_refused_run_raises_tensorrts_message_and_the_next_run_works(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, stream = rig.part("affine"), rig.stream()

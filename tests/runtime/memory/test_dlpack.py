@@ -61,7 +61,7 @@ def test_the_memory_lives_as_long_as_the_owner() -> None:
     assert alive() is None
 
 
-def test_a_capsule_that_is_taken_gives_its_owner_back_when_the_taker_is_done() -> None:
+def test_a_taken_capsule_releases_its_owner_after_use() -> None:
     class Owner:
         pass
 

@@ -30,7 +30,7 @@ def a_program(package: Path) -> str:
 
 @pytest.mark.parametrize("what", ["index", "file", "folder"])
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_link_out_of_the_package_is_refused_unless_it_is_asked_for(package: Path, what: str, verify: bool) -> None:
+def test_a_link_out_of_the_package_is_refused_without_follow_links(package: Path, what: str, verify: bool) -> None:
     name = {"index": "index.json", "file": a_program(package), "folder": "torch"}[what]
     outside = move_out(package, name)
     with pytest.raises(LinkRefused) as caught:

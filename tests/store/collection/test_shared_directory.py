@@ -308,7 +308,7 @@ def test_an_empty_blob_is_an_entry(root: Path, put: Callable[..., Record], recor
     assert invalid(root) == [] and there(root, record) == [True]
 
 
-def test_dry_run_says_the_same_and_does_nothing(root: Path, put: Callable[..., Record]) -> None:
+def test_dry_run_has_the_same_report_and_changes_nothing(root: Path, put: Callable[..., Record]) -> None:
     for number in range(4):
         put(number, ago_s=DAY * (number + 1))
     store_at(root).put_bytes(b"of no record")

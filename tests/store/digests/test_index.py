@@ -58,7 +58,7 @@ def forge(folder: Path, **columns: object) -> None:
 
 
 @pytest.mark.parametrize("fact", ["", "text", "a" * 100_000, 0, -(2**63), 2**63 - 1, 1.5, float("inf")])
-def test_facts_come_back(index: Index, folder: Path, fact: str | int | float) -> None:
+def test_facts_are_read_back(index: Index, folder: Path, fact: str | int | float) -> None:
     index.set("name", fact)
     assert index.get("name") == fact
     again = Index(folder)

@@ -79,7 +79,7 @@ def test_present_entries_are_not_requested(
     assert transport.calls == []
 
 
-def test_a_file_that_is_gone_is_one_record_that_is_missing(
+def test_a_removed_file_is_one_missing_record(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     del transport.entries["ac", records[0].recipe.key]

@@ -108,7 +108,7 @@ def test_a_hit_moves_the_record_and_nothing_else(
     assert theirs.local.get_record(record.recipe.key) is None, "its blobs are not here"
 
 
-def test_a_record_whose_blobs_are_all_here_needs_no_remote_any_more(
+def test_a_record_with_all_blobs_needs_no_remote(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL)))
@@ -172,7 +172,7 @@ def test_a_broken_download_goes_on_where_it_stopped(
     assert moved(team, "get") < 2 * MIB
 
 
-def test_a_blob_that_is_gone_is_not_there_in_the_next_plan(
+def test_a_removed_blob_is_missing_in_the_next_plan(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))

@@ -46,7 +46,7 @@ def test_an_error_of_a_writing_call_is_reported_or_harmless(operation: str) -> N
 
 
 @pytest.mark.parametrize("data", [b"small" * 1000, LARGE], ids=["small", "chunked"])
-def test_a_kernel_that_says_it_wrote_and_did_not(tmp_path: Path, data: bytes) -> None:
+def test_a_lost_write_is_detected_by_the_next_read(tmp_path: Path, data: bytes) -> None:
     """Bytes that were lost before they reached the disk are detected by the next read, and never returned."""
     LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
 

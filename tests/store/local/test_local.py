@@ -204,7 +204,7 @@ def test_a_chunk_list_is_not_a_record(local: LocalStore) -> None:
         local.get_record(list_key(output.sha256))
 
 
-def test_a_record_whose_blob_is_gone_gives_way(
+def test_a_record_with_a_missing_blob_is_replaced(
     local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath
 ) -> None:
     """An engine whose bytes are not reproducible: the record of a lost one must not keep out the new one."""

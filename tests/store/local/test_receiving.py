@@ -187,7 +187,7 @@ def test_join_reads_the_chunks_unless_the_whole_was_verified(
         local.get_bytes(whole(chunks))
 
 
-def test_join_says_what_is_missing(local: LocalStore) -> None:
+def test_join_reports_missing_chunks(local: LocalStore) -> None:
     chunks = pieces(3)
     bring(local, dict(list(chunks.items())[1:]))
     with pytest.raises(BlobMissing, match=next(iter(chunks)).sha256):

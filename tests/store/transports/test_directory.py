@@ -38,7 +38,7 @@ def left(root: Path) -> list[Path]:
     return list((root / "tmp").iterdir())
 
 
-def test_entries_come_back_and_are_where_the_layout_says(tmp_path: Path) -> None:
+def test_entries_are_returned_and_follow_the_layout(tmp_path: Path) -> None:
     share = remote(tmp_path / "share")
     assert share.get("cas", KEY, LIMIT) is None and not share.has("cas", KEY)
     assert share.put("cas", KEY, memoryview(b"--data--")[2:-2], once=True)
@@ -50,7 +50,7 @@ def test_entries_come_back_and_are_where_the_layout_says(tmp_path: Path) -> None
         share.get("cas", KEY, 3)
 
 
-def test_entries_are_written_once_unless_told(tmp_path: Path) -> None:
+def test_entries_are_written_once_by_default(tmp_path: Path) -> None:
     share = remote(tmp_path)
     assert share.put("ac", KEY, b"first", once=True)
     assert not share.put("ac", KEY, b"second", once=True)
@@ -82,7 +82,7 @@ def test_one_of_many_writers_wins(tmp_path: Path) -> None:
         assert left(tmp_path / f"share{turn}") == []
 
 
-def test_a_link_whose_answer_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_with_a_lost_response_counts_as_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     share = remote(tmp_path)
     link, lost = os.link, []
 

@@ -206,7 +206,7 @@ def test_an_unread_upload_fails() -> None:
         assert [request.method for request in server.requests] == ["PUT"]
 
 
-def test_an_upload_that_is_taken_and_never_answered() -> None:
+def test_an_upload_without_a_response_fails() -> None:
     took = threading.Event()
 
     def swallow(request: Request) -> None:

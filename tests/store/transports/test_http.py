@@ -61,7 +61,7 @@ def test_put_bytes_are_returned(writer: HttpTransport, reader: HttpTransport, ki
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, (4 << 20) + 1])
-def test_every_size_comes_back(writer: HttpTransport, size: int) -> None:
+def test_every_size_is_read_back(writer: HttpTransport, size: int) -> None:
     data = os.urandom(size)
     assert writer.put("cas", NAME, data, once=True)
     assert writer.get("cas", NAME, size) == data

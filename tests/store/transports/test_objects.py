@@ -24,7 +24,7 @@ def remote(url: str, patience_s: float = 4.0) -> ObjectTransport:
     return ObjectTransport(RemoteSettings("team", url, patience_s=patience_s))
 
 
-def test_entries_come_back_and_are_written_once(s3: str) -> None:
+def test_entries_are_returned_and_written_once(s3: str) -> None:
     store = remote(s3)
     assert store.get("ac", KEY, LIMIT) is None and not store.has("ac", KEY)
     assert store.put("ac", KEY, memoryview(b"--first--")[2:-2], once=True)
@@ -227,7 +227,7 @@ def test_a_body_that_ends_early_is_not_data(server: Callable[..., Server]) -> No
     assert caught.value.may_pass and there.requests
 
 
-def test_a_server_that_says_nothing_is_given_up(server: Callable[..., Server]) -> None:
+def test_a_silent_server_is_given_up(server: Callable[..., Server]) -> None:
     there = server(None)
     store = remote("s3://cache", patience_s=0.3)
     begun = time.monotonic()
@@ -239,7 +239,7 @@ def test_a_server_that_says_nothing_is_given_up(server: Callable[..., Server]) -
     assert len(there.requests) == 2
 
 
-def test_bytes_that_drip_count_as_none(server: Callable[..., Server]) -> None:
+def test_dripping_bytes_count_as_silence(server: Callable[..., Server]) -> None:
     there = server(answer("200 OK", b"", length=1 << 20), drip=b"x" * 10)
     begun = time.monotonic()
     with pytest.raises(RemoteDown, match="fewer than 8192 bytes"):
@@ -247,7 +247,7 @@ def test_bytes_that_drip_count_as_none(server: Callable[..., Server]) -> None:
     assert time.monotonic() - begun < 5.0 and there.requests
 
 
-def test_bytes_that_come_slowly_and_steadily_are_waited_for(server: Callable[..., Server]) -> None:
+def test_slow_steady_bytes_are_awaited(server: Callable[..., Server]) -> None:
     there = server(answer("200 OK", b"", length=30_000), drip=b"x" * 1000)  # 20 kB a second
     assert remote("s3://cache", patience_s=0.3).get("ac", KEY, 1 << 20) == b"x" * 30_000
     assert there.requests

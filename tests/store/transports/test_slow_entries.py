@@ -47,7 +47,7 @@ class Dripping:
             self.sent += 600
 
 
-def test_a_plan_waits_seconds_for_a_remote_that_drips_and_says_so(command_line: CommandLine) -> None:
+def test_a_plan_gives_up_a_dripping_remote_after_seconds(command_line: CommandLine) -> None:
     (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
     (command_line.project / "net.py").write_text(
         "import torch\n\n\ndef build():\n    return torch.nn.Linear(8, 8).eval()\n"

@@ -168,7 +168,7 @@ def test_its_own_key_may_sign_for_no_other_domain() -> None:
     assert refusal(policy, signed(CI, "release")) == "key 'ci' may not sign for domain release"
 
 
-def test_a_machine_that_does_not_sign_believes_what_it_made_itself(tmp_path: Path) -> None:
+def test_a_machine_without_a_signing_key_trusts_its_own_records(tmp_path: Path) -> None:
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
     assert policy.own_domain is None
     assert not (tmp_path / "state").exists(), "nothing is made before it is needed"
@@ -235,7 +235,7 @@ def test_a_broken_machine_key_is_a_warning_and_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_a_signing_key_that_does_not_count_any_more_is_as_good_as_none(tmp_path: Path, how: str) -> None:
+def test_an_expired_or_revoked_signing_key_is_not_used(tmp_path: Path, how: str) -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
     policy = Keyring(
         [trusted],

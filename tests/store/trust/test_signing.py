@@ -73,7 +73,7 @@ def test_a_private_key_in_place_of_a_public_one_is_found_and_not_repeated() -> N
         assert signer.text().rpartition(":")[2] not in str(caught.value)
 
 
-def test_a_private_key_comes_back_from_its_text() -> None:
+def test_a_private_key_is_parsed_from_its_text() -> None:
     signer = Signer("ci", PUBLIC)
     assert signer.text() == f"{PRIVATE}:ci:{ENCODED}"
     again = Signer.from_text(f"\n {signer.text()} \n")

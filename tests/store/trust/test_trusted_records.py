@@ -126,7 +126,7 @@ def test_the_first_trusted_record_wins(opened: Opened, put: Callable[..., Record
     assert who(put(opened(policy(RELEASE, CI)), "release", replace=True)) == "release"
 
 
-def test_a_forced_record_replaces_what_counts_and_nothing_else(opened: Opened, put: Callable[..., Record]) -> None:
+def test_a_forced_record_replaces_the_trusted_record_only(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(STRANGER)), "stranger").recipe.key
     put(opened(policy(CI)), "ci")
     put(opened(policy(CI)), "ci again", replace=True)

@@ -56,7 +56,7 @@ def test_a_refusal_of_rtx_has_one_text_for_all_nodes(make_model: Any) -> None:
     assert refusal is not None and refusal.reasons == {}
 
 
-def test_a_parser_without_its_gpu_says_who_answers_for_it(monkeypatch: pytest.MonkeyPatch, make_mlp: Any) -> None:
+def test_a_parser_without_its_gpu_names_its_stand_in(monkeypatch: pytest.MonkeyPatch, make_mlp: Any) -> None:
     class Library:
         def Builder(self, logger: object) -> None:
             raise TypeError("pybind11::init(): factory function returned nullptr")

@@ -91,7 +91,7 @@ def test_builds_beside_one_another_keep_what_both_have_timed(path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", [b"", b"rubbish", None])
-def test_a_damaged_file_is_taken_as_none_and_replaced(path: Path, damage: bytes | None) -> None:
+def test_a_damaged_file_counts_as_missing_and_is_replaced(path: Path, damage: bytes | None) -> None:
     build(path, b"a")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"x" if damage is None else damage)

@@ -287,7 +287,7 @@ def bent(found: Recorded, **changes: Any) -> bytes:
     return network_document.to_bytes(**document)
 
 
-def test_a_toolchain_without_something_says_so_with_the_layer() -> None:
+def test_an_unsupported_feature_is_an_error_with_the_layer() -> None:
     found = recorded(detector)
     with pytest.raises(ToolchainError, match="this toolchain has no add_wonder of INetworkDefinition"):
         replay(bent(found, call="add_wonder"), found.weights)

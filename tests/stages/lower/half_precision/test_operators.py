@@ -14,7 +14,7 @@ def _names() -> list[str]:
     return " ".join((rows, *lists, operators._SCALINGS, operators._COMPARISONS, operators._SHAPES)).split()
 
 
-def test_every_operator_stands_in_one_row() -> None:
+def test_every_operator_is_in_one_row() -> None:
     names = _names()
     assert sorted(names) == sorted(set(names)) == sorted(OPERATORS)
 

@@ -74,7 +74,7 @@ def test_kwargs_reach_the_function(open_source: Callable[..., nn.Module]) -> Non
     assert open_source("source_module:build", width=8).l.in_features == 8
 
 
-def test_a_module_that_is_not_there_says_where_it_was_looked_for(open_source: Callable[..., nn.Module]) -> None:
+def test_a_missing_module_is_an_error_with_the_searched_folders(open_source: Callable[..., nn.Module]) -> None:
     error = refused(open_source, "nowhere.at_all:build")
     assert error.code == "import" and "no module 'nowhere.at_all'" in error.text
     assert "searched in the project" in error.hint

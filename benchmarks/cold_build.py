@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import projects
 from benchmarks.figure import Check, Ratio, Row, Value
-from benchmarks.measure import Median, Run, in_turns
+from benchmarks.measure import Median, Run, run_alternately
 from benchmarks.session import Session, forget_build, ran
 
 
@@ -24,7 +24,7 @@ def rows(session: Session) -> Iterator[Row]:
     whole = projects.vit(session.folder("vit-whole"), **sizes.vit)
     layered = projects.vit(session.folder("vit-layered"), granularity=True, **sizes.vit)
     session.say(f"  {sizes.cold_repeats} times: the script, one engine, an engine for each layer")
-    found = in_turns(
+    found = run_alternately(
         sizes.cold_repeats,
         script=lambda: session.script(whole, session.work / "straight"),
         whole=lambda: _cold(session, whole),

@@ -49,7 +49,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def measure(path: str, repeats: int) -> None:
-    """Print, as JSON, name → [wall s, CPU s], medians of `repeats` in turns. Reads the file once before."""
+    """Print, as JSON, name → [wall s, CPU s], medians of `repeats` alternating runs. Reads the file once before."""
     import hashlib
     import shutil
     import tempfile

@@ -5,7 +5,7 @@ Three packages of one size (``--pull-mb``): one engine, twelve engines, and a re
 by), and everything else is what a user's program does: index, choice, reading, hashing. Making engines of plans comes
 after it, in ``module()``, and is measured on a GPU (`benchmarks.gpu`).
 
-Two floors, by one thread in the same process, in turns, with the page cache warm: reading each file that is needed whole
+Two floors, by one thread in the same process, alternately, with the page cache warm: reading each needed file whole
 (``read()``) and hashing it with hashlib's SHA-256, which every program that needs the verified bytes has to do; and,
 without a bound, hashing through one buffer of a megabyte, which keeps nothing.
 """
@@ -87,18 +87,18 @@ def measure(root: str, device: str, repeats: int) -> None:
             raise RuntimeError("the package is damaged")
         return found
 
-    contenders: dict[str, Callable[[], object]] = {
+    candidates: dict[str, Callable[[], object]] = {
         "load": lambda: trtbuild.load(root, device=device),
         "whole": whole,
         "buffer": through_a_buffer,
     }
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for work in contenders.values():  # imports, and the page cache
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for work in candidates.values():  # imports, and the page cache
         work()
     for number in range(repeats):
-        for name in contenders if number % 2 else reversed(contenders):
+        for name in candidates if number % 2 else reversed(candidates):
             started = time.perf_counter()
-            kept = contenders[name]()
+            kept = candidates[name]()
             times[name].append(time.perf_counter() - started)
             del kept
     print(json.dumps({"bytes": total, **{name: statistics.median(found) for name, found in times.items()}}))

@@ -1,8 +1,8 @@
 """Timing commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
 
 Rules
-1. The commands of a comparison run alternately (`in_turns`), so that other load of the machine slows both; the number
-   is the median.
+1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows both; the
+   number is the median.
 2. Memory is the peak over time of the sum of PSS over all processes of the tree: pages that processes share are
    counted once. It is sampled (`SAMPLE_S`) by this process, for both sides alike. A peak between two samples is
    missed, on both sides alike.
@@ -111,13 +111,13 @@ def run(
     return Run(wall_s, cpu_s, stdout, peak, mapped)
 
 
-def in_turns(repeats: int, **contenders: Callable[[], Run]) -> dict[str, Median]:
-    """Run each contender once, `repeats` times over; the order is turned round from one time to the next."""
-    runs: dict[str, list[Run]] = {name: [] for name in contenders}
-    names = list(contenders)
+def run_alternately(repeats: int, **candidates: Callable[[], Run]) -> dict[str, Median]:
+    """Run all candidates `repeats` times and return their medians; every second time in reverse order."""
+    runs: dict[str, list[Run]] = {name: [] for name in candidates}
+    names = list(candidates)
     for number in range(repeats):
         for name in names if number % 2 == 0 else reversed(names):
-            runs[name].append(contenders[name]())
+            runs[name].append(candidates[name]())
     return {name: Median.of(found) for name, found in runs.items()}
 
 

@@ -3,7 +3,7 @@
 `trtbuild build`, the console script as a user calls it, against GNU make on as many targets as there are engines;
 and for a small project against an interpreter of the same virtual environment that imports json and os and ends,
 which is the least that a program in Python can cost. All are separate processes, timed from their start to their
-end by the same code, in turns.
+end by the same code, and run alternately.
 
 Fair to the peer: make looks at two files for each target (`peers.py` says more, and what else is measured without a
 bound); trtbuild answers for the sources, the distributions, the toolchain and every output file.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks import peers, projects
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
-from benchmarks.measure import Run, in_turns, run
+from benchmarks.measure import Run, run, run_alternately
 from benchmarks.session import Session, ran
 
 #: Modules that a null build must not import (it may import the standard library only).
@@ -32,7 +32,7 @@ def rows(session: Session) -> Iterator[Row]:
     engines = sizes.models * sizes.targets
     copies = peers.copies(session.folder(f"copies-{engines}"), engines)
     run(["make", "--silent", "-j2"], copies)
-    contenders = {
+    candidates = {
         "ours": lambda: session.call(project, "build"),
         "make": lambda: run(["make"], copies),
         "make_shared": lambda: run(["make", "-f", "Shared.mk"], copies),
@@ -41,8 +41,8 @@ def rows(session: Session) -> Iterator[Row]:
     }
     if shutil.which("ninja"):
         run(["ninja"], copies)
-        contenders["ninja"] = lambda: run(["ninja"], copies)
-    found = in_turns(sizes.repeats, **contenders)
+        candidates["ninja"] = lambda: run(["ninja"], copies)
+    found = run_alternately(sizes.repeats, **candidates)
     ours = Value("trtbuild", found["ours"].wall_s)
     name = f"null build, {engines:,} engines"
     yield Ratio(f"{name}, against make", ours, Value("make", found["make"].wall_s), 0.25)
@@ -58,14 +58,16 @@ def rows(session: Session) -> Iterator[Row]:
         yield _imports(session, project)
 
     few = built(session, sizes.few_models)
-    found = in_turns(2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(copies))
+    found = run_alternately(
+        2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(copies)
+    )
     name = f"null build, {sizes.few_models} models × {sizes.targets} targets"
     ours, floor = Value("trtbuild", found["ours"].wall_s), Value("import json, os", found["floor"].wall_s)
     yield Ratio(f"{name}, against the interpreter", ours, floor, 1.5)
     cpu = Value("trtbuild", found["ours"].cpu_s)
     yield Ratio(f"{name}, CPU time", cpu, Value("import json, os", found["floor"].cpu_s))
     session.call(few, "build", "--json")  # another command line: its first null build is a whole one
-    found = in_turns(sizes.repeats, ours=lambda: session.call(few, "build", "--json"))
+    found = run_alternately(sizes.repeats, ours=lambda: session.call(few, "build", "--json"))
     yield Limit(f"{name}, --json", Value("trtbuild", found["ours"].wall_s))
 
 

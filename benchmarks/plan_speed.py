@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import peers
 from benchmarks.figure import Check, Limit, Row, Value
-from benchmarks.measure import Median, Run, in_turns, run
+from benchmarks.measure import Median, Run, run, run_alternately
 from benchmarks.null_build import built
 from benchmarks.session import Session
 
@@ -26,12 +26,12 @@ def rows(session: Session) -> Iterator[Row]:
     copies = peers.copies(session.folder(f"copies-{engines}"), engines)
     stages = peers.stages(session.folder(f"dvc-{sizes.dvc_stages}"), sizes.dvc_stages, session.peer("dvc"))
     run([session.peer("doit"), "-v", "0"], copies)
-    contenders = {
+    candidates = {
         "trtbuild": lambda: session.call(project, "plan"),
         "doit": lambda: run([session.peer("doit"), "list", "--all", "--status"], copies),
         "dvc": lambda: run([session.peer("dvc"), "status"], stages),
     }
-    unchanged = in_turns(sizes.cold_repeats, **contenders)
+    unchanged = run_alternately(sizes.cold_repeats, **candidates)
     yield from _told(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages)
 
     edited = {
@@ -41,14 +41,14 @@ def rows(session: Session) -> Iterator[Row]:
     }
     before = {path: path.read_text() for path in edited.values() if path.exists()}
     try:
-        touched = in_turns(
+        touched = run_alternately(
             sizes.cold_repeats,
-            **{name: _after_an_edit(edited[name], contender) for name, contender in contenders.items()},
+            **{name: _after_an_edit(edited[name], candidate) for name, candidate in candidates.items()},
         )
         shared = project / "models" / "block.py"
         before[shared] = shared.read_text()
         _, document = session.document(project, "plan")
-        shared_run = _after_an_edit(shared, contenders["trtbuild"])()
+        shared_run = _after_an_edit(shared, candidates["trtbuild"])()
     finally:
         for path, text in before.items():
             path.write_text(text)
@@ -65,12 +65,12 @@ def _told(name: str, found: dict[str, Median], engines: int, stages: int) -> Ite
     yield Limit(f"{name}: dvc", Value(f"status of {stages} stages", found["dvc"].wall_s))
 
 
-def _after_an_edit(path: Path, contender: Callable[[], Run]) -> Callable[[], Run]:
-    """The contender, after one more edit of the file."""
+def _after_an_edit(path: Path, candidate: Callable[[], Run]) -> Callable[[], Run]:
+    """The candidate, after one more edit of the file."""
 
     def run_it() -> Run:
         with open(path, "a") as file:
             file.write("# edited\n")
-        return contender()
+        return candidate()
 
     return run_it

@@ -60,7 +60,7 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
     urls.write_text(
         "".join(f"url = {server.entry_url('cas', part.sha256)}\noutput = {part.sha256}\n" for part in parts)
     )
-    found = _in_turns(
+    found = _run_alternately(
         session,
         folder,
         size,
@@ -150,7 +150,7 @@ def _hits(session: Session, folder: Path) -> Iterator[Row]:
             timeout=600,
         )
 
-    found = _in_turns(session, folder, size, get=get, copy=copy, peer=peer)
+    found = _run_alternately(session, folder, size, get=get, copy=copy, peer=peer)
     yield Limit(f"local hit of {size / 1e6:.0f} MB: bytes, verified", Value("get_bytes", found["get"]), 0.5)
     yield Limit(f"local hit of {size / 1e6:.0f} MB: a file, verified, durable", Value("copy_to", found["copy"]), 0.5)
     yield Ratio("local hit: a file", Value("copy_to", found["copy"]), Value("cp + sha256sum", found["peer"]))
@@ -158,16 +158,18 @@ def _hits(session: Session, folder: Path) -> Iterator[Row]:
     yield Check("local hit: the same bytes", digest == wanted, f"sha256 {digest[:16]}…")
 
 
-def _in_turns(session: Session, folder: Path, size: int, **contenders: Callable[[Path], None]) -> dict[str, float]:
-    """Medians of seconds, each side once, several times over (measure.py, rule 1). Each gets a path where nothing is."""
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    names = list(contenders)
+def _run_alternately(
+    session: Session, folder: Path, size: int, **candidates: Callable[[Path], None]
+) -> dict[str, float]:
+    """The medians of seconds of alternating runs (measure.py, rule 1). Each run gets a path that does not exist."""
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
     for number in range(session.sizes.pull_repeats):
         for name in names if number % 2 == 0 else reversed(names):
             place = folder / f"{name}-{number}"
             _claim_memory(folder / "claimed", size)
             started = time.perf_counter()
-            contenders[name](place)
+            candidates[name](place)
             taken[name].append(time.perf_counter() - started)
         session.say("  " + ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items()))
     return {name: statistics.median(times) for name, times in taken.items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import projects
 from benchmarks.figure import Check, Ratio, Row, Value
-from benchmarks.measure import Run, in_turns, run
+from benchmarks.measure import Run, run, run_alternately
 from benchmarks.session import TENSORRT, TORCH, Session, forget_build, ran
 
 _COPY_AND_HASH = 'cp -r dist "$1" && find "$1" -type f -exec sha256sum {} +'
@@ -35,7 +35,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 def _restored(session: Session, project: Path, name: str) -> Iterator[Row]:
     before = _contents(project / "dist")
-    found = in_turns(
+    found = run_alternately(
         max(3, session.sizes.cold_repeats),
         peer=lambda: _copy_and_hash(session, project),
         ours=lambda: _restore(session, project),

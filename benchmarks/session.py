@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Median, Run, in_turns, run
+from benchmarks.measure import Median, Run, run, run_alternately
 
 #: Modules that a build without torch and TensorRT must not import; a folder of their poisoned twins goes on PYTHONPATH.
 TORCH = ("torch",)
@@ -119,7 +119,9 @@ class Session:
         if self._script is None:
             self.say("  the straight script, for the ratios below")
             output = self.work / "straight"
-            self._script = in_turns(self.sizes.cold_repeats, script=lambda: self.script(project, output))["script"]
+            self._script = run_alternately(self.sizes.cold_repeats, script=lambda: self.script(project, output))[
+                "script"
+            ]
         return self._script
 
     def note_script(self, median: Median) -> None:

@@ -129,7 +129,7 @@ def _replace(place: Path) -> None:
     replace_file(place / "file", NEW)
 
 
-def test_what_is_durable_is_synced_before_it_has_its_name_and_the_name_after_that(path: Path) -> None:
+def test_a_durable_file_is_synced_before_its_rename_and_its_folder_after(path: Path) -> None:
     calls = [call.name for call in traced(_replace_durably, path.parent).calls]
     assert [name for name in calls if name in ("fsync", "rename")] == ["fsync", "rename", "fsync"]
     assert "fsync" not in [call.name for call in traced(_replace, path.parent).calls]

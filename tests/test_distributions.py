@@ -104,7 +104,7 @@ def test_the_metadata_is_complete(built: Distributions) -> None:
     assert str(metadata.get_payload()).startswith("# trtbuild\n")
 
 
-def test_the_wheel_runs_in_an_environment_of_its_own(built: Distributions, tmp_path: Path) -> None:
+def test_the_wheel_runs_in_a_clean_environment(built: Distributions, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
     python = environment / "bin" / "python"

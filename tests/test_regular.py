@@ -26,7 +26,7 @@ def test_a_regular_file_is_read_through_a_link_too(tmp_path: Path) -> None:
     assert read_regular(tmp_path / "file") == read_regular(str(tmp_path / "link")) == b"data"
 
 
-def test_everything_else_is_told_by_what_it_is(tmp_path: Path) -> None:
+def test_other_file_types_are_errors_that_name_the_type(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     (tmp_path / "loop").symlink_to("loop")

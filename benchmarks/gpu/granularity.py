@@ -50,8 +50,8 @@ def rows(host: Host) -> Iterator[Row]:
                     worst <= tolerance(whole.model.precision),
                     f"worst {worst:.1e}",
                 )
-                contenders = {"one": partial(one, *args, **kwargs), "many": partial(many, *args, **kwargs)}
-                timed = latency(contenders, host.synchronize, host.repeats)
+                candidates = {"one": partial(one, *args, **kwargs), "many": partial(many, *args, **kwargs)}
+                timed = latency(candidates, host.synchronize, host.repeats)
             yield Ratio(
                 f"ViT-B{half} {whole.describe(point)}: 12 engines against one",
                 Value("by layer", round(timed["many"].p50_us), "µs"),

@@ -45,9 +45,9 @@ def compared(case: Case, host: Host) -> Iterator[Row]:
     package = trtbuild.load(case.package, device=host.device).module()
     for point in case.points(0):
         args, kwargs = case.inputs(point, host.device)
-        contenders = _contenders(case, package, eager, compiled, args, kwargs)
+        candidates = _candidates(case, package, eager, compiled, args, kwargs)
         with torch.inference_mode():
-            found = latency(contenders, host.synchronize, host.repeats)
+            found = latency(candidates, host.synchronize, host.repeats)
         ours = found["package"]
         for other in ("eager", "torch.compile"):
             if other in found:
@@ -59,7 +59,7 @@ def compared(case: Case, host: Host) -> Iterator[Row]:
                 )
 
 
-def _contenders(
+def _candidates(
     case: Case, package: Any, eager: Any, compiled: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> dict[str, Callable[[], object]]:
     import torch

@@ -47,13 +47,13 @@ def _measured(case: Case, host: Host) -> Iterator[Row]:
             (others + list(named.values()), flat(module(*others, **named))),
         ]
         bare = Bare((case.package / _plan(loaded)).read_bytes(), sets, side.cuda_stream)
-        contenders: dict[str, Callable[[], object]] = {
+        candidates: dict[str, Callable[[], object]] = {
             "bare": bare.run,
             "bare, two shapes in turns": bare.run_other,
             "package": partial(module, *args, **kwargs),
-            "two shapes in turns": _in_turns([partial(module, *args, **kwargs), partial(module, *others, **named)]),
+            "two shapes in turns": _alternating([partial(module, *args, **kwargs), partial(module, *others, **named)]),
         }
-        found = issue(contenders, torch.cuda.synchronize, host.repeats * 5)
+        found = issue(candidates, torch.cuda.synchronize, host.repeats * 5)
     for name, beside in (("package", "bare"), ("two shapes in turns", "bare, two shapes in turns")):
         over = found[name] - found[beside]
         note = f"{found[name]:.1f} µs a call, bare {found[beside]:.1f} µs"
@@ -82,7 +82,7 @@ def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any
     return Check(f"{case.name}: a call allocates its outputs alone", made == calls * outputs and segments == 0, said)
 
 
-def _in_turns(calls: list[Callable[[], object]]) -> Callable[[], object]:
+def _alternating(calls: list[Callable[[], object]]) -> Callable[[], object]:
     turn = itertools.cycle(calls)
     return lambda: next(turn)()
 

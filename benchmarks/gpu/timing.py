@@ -32,16 +32,16 @@ class Latency:
 
 
 def latency(
-    contenders: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 20
+    candidates: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 20
 ) -> dict[str, Latency]:
-    """Rule 1 for each contender."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for call in contenders.values():
+    """Rule 1 for each candidate."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for call in candidates.values():
         for _ in range(warm_up):
             call()
         synchronize()
     for _ in range(max(1, repeats // BURST)):
-        for name, call in contenders.items():
+        for name, call in candidates.items():
             for _ in range(BURST):
                 started = time.perf_counter()
                 call()
@@ -51,16 +51,16 @@ def latency(
 
 
 def issue(
-    contenders: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 200
+    candidates: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 200
 ) -> dict[str, float]:
-    """Rule 2 for each contender, in microseconds."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for call in contenders.values():
+    """Rule 2 for each candidate, in microseconds."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for call in candidates.values():
         for _ in range(warm_up):
             call()
         synchronize()
     for _ in range(max(5, repeats // BURST)):
-        for name, call in contenders.items():
+        for name, call in candidates.items():
             call()
             synchronize()
             started = time.perf_counter()

@@ -25,7 +25,7 @@ def test_digests_of_a_small_file(tmp_path: Path) -> None:
     assert "new" in done.stdout and "≤ 1.3 ×" in done.stdout
 
 
-def test_a_benchmark_that_fails_is_said_and_exits_with_1(tmp_path: Path) -> None:
+def test_a_failed_benchmark_is_reported_and_exits_with_1(tmp_path: Path) -> None:
     done = benchmarks("restore", "--trtbuild", "/bin/false", "--work", str(tmp_path / "work"), "--layers", "1")
     assert done.returncode == 1
     assert "0 met, 0 not met, 1 failed ['restore']" in done.stdout

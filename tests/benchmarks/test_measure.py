@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import CommandFailed, Median, Run, in_turns, run
+from benchmarks.measure import CommandFailed, Median, Run, run, run_alternately
 
 _MIB = 1 << 20
 
@@ -63,15 +63,15 @@ def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
         python("import time; time.sleep(60)", tmp_path, timeout_s=0.5)
 
 
-def test_contenders_take_turns_and_the_median_counts() -> None:
+def test_candidates_run_alternately_and_the_median_counts() -> None:
     order: list[str] = []
     times = iter([5.0, 100.0, 1.0, 3.0, 2.0, 200.0])
 
-    def contender(name: str) -> Run:
+    def candidate(name: str) -> Run:
         order.append(name)
         return Run(next(times), 0.0, b"")
 
-    found = in_turns(3, a=lambda: contender("a"), b=lambda: contender("b"))
+    found = run_alternately(3, a=lambda: candidate("a"), b=lambda: candidate("b"))
     assert "".join(order) == "abbaab"
     assert found["a"].wall_s == 3.0
     assert found["b"].wall_s == 100.0

@@ -26,7 +26,7 @@ def a_plan(name: str, **verdicts: Verdict) -> ModelPlan:
     return plan
 
 
-def done(*, source: str = "built", conversions: int = 0) -> Ran:
+def a_result(*, source: str = "built", conversions: int = 0) -> Ran:
     return Ran(
         Record(Recipe("trace", 1, ()), {}), 0.0, source=source, conversions={str(n): 0.1 for n in range(conversions)}
     )

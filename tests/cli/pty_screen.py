@@ -1,5 +1,5 @@
-"""A terminal for tests and for the documentation: commands run under a pseudo-terminal, and what a person would see is
-read from an emulated screen (pyte)."""
+"""A terminal for tests and for the documentation: commands run under a pseudo-terminal, and their output is read
+from an emulated screen (pyte)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pyte
 
 @dataclass
 class Screen:
-    """One terminal. `run` may be called several times; the screen goes on, as a person's does."""
+    """One terminal. `run` may be called several times; all output goes to the same screen."""
 
     columns: int = 80
     rows: int = 24

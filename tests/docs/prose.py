@@ -135,7 +135,7 @@ def faults(sentence: str) -> list[str]:
 def sentences(path: Path) -> Iterator[Sentence]:
     """The sentences of a Markdown document, or the docstrings, comments and messages of a Python file.
 
-    Messages are strings of four words and more. A string that is a Python program is read as another Python file.
+    Messages are strings of four words and more. A string that is a Python program is read like a Python file.
     """
     text = path.read_text(encoding="utf-8")
     paragraphs = _python(text) if path.suffix == ".py" else _markdown(text)

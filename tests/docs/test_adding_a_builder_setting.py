@@ -57,7 +57,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_without_the_field_there_is_no_such_setting(tmp_path: Path) -> None:
+def test_without_the_field_the_setting_does_not_exist(tmp_path: Path) -> None:
     done = facts(tmp_path)
     assert done.returncode != 0 and NAME in done.stderr
 

@@ -14,7 +14,7 @@ from trtbuild.core.planning.locks import LOCKED_OUTPUTS, LockedModel
 PAGE = (Path(__file__).parents[2] / "docs" / "lock.md").read_text()
 
 
-def test_every_field_of_the_file_stands_there() -> None:
+def test_every_field_of_the_file_is_documented() -> None:
     written = re.findall(r'^ "(\w+)":', lockfile.to_text(a_lock()), re.MULTILINE)
     assert written == ["schema", "platform", "step_versions", "manifests", "models"]
     inner = [field.name for field in dataclasses.fields(LockedModel)]

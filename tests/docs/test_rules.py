@@ -21,8 +21,8 @@ RULES: dict[str, dict[str, list[str]]] = {
     "3 trace: discovers its own dependencies": {
         "stages/trace/discovery/test_discovery.py": [
             "test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen",
-            "test_an_unrelated_file_is_no_dependency",
-            "test_what_is_looked_for_and_not_found_is_a_dependency",
+            "test_an_unrelated_file_is_not_a_dependency",
+            "test_an_absent_file_that_was_looked_up_is_a_dependency",
             "test_installed_code_is_a_distribution_and_none_of_its_files",
             "test_variables_that_user_code_reads_are_dependencies_by_digest",
             "test_a_directory_that_is_listed_is_a_listing",
@@ -69,13 +69,13 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "3 lower: precision is a graph transform, with rows that are masked entirely": {
         "stages/lower/test_attention.py": ["test_rows_that_are_masked_entirely_are_what_eager_makes_of_them"],
-        "stages/lower/half_precision/test_operators.py": ["test_what_is_kept_in_float32"],
+        "stages/lower/half_precision/test_operators.py": ["test_sensitive_operators_stay_in_float32"],
     },
     "3 partition: what TensorRT takes is asked by parsing; a refused piece is cut again": {
         "toolchain/compiling/test_parsing.py": ["test_refuses_what_supports_operator_says_yes_to"],
         "stages/partition/test_run.py": [
             "test_a_refused_operator_is_cut_out",
-            "test_min_block_size_leaves_a_whole_model_alone",
+            "test_min_block_size_keeps_a_whole_model",
             "test_full_compilation_lists_operator_module_and_reason",
         ],
     },
@@ -188,7 +188,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
         "runtime/memory/test_arrays.py": [
             "test_the_reader_waits_for_the_writers_stream",
-            "test_what_was_adopted_is_kept_until_the_call_has_been_done",
+            "test_an_adopted_array_is_kept_until_the_call_has_finished",
         ],
     },
     "8 runtime: contexts are per thread, and concurrent calls safe": {
@@ -200,15 +200,15 @@ RULES: dict[str, dict[str, list[str]]] = {
     "8 runtime: nothing is copied that need not be, and nothing allocated but outputs": {
         "runtime/engines/test_runs.py": ["test_nothing_but_outputs_is_allocated_after_the_first_call"],
         "runtime/engines/test_engines.py": [
-            "test_what_is_not_contiguous_or_not_aligned_is_copied_and_no_output_takes_its_place",
+            "test_unaligned_or_non_contiguous_inputs_are_copied_and_kept",
         ],
         "runtime/memory/test_arrays.py": ["test_arrays_of_others_are_read_where_they_lie"],
     },
     "8 runtime: TensorRT-RTX's kernels are kept for each GPU, and no start fails by them": {
         "runtime/engines/test_runtime_cache.py": [
             "test_another_gpu_driver_or_library_has_another_file",
-            "test_what_is_damaged_is_not_used",
-            "test_what_others_may_write_is_not_read",
+            "test_a_damaged_cache_is_not_used",
+            "test_a_cache_that_other_users_may_write_is_not_read",
         ],
     },
 }

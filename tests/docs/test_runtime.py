@@ -24,7 +24,7 @@ def test_every_error_is_listed() -> None:
     assert set(listed) == kinds - {"PackageError"}
 
 
-def test_what_loading_returns_is_listed() -> None:
+def test_attributes_of_a_loaded_package_are_listed() -> None:
     listed = re.findall(r"`(\w+)(?:\([^)]*\))?`", "".join(re.findall(r"^\| (`.*?) \|", section(LOADING), re.MULTILINE)))
     public = {name for name in vars(Loaded) if not name.startswith("_")} - {"runner"}
     set_in_init = {"inputs", "outputs", "dims", "profiles", "targets", "target", "device"}

@@ -60,7 +60,7 @@ class Page(HTMLParser):
 
 
 @needs_mkdocs
-def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+def test_every_link_of_the_site_has_a_target(site: Path) -> None:
     pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     assert len(pages) == len(list(DOCS.glob("*.md")))
     wrong = []

@@ -73,6 +73,6 @@ def test_beyond_every_profile_it_is_refused(name: str, example: Find, built_exam
         assert f"dim {symbol.name!r}" in text and f"is {sizes[number]}, and allowed is" in text
 
 
-def test_what_has_no_program_says_so(built_examples: BuiltExamples) -> None:
+def test_a_package_without_a_reference_program_is_refused(built_examples: BuiltExamples) -> None:
     with pytest.raises(NoFittingTarget, match="has no reference program"):
         trtbuild.load(built_examples.project / "dist" / NO_REFERENCE, device="cpu")

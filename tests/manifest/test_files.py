@@ -61,7 +61,7 @@ def test_includes_are_relative_to_their_file_and_read_once(files: Files) -> None
     assert files.load().files == ("lib/deep/base.yaml", "lib/one.yaml", "lib/two.yaml", "trtbuild.yaml")
 
 
-def test_an_included_file_is_no_manifest_of_its_own(files: Files) -> None:
+def test_an_included_file_is_not_a_separate_manifest(files: Files) -> None:
     files.write("manifests/a.yaml", "version: 1\ninclude: [b.yaml]\n" + MODELS)
     files.write("manifests/b.yaml", PROFILES.replace("version: 1\n", ""))
     assert names(files) == ["net"]
@@ -130,7 +130,7 @@ def test_rejects_includes_that_are_missing_doubled_or_no_list(files: Files) -> N
     )
 
 
-def test_rejects_what_is_no_readable_file(files: Files) -> None:
+def test_rejects_unreadable_files(files: Files) -> None:
     files.marks.add(("trtbuild.yaml", 1, 1))
     (files.root / "trtbuild.yaml").mkdir()
     files.refused(None, "it is a directory")

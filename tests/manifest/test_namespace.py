@@ -110,7 +110,7 @@ def test_rejects_source_as_a_default(files: Files) -> None:
     files.refused(text, "`source` cannot be a default")
 
 
-def test_a_wrong_default_is_told_once_for_many_models(files: Files) -> None:
+def test_a_wrong_default_is_reported_once_for_many_models(files: Files) -> None:
     text = with_defaults("{targets: [«adaa], profiles: [batch]}").replace("include: []\n", "")
     problems = files.refused(text + f"  two:\n    {MODEL}\n", "unknown target 'adaa'", "did you mean 'ada'?")
     assert len(problems) == 1

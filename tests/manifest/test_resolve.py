@@ -121,7 +121,7 @@ def test_rejects_weights_that_cannot_be_read(files: Files) -> None:
     files.base_refused("weights: «trtbuild.yaml/w.pt", "no such file")
 
 
-def test_the_platform_is_this_machines_unless_said(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_platform_is_this_machines_by_default(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     for system, machine, expected in (
         ("Linux", "x86_64", "linux-x86_64"),
         ("Windows", "AMD64", "windows-x86_64"),

@@ -116,7 +116,7 @@ def test_a_static_zero_beside_a_larger_profile_is_a_dynamic_dim_with_min_0(files
     assert model.profiles[0].shapes[0][1].min == (0,)
 
 
-def test_a_bad_profile_is_told_once_for_all_models_and_without_any(files: Files) -> None:
+def test_a_bad_profile_is_reported_once_for_all_models_or_none(files: Files) -> None:
     text = (
         manifest("  p: {x: {min: [«5], opt: [4], max: [8]}}", "    profiles: [p]", "{x: }")
         + '  two: {source: {python: "a:b"}, targets: [t], inputs: {x: }, profiles: [p]}\n'

@@ -71,7 +71,7 @@ def test_rejects_what_is_done_to_pytorch_models_only(files: Files, source: str, 
     files.write("pt/net.pt2").refused(text, words)
 
 
-def test_what_means_nothing_to_a_whole_model_is_let_be(files: Files) -> None:
+def test_partition_settings_are_allowed_for_a_whole_model(files: Files) -> None:
     field = "partition: {granularity: model, min_block_size: 2, require_full_compilation: true}"
     text = with_source("{onnx: pt/net.pt2}").replace("    targets: [ada]", f"    targets: [ada]\n    {field}")
     files.write("pt/net.pt2").manifest(text).load()

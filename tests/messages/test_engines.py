@@ -141,7 +141,7 @@ def another_tensorrt_than_the_one_that_built(rig: Rig, patch: Patch) -> Any:  # 
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("engines")])
-def test_what_is_said(case: Case, rig: Rig, monkeypatch: Patch) -> None:  # noqa: F811
+def test_messages_match_the_catalogue(case: Case, rig: Rig, monkeypatch: Patch) -> None:  # noqa: F811
     with pytest.raises(TrtbuildError) as caught:
         ASKED[case.name](rig, monkeypatch)
     settle("engines", case, f"{type(caught.value).__name__}\n{caught.value}")

@@ -77,7 +77,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("in_program")])
-def test_what_is_said(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "state"))
     given = {"module": NAMES["net"], "inputs": [rows()], "target": 89, "device": "cpu", "cache_dir": tmp_path}
     with pytest.raises(TrtbuildError) as caught:

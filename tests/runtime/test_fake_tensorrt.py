@@ -33,7 +33,7 @@ def test_the_fake_answers_as_the_real_one_did(name: str, answers: Any) -> None:
     assert differences(RECORDED["answers"][name], answers[name]) == []
 
 
-def test_what_ends_the_process_is_known() -> None:
+def test_the_calls_that_end_the_process_are_recorded() -> None:
     ends = {name: answer["in"] for name, answer in RECORDED["answers"].items() if answer.get("died") == -11}
     assert ends == {
         "a_shape_above_the_profile_inferred": "missing",
@@ -52,7 +52,7 @@ def test_samples_need_the_memory_that_was_recorded() -> None:
     }
 
 
-def test_a_difference_is_found_and_said() -> None:
+def test_a_difference_is_reported() -> None:
     changed = json.loads(json.dumps(RECORDED["answers"]))
     changed["addresses"]["returns"]["null input"]["returns"] = "something else"
     changed["describes_its_engines"]["returns"]["wide"]["returns"]["device_memory"] += 512  # another build's

@@ -122,7 +122,7 @@ def test_engines_run_at_any_shape_of_any_profile(load: Make, rig: Rig) -> None:
         np.testing.assert_array_equal(results["same"].numpy(), data)
 
 
-def test_what_does_not_fit_is_refused_before_tensorrt_sees_it(load: Make, rig: Rig) -> None:
+def test_invalid_inputs_are_refused_before_any_call_to_tensorrt(load: Make, rig: Rig) -> None:
     module = load().module()
     value, data = rig.values(3, 4, stream=rig.stream())
     for given, text in (
@@ -165,9 +165,7 @@ def test_warming_up_runs_every_profile(load: Make, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("way", ["a call", "a call with CUDA graphs", "a warm-up"])
-def test_an_engine_gets_no_shape_beyond_its_own_profile_whatever_the_package_says(
-    load: Make, rig: Rig, way: str
-) -> None:
+def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Make, rig: Rig, way: str) -> None:
     """TensorRT takes such a shape when it is set; running it fails, and inferring from it ends the process."""
     narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
     rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
@@ -204,7 +202,7 @@ def test_with_cuda_graphs(load: Make, rig: Rig) -> None:
         np.testing.assert_array_equal(captured(value)["last"].numpy(), data * 4 + 3)
 
 
-def test_what_is_closed_is_not_called(load: Make, rig: Rig) -> None:
+def test_a_closed_package_cannot_be_called(load: Make, rig: Rig) -> None:
     value, _ = rig.values(3, 4, stream=rig.stream())
     with load() as loaded:
         module = loaded.module()
@@ -213,7 +211,7 @@ def test_what_is_closed_is_not_called(load: Make, rig: Rig) -> None:
         module(value)
 
 
-def test_a_plan_that_is_none_is_an_error_with_tensorrts_words(load: Make, rig: Rig) -> None:
+def test_an_invalid_plan_is_an_error_with_tensorrts_message(load: Make, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=b"no plan" * 100)
     with pytest.raises(EngineError):
         loaded.module()

@@ -72,7 +72,7 @@ def records_in(store: LocalStore) -> list[Path]:
 # -- there and back
 
 
-def test_what_is_exported_comes_back_whole(bundle: Path, filled: list[Record], other: LocalStore) -> None:
+def test_exported_records_are_imported_unchanged(bundle: Path, filled: list[Record], other: LocalStore) -> None:
     brought = imported(bundle, other)
     assert sorted(brought.came) == sorted(record.recipe.key for record in filled)
     assert (brought.present, brought.missing, brought.untrusted, brought.failed) == ([], [], {}, {})
@@ -83,7 +83,7 @@ def test_what_is_exported_comes_back_whole(bundle: Path, filled: list[Record], o
     assert verify(other).damage == ()
 
 
-def test_what_is_shared_is_in_it_once(bundle: Path) -> None:
+def test_shared_chunks_are_stored_once(bundle: Path) -> None:
     assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB
 
 
@@ -199,7 +199,7 @@ def test_the_tests_own_writer_writes_bundles(bundle: Path) -> None:
     assert put_together(members_of(bundle)) == bundle.read_bytes()
 
 
-def test_a_bundle_that_is_cut_off_is_named_as_such(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+def test_a_truncated_bundle_is_an_error(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     whole = bundle.read_bytes()
     offsets = [1, BLOCK, len(whole) // 2, len(whole) // 2 // BLOCK * BLOCK, len(whole) - 2048, len(whole) - 1025]
     for length in offsets:
@@ -213,7 +213,7 @@ def test_an_empty_file_is_cut_off(other: LocalStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [b"\0", bytes(BLOCK), b"more", member("format", b"x")])
-def test_what_was_added_to_is_refused(bundle: Path, other: LocalStore, tmp_path: Path, more: bytes) -> None:
+def test_rejects_a_bundle_with_appended_bytes(bundle: Path, other: LocalStore, tmp_path: Path, more: bytes) -> None:
     refused(tmp_path / "long", bundle.read_bytes() + more, other, "something was added")
 
 
@@ -233,7 +233,7 @@ def test_every_kind_of_byte_counts(
     assert records_in(other) == [] and not list(other.root.glob("cas/*/*"))
 
 
-def test_other_files_are_no_bundles(other: LocalStore, tmp_path: Path) -> None:
+def test_rejects_files_that_are_not_bundles(other: LocalStore, tmp_path: Path) -> None:
     refused(tmp_path / "page", b"<html>" * 1000, other, "not the header of a bundle")
     refused(tmp_path / "newer", with_index(member("format", b"trtbuild.bundle/2\n"), 0, 0), other, "this format")
     archive = io.BytesIO()
@@ -389,7 +389,7 @@ def test_only_regular_files_are_read(other: LocalStore, tmp_path: Path) -> None:
             imported(path, other)
 
 
-def test_a_bundle_that_changes_while_it_is_read_is_no_danger(
+def test_a_bundle_that_changes_during_reading_is_an_error(
     bundle: Path, filled: list[Record], other: LocalStore
 ) -> None:
     opened = open_bundle(str(bundle))

@@ -80,7 +80,7 @@ def replaces(request: pytest.FixtureRequest, store: Store) -> bool:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "random"])
-def test_bytes_come_back(store: Store, payload: Callable[[int, int], bytes], size: int, zeros: bool) -> None:
+def test_put_bytes_are_returned(store: Store, payload: Callable[[int, int], bytes], size: int, zeros: bool) -> None:
     data = bytes(size) if zeros else payload(1, size)
     output = store.put_bytes(data)
     assert output == Output(hashlib.sha256(data).hexdigest(), size)
@@ -154,7 +154,7 @@ def test_missing(store: Store) -> None:
         store.get_bytes(ABSENT)
 
 
-def test_a_record_comes_back(store: Store, record_of: Callable[..., Record]) -> None:
+def test_a_put_record_is_returned(store: Store, record_of: Callable[..., Record]) -> None:
     record = record_of(1, plan=store.put_bytes(b"plan"), info=store.put_bytes(bytes(3 * MIB)))
     assert store.put_record(record) == record
     assert store.get_record(record.recipe.key) == record

@@ -82,7 +82,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become oth
 
 
 @pytest.mark.parametrize(("root_mode", "file_mode"), [(0o2775, 0o664), (0o770, 0o660), (0o1777, 0o666)])
-def test_in_a_shared_store_modes_are_those_of_the_root_whatever_the_umask(
+def test_files_of_a_shared_store_have_the_roots_modes_with_any_umask(
     tmp_path: Path, root_mode: int, file_mode: int
 ) -> None:
     root = tmp_path / "store"
@@ -127,7 +127,7 @@ def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bo
 
 
 @as_root
-def test_who_may_only_read_reads_and_is_told_why_nothing_can_be_put(open_to_all: Path) -> None:
+def test_a_user_with_read_access_reads_and_gets_an_error_for_writes(open_to_all: Path) -> None:
     root = open_to_all / "store"
     root.mkdir()
     os.chown(root, 64001, 64001)
@@ -191,7 +191,7 @@ def test_a_session_whose_start_is_a_year_off_keeps_what_it_uses(
 
 
 @pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
-def test_leftovers_whose_times_are_a_year_off_harm_nobody(local: LocalStore, off_s: float) -> None:
+def test_leftovers_with_wrong_times_are_harmless(local: LocalStore, off_s: float) -> None:
     local.put_bytes(b"x")
     for name in (
         "tmp/unfinished",

@@ -1,4 +1,4 @@
-"""Latencies are percentiles of single calls; what is compared runs in turns."""
+"""Latencies are percentiles of single calls; candidates run alternately."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def test_percentiles_of_a_hundred_calls() -> None:
     assert _percentiles([number / 1e6 for number in range(100)]) == Latency(50.0, 95.0, 99.0)
 
 
-def test_contenders_are_called_in_turns_and_waited_for() -> None:
+def test_candidates_run_alternately_and_the_gpu_is_awaited() -> None:
     calls: list[str] = []
     found = latency(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, lambda: calls.append("wait"), 2 * BURST, 1

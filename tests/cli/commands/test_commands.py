@@ -17,7 +17,7 @@ def trtbuild(command_line: CommandLine) -> CommandLine:
     return command_line
 
 
-def test_a_plan_says_run_and_unknown_and_runs_nothing(trtbuild: CommandLine) -> None:
+def test_a_plan_lists_run_and_unknown_and_runs_nothing(trtbuild: CommandLine) -> None:
     document = trtbuild("plan")
     assert document["schema"] == "trtbuild.plan/1"
     assert document["ok"]
@@ -44,7 +44,7 @@ def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["plan", "frist"], "did you mean 'first'"),
         (["build", "--target", "adda"], "did you mean 'ada'"),

@@ -52,7 +52,7 @@ def trtbuild(command_line: CommandLine) -> CommandLine:
 def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> list[str]:
     """The completions that bash offers for the last of `words`."""
     path = f"{trtbuild.project.parent / 'bin'}:{os.environ['PATH']}"
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "--norc", "-c", ASK, "bash", "trtbuild", *words],
         cwd=folder or trtbuild.project,
         env={**os.environ, "PATH": path, "TRTBUILD_CACHE_DIR": str(trtbuild.cache)},
@@ -61,9 +61,9 @@ def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> 
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.split()
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout.split()
 
 
 @needs_bash
@@ -83,7 +83,7 @@ def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> 
         (["completion", "z"], ["zsh"]),
     ],
 )
-def test_what_is_offered(trtbuild: CommandLine, words: list[str], offered: list[str]) -> None:
+def test_bash_offers_completions(trtbuild: CommandLine, words: list[str], offered: list[str]) -> None:
     assert sorted(complete(trtbuild, *words)) == sorted(offered)
 
 
@@ -94,7 +94,7 @@ def test_the_project_is_that_of_c(trtbuild: CommandLine, tmp_path: Path) -> None
 
 
 @needs_bash
-def test_whatever_is_wrong_is_an_empty_answer(trtbuild: CommandLine) -> None:
+def test_errors_complete_to_nothing(trtbuild: CommandLine) -> None:
     (trtbuild.project / "trtbuild.yaml").write_text("models: [")
     assert complete(trtbuild, "build", "v") == []
     (trtbuild.project / "trtbuild.yaml").unlink()
@@ -103,18 +103,18 @@ def test_whatever_is_wrong_is_an_empty_answer(trtbuild: CommandLine) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_each_shell(command_line: CommandLine, shell: str) -> None:
-    done = command_line.run("completion", shell)
-    assert done.returncode == 0
-    assert "_TRTBUILD_COMPLETE" in done.stdout
+    result = command_line.run("completion", shell)
+    assert result.returncode == 0
+    assert "_TRTBUILD_COMPLETE" in result.stdout
     if shutil.which(shell):
         checked = subprocess.run(
-            [shell, "-n"], input=done.stdout, text=True, capture_output=True, timeout=60, check=False
+            [shell, "-n"], input=result.stdout, text=True, capture_output=True, timeout=60, check=False
         )
         assert checked.returncode == 0, checked.stderr
 
 
 def test_neither_torch_nor_tensorrt_nor_onnx_is_imported(trtbuild: CommandLine) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "trtbuild"],
         cwd=trtbuild.project,
         env={
@@ -128,6 +128,8 @@ def test_neither_torch_nor_tensorrt_nor_onnx_is_imported(trtbuild: CommandLine) 
         timeout=60,
         check=False,
     )
-    assert done.stdout == "plain,vit\nplain,vitamin\n"
-    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert result.stdout == "plain,vit\nplain,vitamin\n"
+    imported = {
+        line.rsplit("|", 1)[1].strip() for line in result.stderr.splitlines() if line.startswith("import time:")
+    }
     assert not imported & {"torch", "tensorrt_rtx", "tensorrt", "onnx", "numpy", "diskcache"}

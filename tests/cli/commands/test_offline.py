@@ -23,23 +23,23 @@ class Listener:
 
 @pytest.fixture
 def server() -> Iterator[Listener]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    found = Listener(listener.getsockname()[1])
+    sock = socket.create_server(("127.0.0.1", 0))
+    listener = Listener(sock.getsockname()[1])
 
     def serve() -> None:
         while True:
             try:
-                connection, address = listener.accept()
+                connection, address = sock.accept()
             except OSError:
                 return
-            found.connections.append(address)
+            listener.connections.append(address)
             with connection:
                 connection.recv(65536)
                 connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
     threading.Thread(target=serve, daemon=True).start()
-    yield found
-    listener.close()
+    yield listener
+    sock.close()
 
 
 @pytest.fixture
@@ -74,6 +74,6 @@ def test_errors_in_the_configuration_are_reported_offline_too(trtbuild: CommandL
         assert error["type"] == "ConfigurationError"
         assert error["text"].startswith("TRTBUILD_REMOTES: ")
         assert error["hint"]
-    done = trtbuild.run("plan", environment={"TRTBUILD_REMOTES": "team=rw:nowhere", "TRTBUILD_DOMAIN": "a b"})
-    assert done.returncode == 2
-    assert done.stderr.count("error: ") == 2
+    result = trtbuild.run("plan", environment={"TRTBUILD_REMOTES": "team=rw:nowhere", "TRTBUILD_DOMAIN": "a b"})
+    assert result.returncode == 2
+    assert result.stderr.count("error: ") == 2

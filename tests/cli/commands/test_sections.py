@@ -10,37 +10,37 @@ from trtbuild.cli.commands.sections import SECTIONS
 from trtbuild.cli.main import cli
 
 
-def test_every_command_stands_in_one_section_of_the_help(command_line: CommandLine) -> None:
-    done = command_line.run("--help")
-    assert done.returncode == 0
+def test_every_command_is_in_one_section_of_the_help(command_line: CommandLine) -> None:
+    result = command_line.run("--help")
+    assert result.returncode == 0
     listed = [name for names in SECTIONS.values() for name in names]
     assert sorted(name for name in listed if name in cli.commands) == sorted(cli.commands)
     for title in SECTIONS:
-        assert f"\n{title}:\n" in done.stdout
-    assert "Other:" not in done.stdout
-    for line in done.stdout.partition("Begin:")[2].partition("Examples:")[0].splitlines():
+        assert f"\n{title}:\n" in result.stdout
+    assert "Other:" not in result.stdout
+    for line in result.stdout.partition("Begin:")[2].partition("Examples:")[0].splitlines():
         assert not line.endswith("..."), line
 
 
-def test_examples_stand_below_the_help(command_line: CommandLine) -> None:
+def test_examples_are_below_the_help(command_line: CommandLine) -> None:
     assert "trtbuild init && trtbuild build" in command_line.run("--help").stdout
     assert "--depfile-target" in command_line.run("build", "--help").stdout.partition("Examples:")[2]
 
 
 def test_a_command_shows_the_flags_that_do_something_there(command_line: CommandLine) -> None:
     assert all(flag in command_line.run("build", "--help").stdout for flag in ("--frozen", "--trace", "-j", "-C"))
-    shown = command_line.run("status", "--help").stdout
-    assert "--target" in shown and "--frozen" not in shown and "--depfile" not in shown
-    shown = command_line.run("cache", "--help").stdout
-    assert "--target" not in shown
-    assert "..." not in shown.partition("Commands:")[2], shown
-    assert "stats" in shown.partition("Commands:")[2], shown
+    help_text = command_line.run("status", "--help").stdout
+    assert "--target" in help_text and "--frozen" not in help_text and "--depfile" not in help_text
+    help_text = command_line.run("cache", "--help").stdout
+    assert "--target" not in help_text
+    assert "..." not in help_text.partition("Commands:")[2], help_text
+    assert "stats" in help_text.partition("Commands:")[2], help_text
 
 
 def test_the_version_and_with_json_those_of_the_parts(command_line: CommandLine) -> None:
-    done = command_line.run("--version")
-    assert done.returncode == 0
-    assert done.stdout == f"trtbuild, version {metadata.version('trtbuild')}\n"
+    result = command_line.run("--version")
+    assert result.returncode == 0
+    assert result.stdout == f"trtbuild, version {metadata.version('trtbuild')}\n"
     for arguments in (["--version", "--json"], ["--json", "--version"]):
         document = json.loads(command_line.run(*arguments).stdout)
         assert document["schema"] == "trtbuild.version/1"
@@ -51,6 +51,6 @@ def test_the_version_and_with_json_those_of_the_parts(command_line: CommandLine)
 
 def test_no_command_is_a_usage_error_or_the_help(command_line: CommandLine) -> None:
     assert command_line.run().returncode == 2
-    done = command_line.run("--quiet")
-    assert done.returncode == 2
-    assert "missing command" in done.stderr.lower()
+    result = command_line.run("--quiet")
+    assert result.returncode == 2
+    assert "missing command" in result.stderr.lower()

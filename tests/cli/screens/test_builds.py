@@ -1,4 +1,4 @@
-"""The end of a build as a person reads it."""
+"""The result of ``trtbuild build`` as text."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ def engine(model: str, verdict: str, plan_size: int) -> StepEntry:
     return a_step(model, "engine", verdict, outputs={"plan": Output("0" * 64, plan_size)})
 
 
-def shown(lines: list[str]) -> list[str]:
+def unstyled(lines: list[str]) -> list[str]:
     return [click.unstyle(line) for line in lines]
 
 
-def test_what_was_written_and_how_it_came_out() -> None:
-    found = a_build(
+def test_a_build_lists_its_outputs_and_counts() -> None:
+    result = a_build(
         engine("vit", "run", 3 * 2**20),
         engine("mlp", "hit", 512),
         outputs=[an_output("vit"), an_output("mlp", written=False)],
         warnings=["slow", "slow"],
     )
-    assert shown(builds.built(found)) == [
+    assert unstyled(builds.built(result)) == [
         "package  dist/vit  1 engine, 3.0 MiB",
         "warning: slow",
         "done: 1 run, 1 hit in 4.2 s",
     ]
-    assert builds.failures(found) == []
+    assert builds.failures(result) == []
 
 
 def test_a_build_with_nothing_to_do_is_one_line() -> None:
-    found = a_build(*[a_step("vit", "trace", "hit")] * 3, outputs=[an_output("vit", written=False)])
-    assert shown(builds.built(found)) == ["up to date: 3 hit in 4.210 s"]
+    result = a_build(*[a_step("vit", "trace", "hit")] * 3, outputs=[an_output("vit", written=False)])
+    assert unstyled(builds.built(result)) == ["up to date: 3 hit in 4.210 s"]
 
 
 def test_outputs_that_were_put_back_are_not_up_to_date() -> None:
-    found = a_build(a_step("vit", "trace", "hit"), outputs=[an_output("vit")])
-    assert shown(builds.built(found)) == ["package  dist/vit", "done: 1 hit in 4.2 s"]
+    result = a_build(a_step("vit", "trace", "hit"), outputs=[an_output("vit")])
+    assert unstyled(builds.built(result)) == ["package  dist/vit", "done: 1 hit in 4.2 s"]
 
 
 @pytest.mark.parametrize(("number", "lines"), [(21, 22), (200, 22)])
 def test_many_outputs_are_counted(number: int, lines: int) -> None:
-    found = a_build(a_step("m", "trace", "run"), outputs=[an_output(f"m{k}") for k in range(number)])
-    assert len(builds.built(found)) == lines
+    result = a_build(a_step("m", "trace", "run"), outputs=[an_output(f"m{k}") for k in range(number)])
+    assert len(builds.built(result)) == lines
 
 
 def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
     def error(step: str, text: str = "it fails\n  in detail", log: str | None = None) -> ErrorEntry:
         return an_error(text, step=step, file="net.py", line=3, hint="correct it", log=log)
 
-    found = a_build(
+    result = a_build(
         a_step("a", "trace", "failed"),
         a_step("a", "lower", "skipped"),
         errors=[error("a/trace"), error("b/trace"), error("c/trace", "died", ".trtbuild/logs/c.log")],
         ok=False,
     )
-    assert builds.built(found) == []
-    assert shown(builds.failures(found)) == [
+    assert builds.built(result) == []
+    assert unstyled(builds.failures(result)) == [
         "FAIL a/trace, b/trace",
         "  net.py:3: it fails",
         "    in detail",
@@ -81,20 +81,20 @@ def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
     ]
 
 
-def test_what_was_not_begun_because_of_a_failure_is_told_the_flag() -> None:
-    found = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False, not_begun=1)
-    assert shown(builds.failures(found)) == [
+def test_a_failure_with_steps_not_begun_names_the_flag() -> None:
+    result = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False, not_begun=1)
+    assert unstyled(builds.failures(result)) == [
         "failed: 1 failed, 1 skipped in 4.2 s; --keep-going builds everything that does not need the failed steps"
     ]
 
 
-def test_an_error_of_no_step_is_said_too() -> None:
-    found = a_build(
+def test_an_error_without_a_step_is_listed_too() -> None:
+    result = a_build(
         a_step("a", "trace", "hit"),
         errors=[an_error("the outputs cannot be written")],
         ok=False,
     )
-    assert shown(builds.failures(found)) == [
+    assert unstyled(builds.failures(result)) == [
         "error",
         "  the outputs cannot be written",
         "failed: 1 hit in 4.2 s",

@@ -41,12 +41,12 @@ COLLECTED = CacheGc(
 )
 
 
-def shown(lines: list[str]) -> list[str]:
+def unstyled(lines: list[str]) -> list[str]:
     return [click.unstyle(line) for line in lines]
 
 
 def test_statistics_are_in_the_order_of_the_stages() -> None:
-    assert shown(caches.stats(STATS)) == [
+    assert unstyled(caches.stats(STATS)) == [
         "cache         /c",
         "records       68",
         "  trace       3",
@@ -57,22 +57,22 @@ def test_statistics_are_in_the_order_of_the_stages() -> None:
         "on disk       170.0 MiB",
     ]
     damaged = replace(STATS, chunks=0, dedup_ratio=1.0, quarantine_entries=2, quarantine_bytes=2048)
-    assert shown(caches.stats(damaged))[-1].startswith("quarantine    2 entries, 2.0 KiB")
-    assert "stored        168.0 MiB" in shown(caches.stats(damaged))
+    assert unstyled(caches.stats(damaged))[-1].startswith("quarantine    2 entries, 2.0 KiB")
+    assert "stored        168.0 MiB" in unstyled(caches.stats(damaged))
 
 
 def test_a_verification_says_what_is_damaged_and_that_it_can_be_made_again() -> None:
-    found = CacheVerify(ok=True, records=2, lists=0, blobs=3, bytes_read=2048, damage=[])
-    assert shown(caches.verified(found)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
+    result = CacheVerify(ok=True, records=2, lists=0, blobs=3, bytes_read=2048, damage=[])
+    assert unstyled(caches.verified(result)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
     damage = [DamagedEntry(kind="blob", name="ab12", text="not what its name says")]
-    assert shown(caches.verified(replace(found, damage=damage)))[:2] == [
+    assert unstyled(caches.verified(replace(result, damage=damage)))[:2] == [
         "damaged: 1 entry moved to the quarantine; 2 records, 3 blobs, 2.0 KiB read",
         "  blob  ab12  not what its name says",
     ]
 
 
 def test_a_collection_lines_up() -> None:
-    found = replace(
+    result = replace(
         COLLECTED,
         dry_run=True,
         records_removed=61,
@@ -82,7 +82,7 @@ def test_a_collection_lines_up() -> None:
         kept_bytes=512,
         kept_because={"in use": 2, "pinned": 0},
     )
-    assert shown(caches.collected(found)) == [
+    assert unstyled(caches.collected(result)) == [
         "would remove  61 records, 126 blobs  7.8 MiB",
         "kept          1 record, 58 blobs       512 B",
         "  2 kept: in use",
@@ -90,8 +90,8 @@ def test_a_collection_lines_up() -> None:
 
 
 def test_a_collection_in_steps_says_what_is_to_come() -> None:
-    found = replace(COLLECTED, leftovers_removed=1, blobs_condemned=31, condemned_bytes=6 * 2**20, blobs_restored=1)
-    assert shown(caches.collected(found)) == [
+    result = replace(COLLECTED, leftovers_removed=1, blobs_condemned=31, condemned_bytes=6 * 2**20, blobs_restored=1)
+    assert unstyled(caches.collected(result)) == [
         "removed    2 records, 0 blobs, 1 leftover  8.0 KiB",
         "kept       1 record, 12 blobs              9.0 MiB",
         "condemned  31 blobs                        6.0 MiB",

@@ -10,15 +10,15 @@ from trtbuild.driver.answers.differences import Diff, Difference, PartitionDiffe
 SIDE = Side(name="vit", kind="model", model="vit", known_from="manifest", engine_recipes=0)
 
 
-def shown(*entries: Difference) -> list[str]:
-    found = Diff(same=False, a=SIDE, b=SIDE, differences=entries)
-    return [click.unstyle(line) for line in differences.differing(found)][2:]
+def lines_of(*entries: Difference) -> list[str]:
+    result = Diff(same=False, a=SIDE, b=SIDE, differences=entries)
+    return [click.unstyle(line) for line in differences.differing(result)][2:]
 
 
-def test_what_one_side_has_alone_is_named_in_words() -> None:
+def test_a_value_of_one_side_only_is_described_in_words() -> None:
     weight = {"dtype": "float32", "shape": [5, 32], "sha256": "ab" * 32}
     partition = {"kind": "tensorrt", "graph": "cd" * 32}
-    assert shown(
+    assert lines_of(
         PartitionDifference(area="partitions", name="p3", change="removed", was=partition, now=None, targets=["ada"]),
         Difference(area="weights", name="head.weight", change="added", was=None, now=weight),
     ) == [

@@ -72,7 +72,7 @@ def test_time_is_saved_once_for_a_key_and_not_where_it_ran() -> None:
     assert [row[-1] for row in table(text, "model")] == ["10.0 s", "10.0 s", "0.0 s", "10.0 s"]
 
 
-def test_remotes_failures_and_warnings_are_told() -> None:
+def test_remotes_failures_and_warnings_are_listed() -> None:
     report = an_account("team", hits=3, bytes_down=5 << 20, records_sent=1, bytes_up=2048)
     down = an_account("old", given_up="https://old.example: connection refused")
     lacking = an_account("x", untrusted=2, records_not_sent=1)
@@ -181,7 +181,7 @@ def test_it_stays_below_the_limit_of_github(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["nothing", "missing", "directory", "pipe", "device"])
-def test_what_cannot_be_written_is_left_alone(tmp_path: Path, what: str) -> None:
+def test_an_unwritable_summary_is_skipped(tmp_path: Path, what: str) -> None:
     paths = {"nothing": "", "missing": str(tmp_path / "a" / "b"), "directory": str(tmp_path), "device": "/dev/full"}
     if what == "pipe":
         paths["pipe"] = str(tmp_path / "pipe")

@@ -18,8 +18,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 def bars(text: str) -> list[tuple[float, str]]:
     """(width, colour) of each bar."""
     root = ElementTree.fromstring(text)
-    found = [(float(entry.get("width", "0")), str(entry.get("fill"))) for entry in root.iter(f"{SVG}rect")]
-    return [(width, colour) for width, colour in found[1:] if width != 10]  # the ground, and the legend's squares
+    rectangles = [(float(entry.get("width", "0")), str(entry.get("fill"))) for entry in root.iter(f"{SVG}rect")]
+    return [(width, colour) for width, colour in rectangles[1:] if width != 10]  # the ground, and the legend's squares
 
 
 def test_a_bar_is_as_long_as_the_median() -> None:
@@ -29,7 +29,7 @@ def test_a_bar_is_as_long_as_the_median() -> None:
     assert widths[2] == pytest.approx(8 * widths[0], abs=0.5)
 
 
-def test_runners_have_colours_of_their_own() -> None:
+def test_each_runner_has_its_own_colour() -> None:
     assert len({colour for _, colour in bars(drawn(BENCHED))}) == 2
 
 

@@ -29,39 +29,39 @@ CHANGED = LockDifference(area="step", name="vit/trace", change="changed", was="k
 NEWER = LockDifference(area="version", name="vit: torch", change="changed", was="2.12.0", now="2.13.0")
 
 
-def shown(**changes: Any) -> list[str]:
+def lines_of(**changes: Any) -> list[str]:
     return [click.unstyle(line) for line in locks.locked(replace(FOUND, **changes))]
 
 
-def test_what_was_locked_and_what_differs_from_before() -> None:
+def test_a_lock_lists_its_models_and_its_changes() -> None:
     model = "  vit  9 steps  2 engines, 3.0 MiB  ada, blackwell"
-    assert shown() == ["locked: trtbuild.lock", model]
-    assert shown(differences=[NEWER, CHANGED]) == [
+    assert lines_of() == ["locked: trtbuild.lock", model]
+    assert lines_of(differences=[NEWER, CHANGED]) == [
         "locked: trtbuild.lock",
         model,
         "  ~ version vit: torch  2.12.0 → 2.13.0",
         "  ~ vit/trace           key aaaaaaaaaaaa → key bbbbbbbbbbbb",
     ]
-    assert shown(existed=False, differences=[replace(CHANGED, change="added", was=None)]) == [
+    assert lines_of(existed=False, differences=[replace(CHANGED, change="added", was=None)]) == [
         "locked: trtbuild.lock",
         model,
     ]
-    assert shown(written=False)[0] == "nothing to change in: trtbuild.lock"
+    assert lines_of(written=False)[0] == "nothing to change in: trtbuild.lock"
 
 
-def test_a_check_says_that_it_is_up_to_date_out_of_date_or_not_there() -> None:
-    assert shown(check=True, written=False)[0] == "up to date: trtbuild.lock"
+def test_a_check_reports_up_to_date_out_of_date_or_missing() -> None:
+    assert lines_of(check=True, written=False)[0] == "up to date: trtbuild.lock"
     again: dict[str, Any] = {"check": True, "ok": False, "written": False, "next": ["trtbuild lock"]}
     removed = replace(CHANGED, change="removed", now=None)
-    assert shown(**again, differences=[removed]) == [
+    assert lines_of(**again, differences=[removed]) == [
         "out of date: trtbuild.lock",
         "  - vit/trace  key aaaaaaaaaaaa",
         "→ trtbuild lock",
     ]
-    assert shown(**again, existed=False)[0] == "missing: trtbuild.lock"
+    assert lines_of(**again, existed=False)[0] == "missing: trtbuild.lock"
 
 
-def test_what_is_missing_is_named_with_its_reason_up_to_twenty_steps() -> None:
+def test_missing_steps_are_listed_with_reasons_up_to_twenty() -> None:
     step = MissingStep(id="vit/trace", key=None, verdict="run", reason=Reason("changed", "changed: file:vit.py"))
     found = {"ok": False, "written": False, "next": ["trtbuild build", "trtbuild lock"], "models": []}
     assert shown(**found, missing=[step]) == [
@@ -69,6 +69,6 @@ def test_what_is_missing_is_named_with_its_reason_up_to_twenty_steps() -> None:
         "  vit/trace  changed: file:vit.py",
         "→ trtbuild build, then trtbuild lock",
     ]
-    lines = shown(**found, missing=[step] * 25, differences=[NEWER] * 21)
+    lines = lines_of(**result, missing=[step] * 25, differences=[NEWER] * 21)
     assert "  and 5 more: trtbuild plan" in lines
     assert "  and 1 more: --json has them all" in lines

@@ -1,4 +1,4 @@
-"""A package as a person reads it."""
+"""The result of ``trtbuild inspect`` as text."""
 
 from __future__ import annotations
 
@@ -137,10 +137,10 @@ ENGINE = InspectedEngine(
 )
 
 
-def beyond(*asked: str, **found: Any) -> list[str]:
+def beyond(*options: str, **changes: Any) -> list[str]:
     """The lines below the index."""
-    document = inspection(**{"engines": [ENGINE], **found})
-    lines = [click.unstyle(line) for line in inspected(**dict.fromkeys(asked, True))(document)]
+    document = inspection(**{"engines": [ENGINE], **changes})
+    lines = [click.unstyle(line) for line in inspected(**dict.fromkeys(options, True))(document)]
     return lines[lines.index("  total  2 engines  3.0 KiB") + 1 :]
 
 
@@ -166,7 +166,7 @@ def test_the_trtexec_command_can_be_copied() -> None:
     ]
 
 
-def test_engines_that_are_alike_are_told_once() -> None:
+def test_equal_engines_share_one_line() -> None:
     other = replace(ENGINE, target="blackwell")
     assert beyond("layers", engines=[ENGINE, other])[1] == "engine p0 @ada,blackwell"
 
@@ -182,7 +182,7 @@ def test_device_memory_by_profile() -> None:
     assert beyond(memory=nothing)[:-1] == ["device memory: unknown without a GPU"]
 
 
-def test_what_was_verified() -> None:
+def test_verification_is_summarized() -> None:
     assert beyond() == ["not verified: trtbuild verify"]
     assert beyond(source="program") == ["not verified: trtbuild verify"]
     assert "trtbuild verify, on a GPU" in beyond(source="onnx")[0]

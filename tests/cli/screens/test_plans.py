@@ -13,7 +13,7 @@ from trtbuild.driver.project.history import LastRun
 TARGETS = ("ada", "ampere", "blackwell", "turing", "hopper")
 
 
-def shown(lines: list[str]) -> list[str]:
+def unstyled(lines: list[str]) -> list[str]:
     return [click.unstyle(line) for line in lines]
 
 
@@ -29,23 +29,25 @@ def a_state(model: str, up_to_date: bool, unknown: int = 0, reason: Reason | Non
 
 def test_steps_of_one_name_for_several_targets_are_one_row() -> None:
     steps = [a_step("vit", "engine/layers.0", "run", changed("weights.w0"), target) for target in TARGETS]
-    assert shown(plans.planned(a_plan(*steps))) == [
+    assert unstyled(plans.planned(a_plan(*steps))) == [
         "vit",
         "  run      engine/layers.0 × 5 targets  weights.w0 changed",
         "plan: 5 run",
     ]
-    assert shown(plans.planned(a_plan(*steps[:2])))[1] == ("  run      engine/layers.0 @ada,ampere  weights.w0 changed")
+    assert unstyled(plans.planned(a_plan(*steps[:2])))[1] == (
+        "  run      engine/layers.0 @ada,ampere  weights.w0 changed"
+    )
 
 
-def test_what_waits_is_one_row_and_hits_are_counted() -> None:
-    found = a_plan(
+def test_unknown_steps_share_one_row_and_hits_are_counted() -> None:
+    result = a_plan(
         a_step("vit", "trace", "run", changed("file:vit.py")),
         a_step("vit", "lower", "unknown", NEW),
         a_step("vit", "engine", "unknown", NEW, "ada"),
         a_step("vit", "package", "unknown", NEW),
         a_step("mlp", "trace", "hit", RECORDED),
     )
-    assert shown(plans.planned(found)) == [
+    assert unstyled(plans.planned(result)) == [
         "vit",
         "  run      trace  vit.py changed",
         "  unknown  lower, engine @ada, package",
@@ -66,7 +68,7 @@ def test_a_thousand_engines_stay_readable() -> None:
         if model != "m007"
     ]
     steps += [a_step("m007", "trace", "run", changed("file:seven.py"))]
-    assert shown(plans.planned(a_plan(*steps))) == [
+    assert unstyled(plans.planned(a_plan(*steps))) == [
         "m000, m001, m002 and 196 more",
         "  run      engine/model × 5 targets  onnx changed",
         "m007",
@@ -79,26 +81,26 @@ def test_a_model_with_many_different_reasons_is_cut_and_says_by_how_much() -> No
     steps = [
         a_step("vit", f"engine/layers.{number}", "run", changed(f"weights.w{number}"), "ada") for number in range(100)
     ]
-    lines = shown(plans.planned(a_plan(*steps)))
+    lines = unstyled(plans.planned(a_plan(*steps)))
     assert lines[-2:] == [f"  … and {100 - plans.MOST_ROWS} more rows", "plan: 100 run"]
     assert len(lines) == plans.MOST_ROWS + 3
 
 
 def test_errors_of_a_plan_have_their_place_and_hint() -> None:
     error = an_error("no toolchain builds SM 90", file="trtbuild.yaml", line=3, hint="use a GPU")
-    lines = shown(plans.planned(a_plan(a_step("vit", "trace", "run", NEW), errors=[error])))
+    lines = unstyled(plans.planned(a_plan(a_step("vit", "trace", "run", NEW), errors=[error])))
     assert "error: trtbuild.yaml:3: no toolchain builds SM 90\n  → use a GPU" in lines
 
 
 def test_why_lists_every_part_and_what_was_the_reason_last_time() -> None:
-    found = Why(
+    result = Why(
         steps=[
             a_reason(a_step("vit", "trace", "run", changed("file:vit.py", "file:layers.py"))),
             a_reason(a_step("vit", "lower", "hit", RECORDED), LastRun(changed("graph"), 1.25)),
         ],
         warnings=[],
     )
-    assert shown(plans.why(found)) == [
+    assert unstyled(plans.why(result)) == [
         "vit/trace  run: 2 parts changed",
         "    file:vit.py     000000000000 → ffffffffffff",
         "    file:layers.py  000000000000 → ffffffffffff",
@@ -114,7 +116,7 @@ def test_the_status_of_models() -> None:
         a_state("bb", False),
         a_state("c", False, 5, changed("file:c.py")),
     ]
-    assert shown(plans.status(Status(models=models, warnings=[]))) == [
+    assert unstyled(plans.status(Status(models=models, warnings=[]))) == [
         "a   up to date",
         "bb  built; its outputs are not in place: trtbuild build bb",
         "c   at least 1 to run, first trace: c.py changed",
@@ -124,7 +126,7 @@ def test_the_status_of_models() -> None:
 
 def test_the_status_of_many_models_is_that_of_those_which_are_not_up_to_date() -> None:
     models = [a_state(f"m{k}", k != 7) for k in range(200)]
-    assert shown(plans.status(Status(models=models, warnings=[]))) == [
+    assert unstyled(plans.status(Status(models=models, warnings=[]))) == [
         "m7  built; its outputs are not in place: trtbuild build m7",
         "199 of 200 models up to date",
     ]

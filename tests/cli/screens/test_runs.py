@@ -46,7 +46,7 @@ def lines(made: list[str]) -> list[str]:
     return [click.unstyle(line) for line in made]
 
 
-def test_what_went_in_and_what_came_out() -> None:
+def test_a_run_lists_inputs_and_outputs() -> None:
     assert lines(ran(RAN)) == [
         "det on the CPU: the reference program in PyTorch, no engine, 12.3 ms for the first call",
         "batch 4, height 320, profile photo",

@@ -30,20 +30,22 @@ PUSHED = CachePush(
 PULLED = CachePull(ok=True, records=6, present=2, remotes=[], missing=[], warnings=[])
 
 
-def shown(lines: list[str]) -> list[str]:
+def unstyled(lines: list[str]) -> list[str]:
     return [click.unstyle(line) for line in lines]
 
 
-def test_a_push_says_what_went_and_what_was_there() -> None:
-    assert shown(transfers.pushed(PUSHED)) == ["pushed  team  3 records, 5.0 MiB  31 records, 64.0 MiB there already"]
+def test_a_push_counts_sent_and_present_records() -> None:
+    assert unstyled(transfers.pushed(PUSHED)) == [
+        "pushed  team  3 records, 5.0 MiB  31 records, 64.0 MiB there already"
+    ]
 
 
-def test_what_could_not_be_sent_is_told_once_for_each_reason() -> None:
+def test_unsent_records_are_listed_once_for_each_reason() -> None:
     failed = [UnsentRecord(remote="team", step=f"net/engine/{n}", key="", reason="it is full") for n in range(9)]
     failed.append(UnsentRecord(remote="team", step="net/trace", key="", reason="it was damaged"))
     missing = [MissingRecord(step="vit/trace", key="", reason="it was not built in this project before")]
-    found = replace(PUSHED, not_sent=failed, missing=missing, warnings=["team: full"])
-    assert shown(transfers.pushed(found))[1:] == [
+    result = replace(PUSHED, not_sent=failed, missing=missing, warnings=["team: full"])
+    assert unstyled(transfers.pushed(result))[1:] == [
         "  not sent  net/engine/0, net/engine/1, net/engine/2 and 6 more to team  it is full",
         "  not sent  net/trace to team                                            it was damaged",
         "→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again",
@@ -53,9 +55,9 @@ def test_what_could_not_be_sent_is_told_once_for_each_reason() -> None:
     ]
 
 
-def test_a_pull_says_what_came_from_where() -> None:
+def test_a_pull_lists_records_by_remote() -> None:
     remotes = [PulledFrom(name="team", records=3, bytes=1 << 20), PulledFrom(name="ci", records=1, bytes=10)]
-    assert shown(transfers.pulled(replace(PULLED, remotes=remotes))) == [
+    assert unstyled(transfers.pulled(replace(PULLED, remotes=remotes))) == [
         "pulled        team  3 records, 1.0 MiB",
         "pulled        ci    1 record, 10 B",
         "here already        2 records",
@@ -64,15 +66,15 @@ def test_a_pull_says_what_came_from_where() -> None:
 
 def test_long_lists_are_cut() -> None:
     missing = [MissingRecord(step=f"net/engine/{n}", key="", reason="new") for n in range(30)]
-    lines = shown(transfers.pulled(replace(PULLED, missing=missing)))
+    lines = unstyled(transfers.pulled(replace(PULLED, missing=missing)))
     assert lines[-2:] == ["  … and 10 more", "→ trtbuild build makes it here"]
     assert len(lines) == 1 + 20 + 2
 
 
-def test_what_is_not_trusted_is_listed() -> None:
+def test_untrusted_records_are_listed() -> None:
     refused = [RefusedRecord(key="ab", reason="it is not signed")]
-    found = CacheImport(ok=False, file="a.bundle", records=0, present=0, bytes=0, untrusted=refused)
-    lines = shown(transfers.imported(found))
+    result = CacheImport(ok=False, file="a.bundle", records=0, present=0, bytes=0, untrusted=refused)
+    lines = unstyled(transfers.imported(result))
     assert lines[1] == "  not trusted  record ab  it is not signed" and lines[2].startswith("→ add the signer's key")
 
 
@@ -82,10 +84,10 @@ def test_progress_in_a_log_is_a_line_now_and_then(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(transfers.time, "monotonic", lambda: now)
-    with transfers.progress({"quiet": quiet}) as told:
+    with transfers.progress({"quiet": quiet}) as report_progress:
         for second in range(25):
             now = float(second)
-            told("pull from team", second, 24, "records")
-            told("write the bundle", second << 20, 24 << 20, "bytes")
+            report_progress("pull from team", second, 24, "records")
+            report_progress("write the bundle", second << 20, 24 << 20, "bytes")
     lines = ["pull from team  10 of 24 records  41%", "pull from team  20 of 24 records  83%"]
     assert capsys.readouterr().err.splitlines() == ([] if quiet else lines)

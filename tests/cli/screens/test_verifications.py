@@ -15,42 +15,42 @@ from trtbuild.core.model.verified import NotRun
 from trtbuild.driver.answers.documents import Verification
 
 
-def shown(found: Verification) -> list[str]:
-    return [click.unstyle(line) for line in verifications.verified(found)]
+def lines_of(result: Verification) -> list[str]:
+    return [click.unstyle(line) for line in verifications.verified(result)]
 
 
-def test_what_is_right_is_one_line() -> None:
-    first, last = shown(a_verification(a_cut()))
+def test_a_right_model_is_one_line() -> None:
+    first, last = lines_of(a_verification(a_cut()))
     assert re.sub(" +", " ", first) == (
         "net right worst error 2.0e-07 within 1e-05 1 partition 5 points by onnxruntime on the CPU"
     )
     assert last == "ok: 1 model in 1.0 s (--seed 3)"
-    assert shown(a_verification(a_cut(verdict="hit")))[0].endswith("known")
+    assert lines_of(a_verification(a_cut(verdict="hit")))[0].endswith("known")
 
 
-def test_each_entry_is_told_with_its_own_tolerance() -> None:
+def test_each_entry_is_shown_with_its_own_tolerance() -> None:
     coarse = {"error": 2e-3, "tolerance": 5e-3}
     part = a_part("norm", error=9e-6, tolerance=1e-5)
     mixed = a_cut(tolerance=5e-3, partitions=[a_part("linear", **coarse), part], whole=a_whole(**coarse))
-    assert "worst error 9.0e-06  within 1e-05" in shown(a_verification(mixed))[0]  # what is nearest to its tolerance
+    assert "worst error 9.0e-06  within 1e-05" in lines_of(a_verification(mixed))[0]  # what is nearest to its tolerance
     bad = replace(part, status="wrong", error=1e-4)
-    lines = shown(a_verification(replace(mixed, status="wrong", partitions=[bad])))
+    lines = lines_of(a_verification(replace(mixed, status="wrong", partitions=[bad])))
     assert lines[1].startswith("    partition norm is wrong: 1.0e-04 away (1e-05 is allowed)")
 
 
 def test_engines_say_their_gpu_and_those_that_did_not_run_why() -> None:
     engine = a_cut(by="engine", machine={"platform": "linux-x86_64", "device": "NVIDIA H200", "driver": "580"})
     not_run = [NotRun(target=name, reason="no GPU was found") for name in ("ada", "ampere")]
-    lines = shown(a_verification(a_cut(), engine, not_run=not_run))
+    lines = lines_of(a_verification(a_cut(), engine, not_run=not_run))
     assert lines[1].endswith("by ada on NVIDIA H200")
     assert lines[2] == "    engines not run: ada, ampere: no GPU was found"
 
 
-def test_what_is_wrong_is_named_with_its_place() -> None:
+def test_a_wrong_partition_is_shown_with_its_place() -> None:
     operator = Operator("layers.2", "aten.add.Tensor", ["n4"])
     bad = {"status": "wrong", "error": 0.25}
     part = a_part("layers.2", place=Place(operator, operator, 0.5, ""), **bad)
-    lines = shown(a_verification(a_cut(status="wrong", partitions=[part], whole=a_whole(**bad))))
+    lines = lines_of(a_verification(a_cut(status="wrong", partitions=[part], whole=a_whole(**bad))))
     assert lines[1:] == [
         "    partition layers.2 is wrong: 2.5e-01 away (1e-05 is allowed) at profile rows, max (batch = 8)",
         "    first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n4)",
@@ -61,32 +61,32 @@ def test_what_is_wrong_is_named_with_its_place() -> None:
 
 def test_a_whole_that_is_wrong_while_its_partitions_are_right() -> None:
     bad = a_whole(status="wrong", error=0.25)
-    lines = shown(a_verification(a_cut(status="wrong", whole=bad, lowered=bad)))
+    lines = lines_of(a_verification(a_cut(status="wrong", whole=bad, lowered=bad)))
     assert lines[1].startswith("    the whole model is wrong: 2.5e-01 away")
     assert lines[2].startswith("    the model in its precision, by PyTorch itself, is wrong: 2.5e-01 away")
 
 
-def test_what_was_not_compared_is_said() -> None:
+def test_an_unchecked_partition_is_listed() -> None:
     part = a_part(status="unchecked", error=None, text="onnxruntime has no Foo")
-    first, note, _ = shown(a_verification(a_cut(status="unchecked", partitions=[part])))
+    first, note, _ = lines_of(a_verification(a_cut(status="unchecked", partitions=[part])))
     assert "not all compared" in first and note == "    not compared: partition model: onnxruntime has no Foo"
 
 
-def test_what_is_not_built_has_the_command_that_builds_it() -> None:
-    lines = shown(a_verification(ok=False, status="missing", missing=["net/trace", "net/lower"]))
+def test_a_model_that_is_not_built_shows_the_build_command() -> None:
+    lines = lines_of(a_verification(ok=False, status="missing", missing=["net/trace", "net/lower"]))
     assert lines[0].split() == ["net", "not", "built"]
     assert lines[1:3] == ["    missing: net/trace and 1 more", "    → trtbuild build net"]
 
 
 def test_errors_go_to_standard_error_with_what_to_do() -> None:
-    found = a_verification(ok=False, errors=[an_error("it breaks", hint="mend it")])
-    assert [click.unstyle(line) for line in verifications.failures(found)] == ["error: it breaks", "  → mend it"]
-    assert shown(found)[0].split() == ["net", "failed"]
+    result = a_verification(ok=False, errors=[an_error("it breaks", hint="mend it")])
+    assert [click.unstyle(line) for line in verifications.failures(result)] == ["error: it breaks", "  → mend it"]
+    assert lines_of(result)[0].split() == ["net", "failed"]
 
 
 def test_a_package_that_cannot_be_verified_is_not_ok() -> None:
-    found = replace(a_verification(), ok=False, models=[], errors=[an_error("it has no reference")])
-    assert shown(found)[-1].startswith("failed: 1 of 1 model")
+    result = replace(a_verification(), ok=False, models=[], errors=[an_error("it has no reference")])
+    assert lines_of(result)[-1].startswith("failed: 1 of 1 model")
 
 
 def test_a_build_that_verifies_says_so_in_a_line() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.cli.fake_steps import a_plan, a_step, done
+from tests.cli.fake_steps import a_plan, a_result, a_step
 from tests.cli.pty_screen import Screen
 from tests.conftest import CommandLine
 from tests.projects import copy_project
@@ -53,10 +53,10 @@ def rows(live: LiveProgress, width: int, height: int) -> list[str]:
 def test_rows_fit_on_any_screen(live: LiveProgress, width: int, height: int) -> None:
     for stage in STAGES:
         live.started(a_step("known_and_with_a_name_that_is_longer_than_some_screens", stage))
-    found = rows(live, width, height)
-    assert all(len(row) < width for row in found)
-    assert len(found) <= max(2, height // 2 + 1)
-    assert len(found) == 6 or any("more" in row or "…" in row for row in found)
+    area = rows(live, width, height)
+    assert all(len(row) < width for row in area)
+    assert len(area) <= max(2, height // 2 + 1)
+    assert len(area) == 6 or any("more" in row or "…" in row for row in area)
 
 
 def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LiveProgress) -> None:
@@ -85,9 +85,9 @@ def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypat
     step = a_step("m", "trace")
     live.planned(a_plan("m", trace="run", partition="unknown"))
     live.started(step)
-    live.finished(step, done())
+    live.finished(step, a_result())
     assert len(rows(live, 80, 24)) == 1
-    assert said == ["done m/trace"]
+    assert lines == ["done m/trace"]
 
 
 def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,28 +224,28 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: s
     copy_project("two_models", command_line.project, *GOOD_AND_BROKEN)
     (command_line.project / "nets.py").write_text("import time\n\ndef first():\n    time.sleep(600)\n")
     screen = Screen()
-    told: list[str] = []
+    screens: list[str] = []
 
     def interrupt(screen: Screen, process: subprocess.Popen[bytes]) -> None:
-        if not told and re.search(r" [1-9]\.\d s  good/trace", screen.text()):
-            told.append(screen.text())
+        if not screens and re.search(r" [1-9]\.\d s  good/trace", screen.text()):
+            screens.append(screen.text())
             process.send_signal(sent)
 
     command = [sys.executable, "-m", "trtbuild", "build", "good"]
     screen.run(command, command_line.project, environment(command_line), watch=interrupt, timeout_s=120)
-    assert told, "it was running, and was told to stop"
+    assert screens, "the step was running when the signal was sent"
     assert screen.status == 130
     assert screen.text().strip() == "interrupted: what was finished is in the cache"
     assert screen.cursor_column == 0
 
 
 def test_work_of_a_command_without_steps_ends_with_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, name: said.append(f"{click.unstyle(word)} {name}"))
+    lines: list[str] = []
+    monkeypatch.setattr(live, "_scroll", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
     monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
     with live.work("verify net"):
         assert re.search(r" verify net *$", rows(live, 80, 24)[0])
     with live.work("verify angle") as work:
         work.failed = True
     assert len(rows(live, 80, 24)) == 1
-    assert said == ["done verify net", "FAIL verify angle"]
+    assert lines == ["done verify net", "FAIL verify angle"]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.fake_steps import a_plan, a_step, done
+from tests.cli.fake_steps import a_plan, a_result, a_step
 from trtbuild.cli.terminal.progress import Progress, Tally, cropped
 from trtbuild.errors import ToolchainError
 
 
-def test_the_total_grows_when_a_model_is_cut_and_hits_are_no_part_of_it() -> None:
+def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None:
     tally = Tally()
     tally.planned(a_plan("m", trace="run", lower="unknown", partition="unknown", package="unknown"))
     tally.planned(a_plan("n", trace="hit", lower="hit", partition="hit", engine="run", package="unknown"))
     assert tally.line(1.0) == "0/6+ run · 3 hit · 1.0 s"
-    tally.finished(a_step("m", "trace"), done())
+    tally.finished(a_step("m", "trace"), a_result())
     tally.planned(a_plan("m", trace="hit", lower="run", partition="unknown", package="unknown"))
     assert tally.line(2.0) == "1/6+ run · 3 hit · 2.0 s"
-    tally.finished(a_step("m", "lower"), done())
-    tally.finished(a_step("m", "partition"), done(conversions=1))
+    tally.finished(a_step("m", "lower"), a_result())
+    tally.finished(a_step("m", "partition"), a_result(conversions=1))
     tally.planned(a_plan("m", trace="hit", lower="hit", partition="hit", engine="run", package="unknown"))
     assert tally.line(3.0) == "4/8 run · 3 hit · 3.0 s"
     assert not tally.growing
@@ -28,11 +28,11 @@ def test_lines_for_a_start_an_end_a_find_and_a_failure(capfd: pytest.CaptureFixt
     progress = Progress()
     step = a_step("m", "trace")
     progress.started(step)
-    progress.finished(step, done())
+    progress.finished(step, a_result())
     progress.started(step)
-    progress.finished(step, done(source="local"))
+    progress.finished(step, a_result(source="local"))
     progress.started(step)
-    progress.finished(step, done(conversions=2))
+    progress.finished(step, a_result(conversions=2))
     progress.started(step)
     progress.failed(step, ToolchainError("it fails\nin detail"))
     progress.close()

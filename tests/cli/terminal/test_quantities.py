@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Numbers with units as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "text"),
     [
         (0, "0.0 s"),
         (4.24, "4.2 s"),
@@ -20,12 +20,12 @@ from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
         (3720, "1 h 02 min"),
     ],
 )
-def test_durations(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "shown"),
+    ("size_bytes", "text"),
     [
         (0, "0 B"),
         (999, "999 B"),
@@ -36,8 +36,8 @@ def test_durations(seconds: float, shown: str) -> None:
         (5 * 2**50, "5,120.0 TiB"),
     ],
 )
-def test_sizes(size_bytes: int, shown: str) -> None:
-    assert size(size_bytes) == shown
+def test_sizes(size_bytes: int, text: str) -> None:
+    assert size(size_bytes) == text
 
 
 def test_counts_and_few_names() -> None:
@@ -48,7 +48,7 @@ def test_counts_and_few_names() -> None:
     assert few(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
-def test_columns_line_up_whatever_their_colour() -> None:
+def test_coloured_columns_are_aligned() -> None:
     assert aligned([("a", terminal.red("bb"), "1"), ("aaa", "b", "22")], right=(2,)) == [
         f"a    {terminal.red('bb')}   1",
         "aaa  b   22",

@@ -12,7 +12,7 @@ DIGESTS = ("0" * 64, "f" * 64)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "text"),
     [
         ([Change("file:models/vit.py", *DIGESTS)], "models/vit.py changed"),
         ([Change("file:models/new.py", ABSENT, DIGESTS[1])], "models/new.py is new"),
@@ -23,8 +23,8 @@ DIGESTS = ("0" * 64, "f" * 64)
         ([Change("onnx", *DIGESTS), Change("weights.w2", *DIGESTS), Change("x", "1", "2")], "onnx changed (+2)"),
     ],
 )
-def test_the_first_change_and_how_many_more(changed: list[Change], said: str) -> None:
-    assert brief(Reason("changed", "changed: …", tuple(changed))) == said
+def test_the_first_change_and_how_many_more(changed: list[Change], text: str) -> None:
+    assert brief(Reason("changed", "changed: …", tuple(changed))) == text
 
 
 def test_other_reasons() -> None:
@@ -35,11 +35,11 @@ def test_other_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "shown"),
+    ("width", "text"),
     [(24, "layers.1 changed (+12)"), (20, "layers.1 changed"), (12, "layers.1"), (6, "layer…"), (1, "…"), (0, "")],
 )
-def test_a_reason_that_does_not_fit_says_less(width: int, shown: str) -> None:
-    assert fitted("layers.1 changed (+12)", width) == shown
+def test_a_long_reason_is_shortened(width: int, text: str) -> None:
+    assert fitted("layers.1 changed (+12)", width) == text
 
 
 def test_long_values_keep_their_ends_and_digests_their_first_digits() -> None:

@@ -83,7 +83,7 @@ def test_a_stream_that_is_not_unicode_gets_the_nearest_ascii() -> None:
     assert terminal.rendered("Größe", FakeStream(encoding="latin-1")) == "Größe"
 
 
-def test_colour_is_taken_out_where_it_does_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_removed_from_plain_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
         monkeypatch.delenv(name, raising=False)
     assert terminal.rendered(terminal.red("no"), FakeStream(is_terminal=False)) == "no"
@@ -93,7 +93,7 @@ def test_colour_is_taken_out_where_it_does_not_belong(monkeypatch: pytest.Monkey
 
 def through_a_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
     """Exit status and standard error of ``trtbuild WORDS``, with the redirections that WORDS have."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -m trtbuild {words}'],
         cwd=command_line.project,
         env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
@@ -103,7 +103,7 @@ def through_a_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
         timeout=240,
         check=False,
     )
-    return done.returncode, done.stderr
+    return result.returncode, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_a_full_disk_under_standard_output_is_an_error(command_line: CommandLine
 
 
 def test_a_closed_standard_output_is_an_error_before_any_work(command_line: CommandLine) -> None:
-    said = "error: standard output is closed\n  → redirect it (>/dev/null), or use --quiet\n"
+    error = "error: standard output is closed\n  → redirect it (>/dev/null), or use --quiet\n"
     for words in ("cache stats", "cache stats --json", "cache stats --quiet --json", "schema", "build", "--help"):
-        assert through_a_shell(command_line, f"{words} >&-") == (2, said), words
+        assert through_a_shell(command_line, f"{words} >&-") == (2, error), words
     assert not command_line.cache.exists()
     for flag in ("-q", "--quiet"):
         assert through_a_shell(command_line, f"cache stats {flag} >&-") == (0, "")
@@ -131,7 +131,7 @@ def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool =
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "trtbuild", *words],
             cwd=command_line.project,
             env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
@@ -143,7 +143,7 @@ def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool =
         )
     finally:
         os.close(writing)
-    return done.returncode, done.stderr or ""
+    return result.returncode, result.stderr or ""
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_a_build_without_a_reader_goes_on_and_exits_by_its_own_result(
     net = command_line.project / "net.py"
     works = net.read_text()
     net.write_text("def build():\n    raise RuntimeError('no weights')\n")
-    status, said = without_a_reader(command_line, "build", with_errors=with_errors)
-    assert (status, "no weights" in said) == (1, not with_errors)
+    status, error = without_a_reader(command_line, "build", with_errors=with_errors)
+    assert (status, "no weights" in error) == (1, not with_errors)
     assert without_a_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
     net.write_text(works)
     status, said = without_a_reader(command_line, "build", with_errors=with_errors)

@@ -38,7 +38,7 @@ def test_a_file_s_weights_go_to_the_slots_of_their_names() -> None:
     assert bind(INTERFACE, TRACED, {"body.weight": w("b"), "embed.weight": w("a")}) == (w("a"), w("b"), w("2"))
 
 
-def test_what_no_file_holds_comes_from_the_trace() -> None:
+def test_a_weight_that_is_in_no_file_comes_from_the_trace() -> None:
     """A buffer that is not persistent is computed by the model itself."""
     assert bind(INTERFACE, {"2": w("2")}, {"embed.weight": w("a"), "body.weight": w("b")})[2] == w("2")
 

@@ -27,7 +27,7 @@ def test_a_layer_has_the_name_of_its_node_and_perhaps_a_number() -> None:
     ]
 
 
-def test_what_the_parser_adds_belongs_to_what_reads_it() -> None:
+def test_a_layer_that_the_parser_adds_belongs_to_its_reader() -> None:
     assert found(
         layer("w0", [], ["w0_output"], "constant"),
         layer("ONNXTRT_Broadcast", ["w0_output"], ["wide"], "shuffle"),
@@ -39,7 +39,7 @@ def test_it_may_stand_behind_what_reads_it() -> None:
     assert found(layer("n1", ["late"], ["o0"]), layer("ONNXTRT_x", [], ["late"]))[1] == ("ONNXTRT_x", "")
 
 
-def test_what_it_adds_at_the_end_belongs_to_what_it_reads() -> None:
+def test_a_layer_that_the_parser_adds_at_the_end_belongs_to_its_input() -> None:
     assert found(
         layer("n1", ["i0"], ["a"]),
         layer("Unnamed", [], ["axis"], "constant"),
@@ -48,7 +48,7 @@ def test_what_it_adds_at_the_end_belongs_to_what_it_reads() -> None:
     ) == [("n1", ""), ("Unnamed", ""), ("ONNXTRT_cast", ""), ("ONNXTRT_squeeze", "")]
 
 
-def test_what_nobody_reads_and_nobody_named_is_unknown() -> None:
+def test_an_unnamed_layer_without_readers_is_unknown() -> None:
     assert found(layer("odd", ["i0"], ["o0"])) == [("odd", None)]
 
 

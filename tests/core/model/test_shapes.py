@@ -190,7 +190,7 @@ def test_an_example_is_always_legal(ranges: list[Sizes], unit: int) -> None:
 # Rule 6: numbering.
 
 
-def test_symbols_are_numbered_by_first_appearance_whatever_they_are_called() -> None:
+def test_symbols_are_numbered_by_first_appearance_not_by_name() -> None:
     profiles = [profile("a", x=[(1, 2, 3), (1, 2, 3)], y=[(1, 2, 3), (1, 3, 5)])]
     made = plan(profiles, [NamedDim("z", (("y", 1),)), NamedDim("b", (("x", 1), ("y", 0)))])
     renamed = plan(profiles, [NamedDim("c", (("x", 1), ("y", 0))), NamedDim("a", (("y", 1),))])

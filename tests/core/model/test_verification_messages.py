@@ -40,7 +40,7 @@ def test_advice() -> None:
     assert "between aten.mul.Tensor in the model itself and there" in lines[1]
 
 
-def test_tf32_is_named_where_it_may_be_all_that_is_wrong() -> None:
+def test_tf32_is_suggested_if_it_explains_the_error() -> None:
     entry = a_part(status="wrong", error=1.1e-3, tolerance=1e-3)
     known, unknown = tf32_hint(entry, True), tf32_hint(entry, None)
     assert known is not None and unknown is not None and unknown.endswith(known) and unknown.startswith("unless it was")

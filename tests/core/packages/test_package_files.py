@@ -27,12 +27,12 @@ def test_no_index_names_a_file_outside_of_its_package(name: str) -> None:
         read_files(json.dumps({"files": {name: {"sha256": A}}}).encode())
 
 
-def test_a_digest_is_no_path() -> None:
+def test_rejects_a_path_in_place_of_a_digest() -> None:
     with pytest.raises(ValueError, match="not a file of a package"):
         read_files(json.dumps({"files": {"fine": {"sha256": "../digest"}}}).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"3", b'{"files": 3}', b'{"files": {"a": {}}}', b"[" * 100_000])
-def test_what_is_no_index(data: bytes) -> None:
+def test_rejects_invalid_indexes(data: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError, RecursionError)):
         read_files(data)

@@ -42,7 +42,7 @@ def test_the_range_of_an_inputs_values_is_optional() -> None:
 
 
 @pytest.mark.parametrize("ends", [[0], [0, 1, 2], ["0", 1], [1, 0], [0, 1e39], [True, 1], [0, float("nan")], 5, None])
-def test_a_range_that_is_none_is_damage(ends: Any) -> None:
+def test_rejects_an_invalid_range(ends: Any) -> None:
     made = document()
     made["inputs"][0]["range"] = ends
     with pytest.raises(PackageDamaged):
@@ -57,7 +57,7 @@ def test_it_says_what_computes_the_reference_program() -> None:
     assert replace(read(made), targets=onnx).computed_by == "onnxruntime"
 
 
-def test_what_was_packed_is_read() -> None:
+def test_a_written_index_is_read_back() -> None:
     index = read(document())
     assert (index.model, index.precision, index.reference) == ("vit", "float16", True)
     assert [(entry.name, entry.keyword, entry.dtype) for entry in index.inputs] == [
@@ -76,7 +76,7 @@ def test_what_was_packed_is_read() -> None:
     assert [part.name for part in hopper.partitions.partitions] == ["encoder.0", "p1"]
 
 
-def test_fields_that_came_later_may_be_missing_and_unknown_ones_are_left_alone() -> None:
+def test_later_fields_are_optional_and_unknown_fields_are_ignored() -> None:
     old = document()
     del old["reference"]
     for target in old["targets"].values():
@@ -107,7 +107,7 @@ def changed_at(path: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrong", [None, "x", -1, 1.5, [], {}, True, [["sym", 9]], "../x"], ids=repr)
-def test_whatever_is_wrong_it_is_damaged_or_means_something(wrong: Any) -> None:
+def test_every_changed_index_is_damaged_or_valid(wrong: Any) -> None:
     """No other error ever comes of a document."""
     refused = 0
     for path in places(document()):
@@ -184,7 +184,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said(case: str) -> None:
+def test_an_invalid_index_is_described(case: str) -> None:
     path, value, text = WRONG[case]
     with pytest.raises(PackageDamaged, match=r"index\.json cannot be used: ") as raised:
         read(changed_at(path, value))

@@ -31,13 +31,13 @@ TEXT = EngineText(
 )
 
 
-def test_a_text_comes_back_as_it_was() -> None:
+def test_a_text_is_read_back_unchanged() -> None:
     assert EngineText.from_text(TEXT.to_text()) == TEXT
     with_reference = replace(TEXT, reference="b" * 64)
     assert EngineText.from_text(with_reference.to_text()) == with_reference
 
 
-def test_fields_that_came_later_are_left_alone() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert EngineText.from_text(json.dumps({**json.loads(TEXT.to_text()), "later": [1]})) == TEXT
 
 

@@ -43,12 +43,12 @@ def test_the_bytes_are_canonical() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b'{"schema":"trtbuild.partitions/2"}', b"\xff"])
-def test_rejects_what_is_no_such_document(data: bytes) -> None:
+def test_rejects_invalid_documents(data: bytes) -> None:
     with pytest.raises((ValueError, KeyError)):
         Partitions.from_bytes(data)
 
 
-def test_rejects_outputs_that_are_no_names() -> None:
+def test_rejects_outputs_that_are_not_names() -> None:
     for wrong in ([[1]], [None], [0]):
         with pytest.raises(ValueError, match="outputs are names"):
             Partitions.from_bytes(json.dumps({**json.loads(DOCUMENT.to_bytes()), "outputs": wrong}).encode())

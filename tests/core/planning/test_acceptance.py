@@ -50,7 +50,7 @@ def test_the_locked_trace_is_taken_and_named_and_so_is_all_below_it(world: Locke
     assert world.build(replace(a_model(), builder=BuilderSettings(tf32=False)))[-1] == "net/package"
 
 
-def test_what_the_locked_trace_has_read_is_looked_at_again(world: LockedWorld) -> None:
+def test_the_files_of_a_locked_trace_are_checked_again(world: LockedWorld) -> None:
     assert [seen.dependency.part for seen in world.plan(a_model()).observations] == ["file:net.py", "file:helper.py"]
     world.files["helper.py"] = "edited"
     assert trace(world).verdict == "run"
@@ -87,7 +87,7 @@ def test_a_trace_of_other_versions_than_the_locked_ones_is_not_taken(world: Lock
     assert found.recipe is not None and dict(found.recipe.parts)["versions"] == {**VERSIONS, "torch": "2.12.0"}
 
 
-def test_what_is_no_trace_or_of_another_edition_is_not_taken(world: LockedWorld) -> None:
+def test_rejects_a_locked_record_of_another_recipe(world: LockedWorld) -> None:
     assert world.locked is not None and world.locked.key is not None
     drop(world, "trace-any")
     made = world.records[world.locked.key].recipe

@@ -34,7 +34,7 @@ def built(world: FakeWorld) -> FakeWorld:
 READ = {"interface", "weights", "partitions"}
 
 
-def test_what_only_feeds_hits_may_be_gone(built: FakeWorld) -> None:
+def test_a_missing_blob_that_only_hits_need_runs_nothing(built: FakeWorld) -> None:
     plan = built.plan(a_model())
     for step in plan.steps.values():
         assert step.record is not None

@@ -55,7 +55,7 @@ def test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max() -
     assert ranges(one_axis((1, 4, 8)), ["add", 1, ["mod", SYM, 8]]) == [((1,), (5,), (8,))]
 
 
-def test_each_profile_has_a_range_of_its_own() -> None:
+def test_each_profile_has_its_own_range() -> None:
     assert ranges(one_axis((1, 1, 1), (2, 4, 8)), ["mul", 2, SYM]) == [((2,), (2,), (2,)), ((4,), (8,), (16,))]
 
 

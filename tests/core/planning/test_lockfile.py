@@ -57,7 +57,7 @@ def test_one_engine_is_one_line_and_another_plan_of_it_changes_that_line_alone()
     assert [line for line in was if line not in now] == []
 
 
-def test_names_are_sorted_whatever_order_they_came_in() -> None:
+def test_names_are_sorted() -> None:
     lock = a_lock()
     model = lock.models["net"]
     turned = replace(model, steps=dict(reversed(model.steps.items())))
@@ -99,7 +99,7 @@ def test_a_newer_schema_is_refused_as_newer() -> None:
         ("[" * 100_000, "nested too deeply", 1),
     ],
 )
-def test_what_is_no_lock_file_is_said_to_be_none(text: str, said: str, line: int) -> None:
+def test_rejects_files_that_are_not_locks(text: str, said: str, line: int) -> None:
     found = refused(text)
     assert said in found.text and found.line == line
 
@@ -108,7 +108,7 @@ def line_with(text: str, what: str, which: int = 0) -> int:
     return [number for number, line in enumerate(text.splitlines(), 1) if what in line][which]
 
 
-def test_an_entry_that_stands_there_twice_is_refused_with_the_second_line() -> None:
+def test_a_duplicate_entry_is_refused_with_the_second_line() -> None:
     lines = to_text(a_lock()).splitlines()
     at = line_with("\n".join(lines), ENGINE)
     doubled = "\n".join([*lines[:at], lines[at - 1], *lines[at:]])
@@ -153,9 +153,7 @@ def step_is(**fields: Any) -> Callable[[dict[str, Any]], object]:
         (lambda d: d.update(platform=""), "the value of 'platform' is not text", "platform"),
     ],
 )
-def test_every_wrong_value_is_named_with_its_line(
-    change: Callable[[dict[str, Any]], object], said: str, at: str
-) -> None:
+def test_rejects_wrong_values_with_their_line(change: Callable[[dict[str, Any]], object], said: str, at: str) -> None:
     text = edited(change)
     found = refused(text)
     assert said in found.text
@@ -183,7 +181,7 @@ def without(name: str) -> Callable[[dict[str, Any]], object]:
         (lambda d: d["models"]["net"]["steps"].update({"net/bake": {"key": KEY}}), "is not a step of model 'net'"),
     ],
 )
-def test_every_wrong_form_is_named(change: Callable[[dict[str, Any]], object], said: str) -> None:
+def test_rejects_wrong_types(change: Callable[[dict[str, Any]], object], said: str) -> None:
     document = json.loads(to_text(a_lock()))
     change(document)
     assert said in refused(json.dumps(document, indent=1)).text

@@ -27,7 +27,7 @@ def record(**outputs: Output) -> Record:
     return Record(Recipe("engine", 1, (("a", 1),)), outputs)
 
 
-def test_a_record_of_other_digests_is_refused_and_says_what_of_it() -> None:
+def test_a_record_with_other_digests_is_refused_with_the_differences() -> None:
     lock = a_lock()
     assert lock.refusal(KEY, record(plan=Output(PLAN, 10), layers=Output(OTHER, 3))) is None
     said = "its plan is not the one that trtbuild.lock names"
@@ -36,7 +36,7 @@ def test_a_record_of_other_digests_is_refused_and_says_what_of_it() -> None:
     assert lock.refusal(KEY, record(layers=Output(OTHER, 3))) == said
 
 
-def test_what_the_lock_does_not_know_and_steps_without_digests_are_not_refused() -> None:
+def test_steps_that_are_not_locked_or_have_no_digest_are_not_refused() -> None:
     assert a_lock().refusal("f" * 64, record(plan=Output(OTHER, 10))) is None
     assert a_lock().refusal(OTHER_KEY, record(program=Output(OTHER, 10))) is None
 
@@ -67,7 +67,7 @@ def test_equal_locks_do_not_differ_and_nothing_differs_from_none_by_being_added(
     assert {entry.area for entry in added} == {"step version", "manifest", "version", "target", "step"}
 
 
-def test_each_entry_that_differs_is_named_what_explains_others_first() -> None:
+def test_differences_are_listed_causes_first() -> None:
     was, now = a_lock(), a_lock(plan=OTHER, version="1.8.0", torch="2.14.0")
     steps = dict(now.models["net"].steps)
     del steps["net/engine/layers.1@ada"]

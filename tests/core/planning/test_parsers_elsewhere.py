@@ -54,7 +54,7 @@ def world() -> Machines:
 
 
 @pytest.mark.parametrize(("machine", "torch"), [(GPU, False), (NEITHER, False), (NEITHER, True), (NO_GPU, False)])
-def test_a_machine_that_cannot_cut_takes_what_another_parser_said(
+def test_a_machine_without_the_parser_uses_another_parsers_partition(
     world: Machines, machine: ToolchainFacts, torch: bool
 ) -> None:
     mine = world.partition().key
@@ -90,7 +90,7 @@ def test_another_stand_in_or_another_that_is_known_of_the_release_is_another_key
         assert world.partition().verdict == "run" and world.partition().key != mine
 
 
-def test_what_else_differs_is_not_accepted(world: Machines) -> None:
+def test_a_partition_with_other_settings_is_not_accepted(world: Machines) -> None:
     world.become(GPU, torch=False)
     assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).verdict == "run"
     world.become(replace(GPU, version="8.6.1"), torch=False)
@@ -124,7 +124,7 @@ def test_the_locked_partition_goes_before_any_other(world: Machines) -> None:
     assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).key != mine
 
 
-def test_what_is_cut_again_is_asked_of_the_parser_that_its_recipe_names(world: Machines) -> None:
+def test_a_new_partition_uses_the_parser_of_its_recipe(world: Machines) -> None:
     world.become(GPU, torch=False)
     record = world.partition().record
     assert record is not None
@@ -138,7 +138,7 @@ def test_what_is_cut_again_is_asked_of_the_parser_that_its_recipe_names(world: M
     )
 
 
-def test_a_pointer_whose_record_is_not_there_is_a_miss(world: Machines) -> None:
+def test_a_pointer_to_a_missing_record_is_a_miss(world: Machines) -> None:
     world.become(GPU, torch=False)
     (cut,) = (record for record in world.records.values() if record.recipe.stage == "partition")
     del world.records[cut.recipe.key]

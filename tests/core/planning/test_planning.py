@@ -25,7 +25,7 @@ def reason_of(world: FakeWorld, step: str, **changes: object) -> tuple[str, list
     return reason.code, [(change.part, change.was, change.now) for change in reason.changed]
 
 
-def test_what_is_not_known_yet_is_unknown_and_says_when_it_will_be(world: FakeWorld) -> None:
+def test_later_steps_are_unknown_and_name_the_step_they_wait_for(world: FakeWorld) -> None:
     plan = world.plan(a_model())
     assert {step.id: step.verdict for step in plan.steps.values()} == {
         "net/trace": "run",
@@ -230,7 +230,7 @@ def test_two_toolchains_cut_and_convert_apart(world: FakeWorld) -> None:
     assert {step.partition("@")[2] for step in ran if "/package" not in step} == {"tensorrt-11.0.1", "hopper"}
 
 
-def test_a_pinned_version_that_is_the_installed_one_is_no_change(world: FakeWorld) -> None:
+def test_pinning_the_installed_version_runs_nothing(world: FakeWorld) -> None:
     world.build(a_model())
     assert world.build(a_model(targets=(replace(ADA, version=world.rtx.version),))) == []
 
@@ -307,7 +307,7 @@ def test_a_package_whose_engine_is_built_again_is_known_afterwards(world: FakeWo
 # -- tied weights
 
 
-def test_tied_weights_that_differ_in_the_file_are_named(world: FakeWorld) -> None:
+def test_tied_weights_that_differ_in_the_file_are_an_error(world: FakeWorld) -> None:
     world.files["net.py"] = "layer layers.0 linear\n"
     world.with_weights("a.safetensors", {"layers.0.weight": "v"})
     model = a_model(weights="a.safetensors")
@@ -341,7 +341,7 @@ def test_rule_4_8_without_torch_a_trace_of_the_same_files_is_accepted_and_named(
     assert engines == [*ENGINES, "net/package"]
 
 
-def test_without_torch_an_edited_file_is_no_hit(world: FakeWorld) -> None:
+def test_without_torch_an_edited_file_is_a_miss(world: FakeWorld) -> None:
     world.build(a_model())
     world.versions = None
     world.files["helper.py"] = "edited"
@@ -365,7 +365,7 @@ def test_without_torch_a_pointer_to_another_trace_is_not_followed(world: FakeWor
 
 
 @pytest.mark.parametrize("damage", ["gone", "nonsense", "recipe"])
-def test_without_torch_a_damaged_pointer_is_no_hit(world: FakeWorld, damage: str) -> None:
+def test_without_torch_a_damaged_pointer_is_a_miss(world: FakeWorld, damage: str) -> None:
     world.build(a_model())
     world.versions = None
     (pointer,) = (record for record in world.records.values() if record.recipe.stage == "trace-any")

@@ -48,7 +48,7 @@ def test_the_last_duration_is_the_best_guess() -> None:
     assert found["m/engine/a"] < found["m/engine/b"]
 
 
-def test_an_unknown_engine_is_judged_by_its_weights_each_once() -> None:
+def test_an_unknown_engine_is_estimated_by_its_weights_each_once() -> None:
     weights = [Weight("float32", (10, 10), "a"), Weight("int8", (7,), "b")]
     large = a_step("engine", "large", weights=[*weights, weights[0]])
     assert weights_bytes(large) == 407

@@ -27,7 +27,7 @@ def test_forced_steps_say_so_and_run_once(world: FakeWorld) -> None:
     assert world.build(a_model()) == FIRST
 
 
-def test_what_cannot_be_cached_runs_each_time_and_says_why(world: FakeWorld) -> None:
+def test_an_uncacheable_step_runs_each_time_with_its_reason(world: FakeWorld) -> None:
     world.build(a_model())
     world.uncacheable, world.ran, world.ran_keys = {"net/trace"}, [], set()
     step = world.plan(a_model()).steps["net/trace"]
@@ -76,14 +76,14 @@ def test_a_step_that_was_here_before_is_evicted_not_changed(world: FakeWorld) ->
     assert world.build(a_model()) == ["net/lower"]
 
 
-def test_a_record_that_does_not_count_is_a_miss_that_says_so(world: FakeWorld) -> None:
+def test_an_untrusted_record_is_a_miss_with_its_reason(world: FakeWorld) -> None:
     world.build(a_model())
     world.untrusted = {world.plan(a_model()).steps[ENGINES[0]].key or ""}
     step = world.plan(a_model()).steps[ENGINES[0]]
     assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
 
 
-def test_a_trace_whose_links_do_not_count_says_so(world: FakeWorld) -> None:
+def test_a_trace_with_untrusted_links_has_that_reason(world: FakeWorld) -> None:
     world.build(a_model())
     links = {key for key, record in world.records.items() if record.recipe.stage == "trace-link"}
     assert links
@@ -93,7 +93,7 @@ def test_a_trace_whose_links_do_not_count_says_so(world: FakeWorld) -> None:
         assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
 
 
-def test_a_package_that_loses_its_reference_says_that_alone(world: FakeWorld) -> None:
+def test_a_package_that_loses_its_reference_has_only_that_reason(world: FakeWorld) -> None:
     for first, then in ((True, False), (False, True)):
         world.records.clear()
         world.build(replace(a_model(), reference=first))
@@ -109,7 +109,7 @@ def test_a_package_that_loses_its_reference_says_that_alone(world: FakeWorld) ->
 @pytest.mark.parametrize(
     ("step", "name"), [("net/trace", "interface"), ("net/trace", "weights"), ("net/partition", "partitions")]
 )
-def test_a_hit_whose_documents_are_gone_runs_again(world: FakeWorld, step: str, name: str) -> None:
+def test_a_hit_with_missing_documents_runs_again(world: FakeWorld, step: str, name: str) -> None:
     world.build(a_model())
     record = world.plan(a_model()).steps[step].record
     assert record is not None
@@ -122,7 +122,7 @@ def test_a_hit_whose_documents_are_gone_runs_again(world: FakeWorld, step: str, 
 @pytest.mark.parametrize(
     ("step", "name"), [("net/trace", "interface"), ("net/trace", "weights"), ("net/partition", "partitions")]
 )
-def test_a_hit_whose_documents_are_nonsense_runs_again(world: FakeWorld, step: str, name: str, damage: bytes) -> None:
+def test_a_hit_with_invalid_documents_runs_again(world: FakeWorld, step: str, name: str, damage: bytes) -> None:
     world.build(a_model())
     record = world.plan(a_model()).steps[step].record
     assert record is not None

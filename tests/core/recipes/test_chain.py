@@ -126,13 +126,13 @@ def test_a_file_that_was_looked_for_and_absent_counts() -> None:
     assert not world.build()
 
 
-def test_declared_parts_have_chains_of_their_own() -> None:
+def test_declared_parts_have_separate_chains() -> None:
     world = FakeTraces({"main": "a"})
     world.build()
     assert follow((("source", "other:build"),), world.read_link, world.observe) == ()
 
 
-def test_a_link_is_no_trace() -> None:
+def test_a_link_and_a_trace_have_different_keys() -> None:
     assert link_recipe(DECLARED, ()).key != keys.trace(DECLARED, ()).key
     assert link_recipe(DECLARED, ()).stage == "trace-link"
 
@@ -223,7 +223,7 @@ def test_a_link_that_names_one_dependency_twice_is_followed_once() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b"null", b"[1]", b'["file:"]', b'["socket:x"]', b'["file"]', b"\xff", b"[" * 100_000]
 )
-def test_rejects_what_is_no_link(data: bytes) -> None:
+def test_rejects_invalid_links(data: bytes) -> None:
     with pytest.raises(ValueError):
         parse_link(data)
 

@@ -257,7 +257,7 @@ class Newer(BuilderSettings):
     fresh_flag: bool = False
 
 
-def test_rule_4_2_a_new_field_is_in_the_key_without_anybody_remembering_it() -> None:
+def test_rule_4_2_a_new_field_is_in_the_key_by_default() -> None:
     assert key_fields.fields_of(Newer()).keys() - key_fields.fields_of(BuilderSettings()).keys() == {"fresh_flag"}
 
 

@@ -39,7 +39,7 @@ def test_rule_4_13_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
     assert declared(source=one) == declared(source=other)
 
 
-def test_keyword_inputs_are_told_apart_by_name() -> None:
+def test_keyword_inputs_are_distinguished_by_name() -> None:
     """Two keyword inputs of one type and shape: swapped, the model gets other tensors."""
     inputs = (Input("image"), Input("a", keyword=True), Input("b", keyword=True))
     size = ShapeRange((1,), (1,), (1,))
@@ -126,7 +126,7 @@ def test_a_model_that_comes_as_onnx_is_lowered_by_its_partition_step() -> None:
     assert parts(20, lowers=True) == parts(20, lowers=False)
 
 
-def test_which_int64_values_are_cut_is_said_where_they_are_narrowed() -> None:
+def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     def parts(**narrows: bool) -> dict[str, object]:
         return dict(keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, **narrows).parts)
 
@@ -151,7 +151,7 @@ def test_module_paths_are_in_partition_only_where_granularity_asks_for_them() ->
     assert key(B, PartitionSettings(("encoder.*",))) != key(C, PartitionSettings(("encoder.*",)))
 
 
-def test_what_the_parser_is_and_takes_is_in_partition() -> None:
+def test_the_parser_and_its_opset_are_in_partition() -> None:
     def key(toolchain: str = "tensorrt", version: str = "11", opset: int = 22) -> str:
         return keys.partition(A, B, PartitionSettings(), toolchain, version, opset, VERSIONS).key
 
@@ -221,7 +221,7 @@ def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
         ("tensorrt-rtx", "1.4.0.76", False),
     ],
 )
-def test_how_layers_get_their_types_is_said_where_the_network_does_not(
+def test_rules_for_layer_types_are_in_the_key_if_the_network_is_weakly_typed(
     toolchain: Any, version: str, said: bool
 ) -> None:
     job = Build().engine_job()

@@ -116,7 +116,7 @@ def test_same_as_is_equality_of_keys(one: Recipe, other: Recipe) -> None:
 
 
 @given(RECIPES, RECIPES)
-def test_something_is_named_whenever_keys_differ(one: Recipe, other: Recipe) -> None:
+def test_different_keys_have_a_listed_change(one: Recipe, other: Recipe) -> None:
     other = Recipe(one.stage, other.version, other.parts)
     found = changes(one, other)
     assert bool(found) == (one.key != other.key)
@@ -141,7 +141,7 @@ def test_something_is_named_whenever_keys_differ(one: Recipe, other: Recipe) -> 
     ],
     ids=repr,
 )
-def test_rejects_what_is_no_recipe(data: object) -> None:
+def test_rejects_invalid_recipes(data: object) -> None:
     with pytest.raises(ValueError):
         Recipe.from_json(data)
 
@@ -150,7 +150,7 @@ def shown(was: Recipe, now: Recipe) -> list[tuple[str, str, str]]:
     return [(change.part, change.was, change.now) for change in changes(was, now)]
 
 
-def test_the_smallest_thing_that_changed_is_named() -> None:
+def test_the_smallest_changed_part_is_listed() -> None:
     was = a(("settings", {"level": 3, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [4, 3]}}}))
     now = a(("settings", {"level": 4, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [5, 3]}}}))
     assert shown(was, now) == [("settings.level", "3", "4"), ("profiles.0.i0.opt[0]", "4", "5")]
@@ -173,18 +173,18 @@ def test_the_exact_values_are_shown_where_text_and_types_are_equal() -> None:
     assert "7ff8000000000000" in was and "7ff8000000000001" in now
 
 
-def test_floats_are_told_apart() -> None:
+def test_floats_are_compared_by_type_and_bits() -> None:
     assert shown(a(("x", 0.0)), a(("x", -0.0))) == [("x", "0.0", "-0.0")]
     assert shown(a(("x", 1)), a(("x", 1.0))) == [("x", "1", "1.0")]
 
 
-def test_what_is_new_and_what_is_gone_is_said() -> None:
+def test_added_and_removed_parts_are_listed() -> None:
     was, now = a(("x", 1), ("old", "o")), a(("new", "n"), ("x", 1))
     assert shown(was, now) == [("new", "(absent)", "n"), ("old", "o", "(absent)")]
     assert shown(a(("m", {"k": 1})), a(("m", {}))) == [("m.k", "1", "(absent)")]
 
 
-def test_a_bumped_step_and_another_order_are_said() -> None:
+def test_a_bumped_step_and_another_order_are_listed() -> None:
     assert shown(a(("x", 1)), a(("x", 1), version=2)) == [("step version", "1", "2")]
     assert shown(a(("x", 1), ("y", 2)), a(("y", 2), ("x", 1))) == [("order of parts", "x, y", "y, x")]
 

@@ -36,7 +36,7 @@ def test_a_record_survives_its_document(recipe: Recipe, outputs: dict[str, Outpu
 
 
 @given(RECIPES, RECIPES)
-def test_what_is_wanted_changes_nothing_that_is_read(recipe: Recipe, wanted: Recipe) -> None:
+def test_the_wanted_recipe_does_not_change_the_read_record(recipe: Recipe, wanted: Recipe) -> None:
     data = Record(recipe, {"plan": Output(A, 12)}, {"who": "ann"}).to_bytes()
     assert Record.from_bytes(data, recipe).recipe is recipe
     assert Record.from_bytes(data, wanted).recipe.same_as(recipe)
@@ -114,7 +114,7 @@ def test_rejects_a_damaged_document(damage: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff\xfe", b"{", b"[" * 100_000, RECORD.to_bytes()[:-1]])
-def test_rejects_what_is_no_document(data: bytes) -> None:
+def test_rejects_invalid_documents(data: bytes) -> None:
     with pytest.raises(ValueError):
         Record.from_bytes(data)
 

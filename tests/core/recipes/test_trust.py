@@ -29,7 +29,7 @@ def test_the_statement_is_part_of_the_format() -> None:
     assert hashlib.sha256(said).hexdigest() == "35409569d41c1af4e7697686ad450d8aa8767e6de860e0525d590be5fb9eccca"
 
 
-def test_all_that_a_signature_says_is_signed() -> None:
+def test_all_fields_of_a_signature_are_signed() -> None:
     said = statement(KEY, DOCUMENT, SIGNATURE)
     others = {
         statement(OTHER, DOCUMENT, SIGNATURE),
@@ -63,7 +63,7 @@ def test_where_a_record_may_stand() -> None:
     assert tuple(places(TrustAll(), KEY)) == (KEY,)
 
 
-def test_an_entry_stands_under_its_key_or_its_domains() -> None:
+def test_an_entry_is_stored_under_its_key_or_its_domains_key() -> None:
     assert is_entry_of(KEY, KEY, ())
     assert is_entry_of(domain_key("release", KEY), KEY, [SIGNATURE])
     assert not is_entry_of(domain_key("release", KEY), KEY, ())
@@ -90,6 +90,6 @@ def test_where_no_keys_are_configured_all_is_believed_and_nothing_signed() -> No
     assert everyone.to_json() is None
 
 
-def test_what_counts_on_one_machine_stays_there() -> None:
+def test_local_signatures_are_not_sent_to_others() -> None:
     local = replace(SIGNATURE, domain=f"{LOCAL}0123456789abcdef")
     assert TrustAll().for_others([local, SIGNATURE]) == (SIGNATURE,)

@@ -66,7 +66,7 @@ def test_an_optional_field_is_left_out_and_has_its_name_in_json() -> None:
         decode(Sparse, {"start": "a", "end": "b"})
 
 
-def test_what_is_absent_has_its_default() -> None:
+def test_an_absent_field_has_its_default() -> None:
     assert decode(Outer, {"inner": {"shape": [1]}, "kind": "a"}) == Outer(Inner((1,)), "a")
 
 
@@ -97,7 +97,7 @@ class Listed:
     parts: Sequence[Inner]
 
 
-def test_a_sequence_of_dataclasses_comes_back() -> None:
+def test_a_sequence_of_dataclasses_is_decoded() -> None:
     value = Listed([Inner((1, 2)), Inner((), "y")])
     assert decode(Listed, json.loads(json.dumps(encode(value)))) == value
     with pytest.raises(TypeError, match="a list is needed"):

@@ -65,7 +65,7 @@ def _decode(data: bytes, at: int) -> tuple[Any, int]:
 
 
 @given(VALUES)
-def test_what_is_encoded_can_be_read_back(value: Value) -> None:
+def test_encoded_values_are_decoded(value: Value) -> None:
     assert typed(decode(encode(value))) == typed(value)
 
 
@@ -114,7 +114,7 @@ def test_the_order_of_a_list_matters_and_a_tuple_is_a_list() -> None:
     assert encode((1, 2)) == encode([1, 2])
 
 
-def test_names_of_files_that_are_no_utf_8_are_told_apart() -> None:
+def test_file_names_that_are_not_utf_8_differ() -> None:
     escaped = b"\xc3\xa9".decode("ascii", "surrogateescape")
     assert encode(escaped) != encode("é")
     assert encode("\ud83d\ude00") != encode("😀")
@@ -222,7 +222,7 @@ def test_the_json_form_of_a_mapping_shows_no_order() -> None:
     ],
     ids=lambda data: "object" if type(data) is object else repr(data),
 )
-def test_rejects_what_is_no_json_form(data: Any) -> None:
+def test_rejects_invalid_json_forms(data: Any) -> None:
     with pytest.raises(ValueError):
         from_json(data)
 

@@ -37,7 +37,7 @@ def schema() -> dict[str, Any]:
     return {"$schema": DIALECT, **schema_of(Whole, definitions), "$defs": definitions}
 
 
-def test_what_the_codec_writes_is_valid() -> None:
+def test_encoded_documents_match_the_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     for whole in (
         Whole(parts=[], table={}, pair=("a", 1)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtbuild.core.values.nearest import LISTED, nearest, suggestion
 
 
-def test_nearest_ignores_case_and_gives_nothing_for_strangers() -> None:
+def test_nearest_ignores_case_and_returns_none_for_distant_names() -> None:
     assert nearest("Precison", ["profiles", "precision"]) == "precision"
     assert nearest("ADA", ["ada", "Hopper"]) == "ada"
     assert nearest("zzz", ["ada", "hopper"]) is None

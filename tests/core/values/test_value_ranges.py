@@ -42,7 +42,7 @@ def test_equal_ranges_are_equal_and_of_one_kind() -> None:
         ("int64", "0", 1, "'0' in a range", "the smallest and the largest"),
     ],
 )
-def test_what_is_no_range_is_said_with_what_to_write(dtype: str, low: Any, high: Any, text: str, hint: str) -> None:
+def test_an_invalid_range_has_an_error_and_a_hint(dtype: str, low: Any, high: Any, text: str, hint: str) -> None:
     found = value_range(dtype, low, high)
     assert isinstance(found, Misfit) and text in found.text and hint in found.hint
 
@@ -58,5 +58,5 @@ def test_what_is_no_range_is_said_with_what_to_write(dtype: str, low: Any, high:
         ("out of memory", False),
     ],
 )
-def test_what_operators_say_of_an_integer_that_chooses_nothing(said: str, expected: bool) -> None:
+def test_index_errors_of_operators_are_recognized(said: str, expected: bool) -> None:
     assert is_index_error(said) == expected

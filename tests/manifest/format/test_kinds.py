@@ -113,7 +113,7 @@ def test_rejects_other_callables(given: str, hint: str) -> None:
     assert hint in refused(kinds.Callable_, given)
 
 
-def test_operators_are_normalized_sorted_and_said_once() -> None:
+def test_operators_are_normalized_sorted_and_unique() -> None:
     given = [
         "torch.ops.aten.sort.stable",
         "aten.cumsum.default",

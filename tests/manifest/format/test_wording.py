@@ -159,7 +159,7 @@ def test_a_wrong_field_hides_no_other_problem(files: Files) -> None:
     )
 
 
-def test_an_aliased_value_is_told_once_where_it_stands(files: Files) -> None:
+def test_an_aliased_value_is_reported_once(files: Files) -> None:
     text = BASE.replace("{sm: 89}", "&t {sm: «88}\n  two: *t")
     assert len(files.refused(text)) == 1
 

@@ -64,7 +64,7 @@ def test_tensors_are_given_by_position_and_by_name(module: Any, inputs: Inputs) 
     assert torch.equal(one["list"][0], other["list"][0])
 
 
-def test_what_is_not_contiguous_is_taken(built: Built, module: Any, inputs: Inputs) -> None:
+def test_an_input_that_is_not_contiguous_is_accepted(built: Built, module: Any, inputs: Inputs) -> None:
     image, scale = inputs(2, 8, 8)
     turned = image.transpose(2, 3)
     assert not turned.is_contiguous()
@@ -158,7 +158,7 @@ def test_it_cannot_be_moved(module: Any) -> None:
     assert not list(module.parameters()) and not module.state_dict()
 
 
-def test_it_is_not_pickled_and_says_what_is_saved_instead(module: Any, tmp_path: Path) -> None:
+def test_pickling_is_an_error_that_names_the_alternative(module: Any, tmp_path: Path) -> None:
     for dump in (lambda: pickle.dumps(module), lambda: torch.save({"inner": module}, tmp_path / "m.pt")):
         with pytest.raises(PackageError, match="cannot be pickled") as caught:
             dump()
@@ -197,7 +197,7 @@ def test_hooks_are_called(module: Any, inputs: Inputs) -> None:
     assert seen == ["before", "global", "after"]
 
 
-def test_what_is_closed_is_not_called(built: Built, inputs: Inputs) -> None:
+def test_a_closed_package_cannot_be_called(built: Built, inputs: Inputs) -> None:
     image, scale = inputs()
     with trtbuild.load(built.package, device="cpu") as loaded:
         module = loaded.module()

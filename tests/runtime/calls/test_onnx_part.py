@@ -38,7 +38,7 @@ def test_half_precision() -> None:
     assert torch.equal(got, torch.ones(1, 4).half() @ weight)
 
 
-def test_a_program_of_pytorchs_is_told_from_an_onnx_model() -> None:
+def test_a_pytorch_program_is_distinguished_from_an_onnx_model() -> None:
     assert is_onnx(ONNX.program_path("0" * 64))
     assert not is_onnx(PROGRAM.program_path("0" * 64))
 

@@ -58,7 +58,7 @@ def test_a_class_whose_module_is_loaded(kind: str, owner: type) -> None:
 @pytest.mark.parametrize(
     "name", ["no.such.module:Result", f"{__name__}:Gone", f"{__name__}:Strict", "builtins:len", "builtins:dict", "sys"]
 )
-def test_a_class_that_is_not_there_or_another_has_a_stand_in(name: str) -> None:
+def test_a_missing_or_changed_class_has_a_stand_in(name: str) -> None:
     tree = {"kind": "dataclass", "type": name, "keys": ["logits", "hidden"], "items": [LEAF[1], LEAF[0]]}
     found = restorer(tree)(["x", "y"])
     assert isinstance(found, Fields)

@@ -87,7 +87,7 @@ def test_values_are_dropped_after_their_last_use() -> None:
     assert parts["d"].alive_then == ["b:1", "c:0"]  # b:1 is an output
 
 
-def test_what_nobody_takes_is_dropped_at_once() -> None:
+def test_an_unused_output_is_freed_at_once() -> None:
     unused = Partitions((partition("a", ["input:0"], 2), partition("b", ["a:1"], 1)), ("b:0",))
     _, parts = run(unused, 1)
     assert parts["b"].alive_then == ["a:1"]

@@ -63,7 +63,7 @@ def test_a_callers_autocast_does_not_count() -> None:
     torch.testing.assert_close(found, torch.full((1, 4), 1.001))
 
 
-def test_what_is_returned_is_no_weight() -> None:
+def test_a_returned_weight_is_a_copy() -> None:
     class Returns(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -88,13 +88,13 @@ def _linear() -> bytes:
     return functional(exported.run_decompositions({}))[0].to_bytes()
 
 
-def test_what_is_made_inside_is_made_on_the_device(program: bytes) -> None:
+def test_tensors_made_by_the_program_are_on_the_device(program: bytes) -> None:
     """The meta device stands for a GPU: a tensor that stayed on the CPU would not mix with it."""
     first, second = part(program, "meta")([torch.randn(3, 4, device="meta")], CALL)
     assert first.device == second.device == torch.device("meta") and first.shape == (4, 3)
 
 
-def test_what_an_engine_takes_is_contiguous(program: bytes) -> None:
+def test_inputs_of_an_engine_are_contiguous(program: bytes) -> None:
     x = torch.randn(3, 4)
     assert not part(program, "cpu")([x], CALL)[0].is_contiguous()
     assert part(program, "cpu", (0,))([x], CALL)[0].is_contiguous()
@@ -110,7 +110,7 @@ def test_a_call_leaves_nothing_behind(program: bytes) -> None:
     assert alive() is None
 
 
-def test_what_is_no_program_says_so() -> None:
+def test_rejects_an_invalid_program() -> None:
     with pytest.raises(PackageDamaged, match=r"cannot read the program of partition 'p1'") as raised:
         Graph(memoryview(b"PK no archive"), torch.device("cpu"), "partition 'p1'")
     assert "torch" in str(raised.value.hint)
@@ -132,7 +132,7 @@ def test_weights_are_the_bytes_that_were_read() -> None:
     assert found[3][0, 0] == 9  # no copy
 
 
-def test_what_an_engine_takes_is_negated_in_memory() -> None:
+def test_inputs_of_an_engine_are_negated_in_memory() -> None:
     class Imaginary(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.view_as_complex(x).conj().imag

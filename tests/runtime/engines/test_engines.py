@@ -104,7 +104,7 @@ def test_engines_of_a_thread_and_stream_share_their_workspace(rig: Rig) -> None:
     assert len(rig.gpu.workspaces) <= 3 and len({entry[0] for entry in rig.gpu.workspaces}) == 1
 
 
-def test_a_workspace_that_grows_is_told_to_all_who_use_it(rig: Rig) -> None:
+def test_a_grown_workspace_is_set_in_all_its_contexts(rig: Rig) -> None:
     stream = rig.stream()
     workspace = rig.workspaces.here(stream)
     part = rig.part("wide")
@@ -176,7 +176,7 @@ def test_inputs_may_go_before_the_gpu_has_read_them(rig: Rig) -> None:
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
-def test_what_is_not_contiguous_or_not_aligned_is_copied_and_no_output_takes_its_place(rig: Rig) -> None:
+def test_unaligned_or_non_contiguous_inputs_are_copied_and_kept(rig: Rig) -> None:
     part, stream = rig.part("pair"), rig.stream()
     data = np.arange(6, dtype=np.float32).reshape(3, 2)
     whole = rig.array(data, stream)
@@ -225,7 +225,7 @@ def test_an_engine_of_another_partition_is_refused(rig: Rig) -> None:
         EnginePart(rig.library, engine, partition("affine"), rig.workspaces)
 
 
-def test_a_plan_that_is_none_is_refused_with_tensorrts_words(rig: Rig) -> None:
+def test_an_invalid_plan_is_refused_with_tensorrts_message(rig: Rig) -> None:
     with pytest.raises(EngineError, match=r"tensorrt 8\.6\.1 refuses the engine: \S"):
         rig.library.load_engine(b"not a plan")
 

@@ -54,7 +54,7 @@ def test_the_oldest_graph_goes_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     assert rig.trt.contexts_made == 4
 
 
-def test_what_cannot_be_captured_runs_and_says_so(rig: Rig) -> None:
+def test_an_engine_that_cannot_be_captured_runs_with_a_warning(rig: Rig) -> None:
     part, stream = rig.part("nonzero", graphs=True), rig.stream()
     with pytest.warns(RuntimeWarning, match="nonzero runs without CUDA graphs: it has outputs whose size"):
         part([rig.array(np.float32([0, 1]), stream)], rig.call(2, stream=stream))
@@ -62,7 +62,7 @@ def test_what_cannot_be_captured_runs_and_says_so(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), [[0, 1]])
 
 
-def test_a_capture_that_tensorrt_refuses_is_no_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_capture_falls_back_to_a_plain_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     part, stream = rig.part("affine", graphs=True), rig.stream()
     execute, refused = fake_tensorrt._Context._execute, []
 

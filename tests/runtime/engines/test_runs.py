@@ -79,7 +79,7 @@ def test_an_output_of_unknown_size_that_comes_out_in_another_shape_is_an_error(
         part([rig.array(np.float32([0, 5, 0, 7]), stream)], rig.call(4, stream=stream))
 
 
-def test_a_run_that_tensorrt_refuses_says_its_words_and_the_next_one_works(
+def test_a_refused_run_raises_tensorrts_message_and_the_next_run_works(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, stream = rig.part("affine"), rig.stream()
@@ -127,7 +127,7 @@ def test_no_memory_for_an_output_of_unknown_size_is_raised_too(rig: Rig, monkeyp
     rig.driver.fails.clear()
 
 
-def test_calls_that_decide_their_shapes_are_told_anew_after_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_are_set_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     maker = rig.memory.maker
     monkeypatch.setattr(rig.memory, "maker", lambda *given: made.append(given) or maker(*given))  # type: ignore[func-returns-value]
@@ -141,7 +141,7 @@ def test_calls_that_decide_their_shapes_are_told_anew_after_others(rig: Rig, mon
     assert rig.trt.calls["set_input_shape"] == 5 and len(made) == 3  # outputs' shapes are asked for once for each call
 
 
-def test_what_did_not_change_is_not_told_again(rig: Rig) -> None:
+def test_unchanged_shapes_and_addresses_are_not_set_again(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(2, 4, stream=stream)
     kept = [part([value], rig.call(2, stream=stream))]

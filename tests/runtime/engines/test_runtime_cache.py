@@ -26,7 +26,7 @@ def test_another_gpu_driver_or_library_has_another_file(tmp_path: Path) -> None:
     assert tmp_path / ".runtime/tensorrt-rtx-1.7.1/NVIDIA-H200-sm90-driver13000.kernels" in found
 
 
-def test_what_was_kept_is_found(tmp_path: Path) -> None:
+def test_a_written_cache_is_read(tmp_path: Path) -> None:
     file = KernelFile([tmp_path / "a" / "kernels"])
     assert file.read() is None
     assert file.write(b"kernels\nof\n") == tmp_path / "a" / "kernels"
@@ -36,7 +36,7 @@ def test_what_was_kept_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 5, len(MAGIC) + 10, -1])
-def test_what_is_damaged_is_not_used(tmp_path: Path, cut: int) -> None:
+def test_a_damaged_cache_is_not_used(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels" * 100)
@@ -44,7 +44,7 @@ def test_what_is_damaged_is_not_used(tmp_path: Path, cut: int) -> None:
     assert file.read() is None
 
 
-def test_what_is_altered_is_not_used(tmp_path: Path) -> None:
+def test_an_altered_cache_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels")
@@ -52,7 +52,7 @@ def test_what_is_altered_is_not_used(tmp_path: Path) -> None:
     assert file.read() is None
 
 
-def test_what_others_may_write_is_not_read(tmp_path: Path) -> None:
+def test_a_cache_that_other_users_may_write_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels")
@@ -69,7 +69,7 @@ def test_a_place_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
     assert file.read() == b"kernels"
 
 
-def test_nowhere_to_write_is_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert KernelFile([tmp_path / "file" / "kernels"]).write(b"kernels") is None
 

@@ -31,7 +31,7 @@ def test_it_grows_and_is_kept_where_it_is_enough(rig: Rig) -> None:
     rig.gpu.check(workspace.address, 4096, "the workspace")
 
 
-def test_memory_is_aligned_to_whatever_is_asked_for(rig: Rig) -> None:
+def test_memory_has_the_requested_alignment(rig: Rig) -> None:
     with rig.memory.on_device():
         for alignment in (1, 256, 512, 4096):
             array, address = aligned(rig.memory, 100, alignment, rig.stream())

@@ -95,7 +95,7 @@ def test_the_reader_waits_for_the_writers_stream(gpu: FakeGpu, memory: CudaMemor
         np.testing.assert_array_equal(copy.numpy(), FLOATS)
 
 
-def test_dlpack_is_told_the_readers_stream(memory: CudaMemory) -> None:
+def test_dlpack_gets_the_readers_stream(memory: CudaMemory) -> None:
     mine = memory.upload(FLOATS, "float32", memory.stream())
     for stream, told in ((0, 1), (memory.stream(), memory.stream())):
         given = Capsules(mine)
@@ -103,7 +103,7 @@ def test_dlpack_is_told_the_readers_stream(memory: CudaMemory) -> None:
         assert given.asked == [told]
 
 
-def test_an_interface_whose_stream_is_not_said_is_taken_as_it_is(memory: CudaMemory) -> None:
+def test_an_interface_without_a_stream_is_read_without_waiting(memory: CudaMemory) -> None:
     mine = memory.upload(FLOATS, "float32", memory.stream())
     array = memory.adopt(Interface(mine, stream=None), "x", memory.stream())
     np.testing.assert_array_equal(array.numpy(), FLOATS)
@@ -133,12 +133,12 @@ def test_strides_are_followed(memory: CudaMemory) -> None:
         (None, r"x is a NoneType, not an array"),
     ],
 )
-def test_what_is_on_the_host_is_refused(memory: CudaMemory, value: object, said: str) -> None:
+def test_rejects_arrays_on_the_host(memory: CudaMemory, value: object, said: str) -> None:
     with pytest.raises(CallRefused, match=said):
         memory.adopt(value, "x", memory.stream())
 
 
-def test_what_is_on_another_gpu_is_refused(gpu: FakeGpu, memory: CudaMemory) -> None:
+def test_rejects_arrays_on_another_gpu(gpu: FakeGpu, memory: CudaMemory) -> None:
     mine = memory.upload(FLOATS, "float32", memory.stream())
     with pytest.raises(CallRefused, match="x is on cuda:1; the engine runs on cuda:0"):
         memory.adopt(Capsules(mine, device=(2, 1)), "x", memory.stream())
@@ -161,13 +161,13 @@ def test_pointers_to_the_host_are_refused(memory: CudaMemory) -> None:
         ({"strides": (12, 3)}, "not a multiple of its element size"),
     ],
 )
-def test_what_an_interface_may_say_and_arrays_cannot(memory: CudaMemory, changes: dict[str, Any], said: str) -> None:
+def test_rejects_unsupported_interfaces(memory: CudaMemory, changes: dict[str, Any], said: str) -> None:
     mine = memory.upload(FLOATS, "float32", memory.stream())
     with pytest.raises(CallRefused, match=said):
         memory.adopt(Interface(mine, **changes), "x", memory.stream())
 
 
-def test_what_is_negated_when_it_is_read_is_refused(memory: CudaMemory) -> None:
+def test_rejects_lazily_negated_arrays(memory: CudaMemory) -> None:
     class Lazy(Capsules):
         def is_neg(self) -> bool:
             return True
@@ -177,7 +177,7 @@ def test_what_is_negated_when_it_is_read_is_refused(memory: CudaMemory) -> None:
         memory.adopt(Lazy(mine), "x", memory.stream())
 
 
-def test_what_was_adopted_is_kept_until_the_call_has_been_done(gpu: FakeGpu, memory: CudaMemory) -> None:
+def test_an_adopted_array_is_kept_until_the_call_has_finished(gpu: FakeGpu, memory: CudaMemory) -> None:
     stream = gpu.new_stream(blocking=False)
     given = Interface(memory.upload(FLOATS, "float32", stream))
     alive = weakref.ref(given)
@@ -214,7 +214,7 @@ def test_an_array_on_the_default_stream_names_it_as_the_interface_wants_it(memor
     assert memory.empty((1,), "float32", 0).__cuda_array_interface__["stream"] == 1
 
 
-def test_who_takes_an_array_on_another_stream_waits_for_it(gpu: FakeGpu, memory: CudaMemory) -> None:
+def test_a_reader_on_another_stream_waits_for_the_writer(gpu: FakeGpu, memory: CudaMemory) -> None:
     writer, reader = gpu.new_stream(blocking=False), gpu.new_stream(blocking=False)
     array = memory.empty((2, 3), "float32", writer)
     gpu.push(writer, lambda: gpu.write(array.address, FLOATS))
@@ -253,7 +253,7 @@ def test_each_thread_has_a_stream_that_is_ordered_with_the_default_one(gpu: Fake
     assert memory.stream() == stream
 
 
-def test_what_the_driver_refuses_is_said(gpu: FakeGpu) -> None:
+def test_an_error_of_the_driver_is_raised(gpu: FakeGpu) -> None:
     driver = FakeDriver(gpu)
     memory = CudaMemory(driver, 0)
     driver.fails["cuStreamSynchronize"] = CUresult.CUDA_ERROR_INVALID_VALUE

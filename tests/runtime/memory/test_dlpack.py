@@ -61,7 +61,7 @@ def test_the_memory_lives_as_long_as_the_owner() -> None:
     assert alive() is None
 
 
-def test_a_capsule_that_is_taken_gives_its_owner_back_when_the_taker_is_done() -> None:
+def test_a_taken_capsule_releases_its_owner_after_use() -> None:
     class Owner:
         pass
 
@@ -81,7 +81,7 @@ def test_a_capsule_that_is_taken_gives_its_owner_back_when_the_taker_is_done() -
     assert alive() is None
 
 
-def test_a_capsule_that_nobody_takes_gives_its_owner_back() -> None:
+def test_an_unused_capsule_releases_its_owner() -> None:
     array = np.arange(4, dtype=np.float32)
     gc.collect()
     before = len(dlpack._LIVE)
@@ -98,7 +98,7 @@ def test_a_capsule_is_taken_once() -> None:
         dlpack.take(capsule)
 
 
-def test_what_is_no_capsule_is_refused() -> None:
+def test_rejects_objects_that_are_not_capsules() -> None:
     with pytest.raises(ValueError, match="not a DLPack capsule"):
         dlpack.take(object())
 
@@ -124,6 +124,6 @@ print("end")
 """
 
 
-def test_what_is_still_out_when_python_ends_does_no_harm() -> None:
+def test_live_capsules_at_exit_are_harmless() -> None:
     done = subprocess.run([sys.executable, "-c", _TO_THE_END], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

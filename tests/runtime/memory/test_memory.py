@@ -69,7 +69,7 @@ def test_values_go_there_and_come_back(dtype: str) -> None:
     np.testing.assert_array_equal(memory.download(tensor), data)
 
 
-def test_what_is_negated_when_it_is_read_comes_back_with_its_sign() -> None:
+def test_a_lazily_negated_tensor_is_downloaded_with_its_sign() -> None:
     np.testing.assert_array_equal(HostMemory(4096).download(torch._neg_view(torch.ones(2))), [-1, -1])
 
 
@@ -129,7 +129,7 @@ def test_without_torch_the_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(choose_memory(0), CudaMemory)
 
 
-def test_with_neither_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_and_cuda_python_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda", None)
     with pytest.raises(EnvironmentFault, match="neither torch for CUDA nor cuda-python") as caught:
         choose_memory(0)

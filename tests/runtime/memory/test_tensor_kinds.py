@@ -99,7 +99,7 @@ WITHOUT_MEMORY: dict[str, Make] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", STRANGE)
-def test_what_has_no_rows_is_refused(module: Any, kind: str) -> None:
+def test_rejects_tensors_without_rows(module: Any, kind: str) -> None:
     make, said = STRANGE[kind]
     x = torch.arange(8.0).reshape(2, 4)
     for _ in range(2):  # first sight of its shape, and not
@@ -110,7 +110,7 @@ def test_what_has_no_rows_is_refused(module: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", WITHOUT_MEMORY)
-def test_what_has_no_memory_is_refused(module: Any, kind: str) -> None:
+def test_rejects_tensors_without_memory(module: Any, kind: str) -> None:
     x = torch.arange(8.0).reshape(2, 4)
     for _ in range(2):
         with pytest.raises(CallRefused, match="without memory that an engine could read"):

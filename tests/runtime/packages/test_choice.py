@@ -120,7 +120,7 @@ def test_a_version_compatible_plan_runs_on_later_versions() -> None:
         choose_target(package(old), here(90, {"tensorrt": "8.5.3"}))
 
 
-def test_a_target_that_was_named() -> None:
+def test_a_requested_target_must_exist_and_fit() -> None:
     with pytest.raises(NoFittingTarget, match="has no target 'adda'") as raised:
         choose_target(package(target("ada", 89)), here(89), "adda")
     assert "did you mean 'ada'" in str(raised.value.hint)

@@ -30,7 +30,7 @@ def a_program(package: Path) -> str:
 
 @pytest.mark.parametrize("what", ["index", "file", "folder"])
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_link_out_of_the_package_is_refused_unless_it_is_asked_for(package: Path, what: str, verify: bool) -> None:
+def test_a_link_out_of_the_package_is_refused_without_follow_links(package: Path, what: str, verify: bool) -> None:
     name = {"index": "index.json", "file": a_program(package), "folder": "torch"}[what]
     outside = move_out(package, name)
     with pytest.raises(LinkRefused) as caught:
@@ -42,14 +42,14 @@ def test_a_link_out_of_the_package_is_refused_unless_it_is_asked_for(package: Pa
     trtbuild.load(package, device="cpu", verify=verify, follow_links=True)
 
 
-def test_what_is_behind_a_link_is_verified_too(package: Path) -> None:
+def test_the_target_of_a_link_is_verified(package: Path) -> None:
     outside = move_out(package, a_program(package))
     outside.write_bytes(bytes(outside.stat().st_size))
     with pytest.raises(PackageDamaged, match="is altered"):
         trtbuild.load(package, device="cpu", follow_links=True)
 
 
-def test_a_link_that_leads_out_by_way_of_another_one_is_named(package: Path) -> None:
+def test_a_link_that_leads_out_through_another_link_is_refused(package: Path) -> None:
     name = a_program(package)
     outside = move_out(package, name)
     (package / name).unlink()

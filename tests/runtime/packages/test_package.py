@@ -32,7 +32,7 @@ def test_the_bytes_that_were_hashed_are_those_that_are_handed_on(package: Path) 
     assert opened.digest == hashlib.sha256((package / "index.json").read_bytes()).hexdigest()
 
 
-def test_what_was_loaded_runs_when_the_package_is_gone(package: Path, built: Built, inputs: Inputs) -> None:
+def test_a_loaded_package_runs_after_its_removal(package: Path, built: Built, inputs: Inputs) -> None:
     loaded = trtbuild.load(package, device="cpu")
     shutil.rmtree(package)
     image, scale = inputs()
@@ -167,7 +167,7 @@ def test_without_verifying_only_sizes_are_looked_at(package: Path) -> None:
         trtbuild.load(package, device="cpu", verify=False)
 
 
-def test_where_there_is_no_package(tmp_path: Path, package: Path) -> None:
+def test_a_missing_package_is_an_error_with_a_hint(tmp_path: Path, package: Path) -> None:
     (tmp_path / "file").write_text("x")
     cases = {
         tmp_path / "nowhere": ("no such directory", "trtbuild build writes it"),

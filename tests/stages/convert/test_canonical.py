@@ -76,7 +76,7 @@ def test_weights_keep_their_numbers_and_one_that_nothing_reads_is_absent() -> No
     assert [value.name for value in model.graph.input] == ["i0"]
 
 
-def test_the_source_is_left_alone() -> None:
+def test_canonical_does_not_change_its_input() -> None:
     model = _model("p_")
     before = model.SerializeToString(deterministic=True)
     canonical(model, 2, 20)

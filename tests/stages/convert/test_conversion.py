@@ -95,7 +95,7 @@ def test_origins_are_the_right_calls(made: Any, converted: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["encoder", "implicit_promotion", "sizes", "cond"])
-def test_converting_leaves_the_program_alone_and_is_repeatable(name: str, made: Any, converted: Any) -> None:
+def test_converting_is_repeatable_and_does_not_change_the_program(name: str, made: Any, converted: Any) -> None:
     program = made(name).program
     before, size = program_text(program), len(program.graph.nodes)
     assert convert(program, 20) == converted(name)
@@ -150,7 +150,7 @@ def test_names_of_modules_inputs_and_dims_and_the_example_do_not_matter(lowered:
     assert convert(one, 20) == convert(other, 20)
 
 
-def test_two_dims_are_named_by_position_whatever_torch_calls_them(lowered: Any) -> None:
+def test_dims_are_named_by_position_not_by_torchs_names(lowered: Any) -> None:
     def build(first: str, second: str) -> bytes:
         dims = {0: Dim(first, min=1, max=8), 1: Dim(second, min=2, max=16)}
         program, _ = lowered(nn.Linear(8, 8), (torch.randn(3, 5, 8),), (dims,))
@@ -232,7 +232,7 @@ def test_rejects_what_has_no_form_in_an_older_opset_by_its_call(lowered: Any) ->
         convert(program, 16)
 
 
-def test_whatever_the_exporter_raises_is_a_refusal(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_exception_of_the_exporter_is_a_refusal(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: object) -> None:
         raise IndexError("deep inside\nand more")
 

@@ -91,7 +91,7 @@ def test_rejects_what_is_new_in_18_by_its_call(model: onnx.ModelProto) -> None:
     assert refused.value.nodes == (3,)
 
 
-def test_a_model_that_is_old_enough_is_left_alone() -> None:
+def test_a_model_of_an_old_enough_opset_is_not_changed() -> None:
     model = _model(h.make_node("Relu", ["x"], ["y0"]))
     assert lower_opset(model, 20) is model
 

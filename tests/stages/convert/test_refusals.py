@@ -57,5 +57,5 @@ def test_float64_in_the_middle_is_refused_with_all_that_it_reaches(lowered: Any)
             assert (index in refused) == (torch.float64 in dtypes)
 
 
-def test_every_model_that_converts_is_taken_by_the_parser(case: str, converted: Any) -> None:
+def test_every_converted_model_is_accepted_by_the_parser(case: str, converted: Any) -> None:
     assert Parser("tensorrt-rtx").refused(converted(case).model) is None

@@ -128,7 +128,7 @@ def test_rejects_graphs_without_tensors() -> None:
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), NotSupported)
 
 
-def test_what_a_layer_fixes_is_a_number_where_everything_is_dynamic() -> None:
+def test_a_size_that_a_layer_fixes_is_static_in_a_dynamic_graph() -> None:
     """``torch.compile(dynamic=True)``: the features of a Linear begin as a symbol, which its weight then fixes."""
     found: list[Captured] = []
 

@@ -66,7 +66,7 @@ def test_a_newer_one_is_written_in_the_wanted_opset(opset: int, wanted: int) -> 
     assert np.allclose(run(made, x), (x - x.max(0)) @ WEIGHT, rtol=1e-5, atol=1e-5)
 
 
-def test_what_has_no_older_form_is_refused_with_the_way_out() -> None:
+def test_an_operator_without_an_older_form_is_refused_with_a_hint() -> None:
     nodes = [h.make_node("Gelu", ["x"], ["r"]), h.make_node("MatMul", ["r", "w"], ["y"])]
     with pytest.raises(
         ConversionRefused, match=r"is in opset 20, the toolchain takes 17.*No Previous Version of Gelu"
@@ -76,7 +76,7 @@ def test_what_has_no_older_form_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("opset", [15, 17, 18, 20])
-def test_a_part_of_a_shape_is_taken_by_a_slice_in_whatever_opset_it_comes(opset: int) -> None:
+def test_a_part_of_a_shape_is_a_slice_in_every_opset(opset: int) -> None:
     # the parser of TensorRT 8.6.0 ignores `start` and `end` in silence
     nodes = [
         h.make_node("Shape", ["x"], ["rows"], start=0, end=1),

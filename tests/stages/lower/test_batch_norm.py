@@ -75,7 +75,7 @@ def test_behind_a_convolution_it_is_in_half_and_its_parameters_are_not(
     assert (result - wanted).abs().max() / wanted.abs().max() < (4e-3 if half is torch.float16 else 3e-2)
 
 
-def test_what_comes_from_outside_is_normalized_in_float32(lower_module: Callable[..., Any]) -> None:
+def test_a_norm_of_an_input_is_computed_in_float32(lower_module: Callable[..., Any]) -> None:
     inputs = [torch.randn(4, 8) * 1e6]  # beyond float16
     found, program = lower_module(First(), inputs, "float16")
     assert dtypes(norm_of(program)) == (torch.float32, torch.float32, {torch.float32})
@@ -83,7 +83,7 @@ def test_what_comes_from_outside_is_normalized_in_float32(lower_module: Callable
     assert result.isfinite().all() and (result - wanted).abs().max() / wanted.abs().max() < 5e-3
 
 
-def test_what_only_float32_reads_is_float32(lower_module: Callable[..., Any]) -> None:
+def test_a_norm_with_only_float32_readers_is_float32(lower_module: Callable[..., Any]) -> None:
     _, program = lower_module(Last(), [torch.randn(4, 8)], "float16")
     assert dtypes(norm_of(program))[0] is torch.float32
 

@@ -109,7 +109,7 @@ def test_a_decomposition_with_a_side_effect_is_refused(monkeypatch: pytest.Monke
         decomposition_table.cache_clear()
 
 
-def test_a_division_by_a_number_that_is_0_is_no_size() -> None:
+def test_a_division_by_a_zero_number_does_not_limit_sizes() -> None:
     """The running variance of one sample: eager divides by n - 1 too, and nothing reads it."""
     body = (
         "torch.native_batch_norm(x0, torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4), True, 0.5, 1e-5)[0]"

@@ -24,26 +24,26 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass
-class FakeJudge:
+class FakeValidator:
     """Refuses by operator name, so that no exporter and no parser is needed.
 
     `unknown` operators have no translation. For an operator of `refused` the refusal names the operator. For an operator
-    of `poison` the whole candidate is refused. `asked` are the texts that were validated.
+    of `refused_whole` the whole candidate is refused. `validated_texts` are the texts that were validated.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
-    poison: frozenset[str] = frozenset()
+    refused_whole: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
-    asked: list[str] = field(default_factory=list)
+    validated_texts: list[str] = field(default_factory=list)
 
     def untranslatable(self, program: Program) -> dict[int, str]:
         return {k: f"{name} has no translation" for k, name in _calls(program) if name in self.unknown}
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
         assert text == program_text(program)
-        self.asked.append(text)
-        if any(name in self.poison for _, name in _calls(program)):
-            return Refusal("poisoned", {})
+        self.validated_texts.append(text)
+        if any(name in self.refused_whole for _, name in _calls(program)):
+            return Refusal("refused as a whole", {})
         nodes = {k: self.refused[name] for k, name in _calls(program) if name in self.refused}
         return Refusal("some are refused", nodes) if nodes else None
 
@@ -102,7 +102,7 @@ class Cut:
             values = self.values(inputs)
         return [values[source] for source in self.document.outputs]
 
-    def must_equal_whole(self, *cases: Tensors) -> Cut:
+    def assert_same_results_as_unpartitioned(self, *cases: Tensors) -> Cut:
         """Fail unless the stitched partitions give the very bits of the whole program, for each case of inputs."""
         for inputs in cases or [self.model.example]:
             whole = self.model.run(inputs)
@@ -113,7 +113,7 @@ class Cut:
                 assert torch.equal(one.nan_to_num(), other.nan_to_num())
         return self
 
-    def must_be_sound(self, *, stored: bool = True) -> Cut:
+    def assert_valid_document(self, *, stored: bool = True) -> Cut:
         """Fail unless every rule about the document itself holds; with `stored`, also for programs that were stored."""
         for entry in self.partitions:
             program = self.found.programs[entry.graph]
@@ -154,10 +154,10 @@ class Model:
         with torch.no_grad():
             return run_program(self.program, self.weights, inputs)
 
-    def cut(self, judge: Any = None, **settings: Any) -> Cut:
+    def cut(self, validator: Any = None, **settings: Any) -> Cut:
         """Partition; pieces of one operator are engines unless `min_block_size` is given."""
         chosen = PartitionSettings(**{"min_block_size": 1, **settings})
-        return Cut(self, partition(self.program, chosen, judge or FakeJudge()))
+        return Cut(self, partition(self.program, chosen, validator or FakeValidator()))
 
     @property
     def operators(self) -> list[str]:
@@ -213,8 +213,8 @@ def model_of() -> type[Model]:
 
 
 @pytest.fixture(scope="session")
-def fake_judge() -> type[FakeJudge]:
-    return FakeJudge
+def fake_validator() -> type[FakeValidator]:
+    return FakeValidator
 
 
 @pytest.fixture(scope="session")

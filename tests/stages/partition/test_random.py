@@ -117,7 +117,7 @@ class RandomModel(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_random_models(seed: int, lowered: Any, fake_judge: Any) -> None:
+def test_random_models(seed: int, lowered: Any, fake_validator: Any) -> None:
     choose = random.Random(1000 + seed)
     module = RandomModel(seed)
     model = lowered(module, torch.rand(3, 5, WIDTH), torch.rand(3, 5, WIDTH), dims=DIMS)
@@ -126,11 +126,11 @@ def test_random_models(seed: int, lowered: Any, fake_judge: Any) -> None:
     blocks = sorted({".".join(path.split(".")[:2]) for path in paths if path.startswith("blocks.")})
     for granularity in (("model",), ("blocks.*",), tuple(choose.sample(blocks, k=min(len(blocks), 2)))):
         some, others = (tuple(choose.sample(names, k=choose.randint(0, len(names) // 2))) for _ in range(2))
-        judge = fake_judge(refused=dict.fromkeys(others, "refused"))
+        validator = fake_validator(refused=dict.fromkeys(others, "refused"))
         cut = model.cut(
-            judge, granularity=granularity, torch_executed_ops=some, min_block_size=choose.choice([1, 1, 2, 5])
+            validator, granularity=granularity, torch_executed_ops=some, min_block_size=choose.choice([1, 1, 2, 5])
         )
-        cut.must_be_sound(stored=granularity == ("model",)).must_equal_whole(*CASES)
+        cut.assert_valid_document(stored=granularity == ("model",)).assert_same_results_as_unpartitioned(*CASES)
         for entry in cut.partitions:
             if entry.kind == "tensorrt":
                 assert not {*some, *others} & set(cut.operators(entry.name))
@@ -158,7 +158,7 @@ class Tower(nn.Module):
 @pytest.mark.parametrize("kind", range(COUNT // 2))
 def test_twins_share_one_structure(kind: int, lowered: Any) -> None:
     model = lowered(Tower(kind), torch.rand(3, 5, WIDTH), torch.rand(3, 5, WIDTH), dims=DIMS)
-    cut = model.cut(granularity=("blocks.*",)).must_equal_whole(*CASES)
+    cut = model.cut(granularity=("blocks.*",)).assert_same_results_as_unpartitioned(*CASES)
     twins = [entry for entry in cut.partitions if entry.name.startswith("blocks.")]
     assert len(twins) == 3
     assert len({(entry.graph, tuple(map(str, entry.outputs))) for entry in twins}) == 1

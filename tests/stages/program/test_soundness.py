@@ -258,7 +258,7 @@ class Twice(nn.Module):
         return self.layer(x) if self.apart else nn.functional.linear(x, self.layer.weight, self.layer.bias)
 
 
-def test_which_call_of_a_module_an_operator_belongs_to_is_told_beside_the_text() -> None:
+def test_module_calls_are_recorded_outside_of_the_text() -> None:
     programs = [functional(export(Twice(apart).eval(), (X,)).run_decompositions({}))[0] for apart in (True, False)]
     assert program_text(programs[0]) == program_text(programs[1])
     assert module_paths(programs[0]) != module_paths(programs[1])

@@ -34,7 +34,7 @@ def text_of(function: Callable[..., Any], *inputs: torch.Tensor, dynamic: Any = 
     return program_text(program_of(Call(function), *inputs, dynamic=dynamic))
 
 
-def test_sizes_that_depend_on_data_are_told_without_torchs_names() -> None:
+def test_data_dependent_sizes_are_written_without_torchs_names() -> None:
     def picked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x[x > 0].view(-1) * y.shape[0]
 

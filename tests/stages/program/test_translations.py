@@ -52,7 +52,7 @@ def test_the_exporter_has_what_is_used_of_it() -> None:
     assert issubclass(_errors.DispatchError, _errors.ConversionError)
 
 
-def test_what_torch_does_before_it_translates_is_what_is_done_here() -> None:
+def test_the_passes_before_translation_are_those_of_torch() -> None:
     from torch.onnx._internal.exporter import _core
 
     source = inspect.getsource(_core._prepare_exported_program_for_export)
@@ -113,7 +113,7 @@ def test_promotion_is_explicit_and_assertions_go() -> None:
     assert not any("assert" in str(target) for target in targets)
 
 
-def test_an_untranslated_node_is_named() -> None:
+def test_an_untranslated_node_is_in_the_error() -> None:
     class Distance(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.ops.aten._cdist_forward.default(x, x, 2.0, None)

@@ -52,7 +52,7 @@ def test_rejects_a_module_in_training_mode_and_one_without_values(tmp_path: Path
         trace_in_memory(Net().to("meta").eval(), job(), tmp_path)
 
 
-def test_operators_from_outside_are_named(tmp_path: Path) -> None:
+def test_custom_operators_are_recorded(tmp_path: Path) -> None:
     @torch.library.custom_op("trtbuild_tests::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:
         return x * 2

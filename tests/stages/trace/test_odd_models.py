@@ -60,7 +60,7 @@ def test_an_exception_whose_text_cannot_be_read(traced, job_of, kind, only_eager
 
 
 @pytest.mark.parametrize("only_eager", [False, True], ids=["always", "eager"])
-def test_a_model_that_ends_the_process_is_told_where(traced, job_of, only_eager) -> None:
+def test_a_model_that_ends_the_process_is_an_error_with_its_line(traced, job_of, only_eager) -> None:
     error = refused(traced, job_of, raising(SystemExit(3), only_eager=only_eager))
     assert "SystemExit: 3" in error.text and error.file and error.file.endswith("test_odd_models.py")
     assert "do not end the process" in str(error.hint)

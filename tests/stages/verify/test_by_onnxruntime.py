@@ -72,7 +72,7 @@ def test_sixteen_bits_whose_types_cannot_be_inferred(monkeypatch: pytest.MonkeyP
         runtime(brain)(brain.partitions.partitions[0], [torch.ones(2, 8)], POINT)
 
 
-def test_what_fails_while_it_runs_is_said(mlp: Cut) -> None:
+def test_a_failure_of_onnxruntime_is_an_error(mlp: Cut) -> None:
     with pytest.raises(Fails, match="onnxruntime fails while it runs"):
         runtime(mlp)(mlp.partitions.partitions[0], [torch.ones(2, 9)], POINT)
 

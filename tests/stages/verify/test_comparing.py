@@ -47,7 +47,7 @@ def test_numbers(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None
         (tensor(1e-9), tensor(0.0), "where all values should be zero"),
     ],
 )
-def test_what_cannot_be_compared_is_infinitely_far(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:
+def test_incomparable_tensors_are_infinitely_far(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:
     found = gap(ours, theirs)
     assert math.isinf(found.error)
     assert __import__("re").search(text, found.text)
@@ -57,7 +57,7 @@ def test_equal_tensors_are_equal() -> None:
     assert gap(torch.ones(3, 0), torch.ones(3, 0)) == EQUAL
 
 
-def test_what_a_mask_is_filled_with_hides_no_error() -> None:
+def test_the_fill_value_of_a_mask_hides_no_error() -> None:
     fill = [-1e9] * 3
     assert gap(torch.tensor([*fill, 1.0, 5.0]), torch.tensor([*fill, 2.0, -3.0])).error == pytest.approx(8 / 3)
     assert gap(torch.tensor([*fill, 1.0]), torch.tensor([*fill, 1.0 + 1e-6])).error < 1e-5

@@ -84,7 +84,7 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"\xff" * 9, b"\x02\0\0\0\0\0\0\0[]", b"\x0a\0\0\0\0\0\0\0" + b'{"x": {}}x']
 )
-def test_anything_else_is_no_file_of_inputs(data: bytes, tmp_path: Path) -> None:
+def test_rejects_files_that_are_not_inputs(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(UsageError, match="is not a file of inputs"):
         inputs.read(tmp_path / "bad", [("x", "float32")])

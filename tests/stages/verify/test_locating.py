@@ -39,7 +39,7 @@ def deep() -> Cut:
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_the_first_wrong_operator_is_named_with_its_module(deep: Cut, which: int) -> None:
+def test_the_first_wrong_operator_is_located_with_its_module(deep: Cut, which: int) -> None:
     found = place(deep.altered(rename("Tanh", "Sigmoid", which)))
     assert found.first.operator == "aten.tanh.default"
     assert found.first.module == f"{which}.1"
@@ -63,7 +63,7 @@ def test_the_transpose_of_a_square_matrix(deep: Cut) -> None:
     assert (found.first.module, found.first.operator) == ("1.0", "aten.linear.default")
 
 
-def test_of_two_branches_the_wrong_one_is_named() -> None:
+def test_the_wrong_one_of_two_branches_is_located() -> None:
     def two(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) + torch.sigmoid(x * 2) * torch.cos(x)
 

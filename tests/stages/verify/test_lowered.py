@@ -45,7 +45,7 @@ def test_a_pass_that_is_right_at_the_smallest_sizes_alone(monkeypatch: pytest.Mo
         build(case("x0.flip(0) * 2"))
 
 
-def test_what_half_precision_cannot_hold_is_the_model_s() -> None:
+def test_an_overflow_in_half_precision_is_an_error_of_the_model() -> None:
     with pytest.raises(SourceError, match="output 0 of the model is different in float16") as caught:
         build(case("(x0.abs() * 1000 + 1) @ torch.eye(4) * 100 @ torch.eye(4) - x0", "float16"))
     assert caught.value.code == "precision"

@@ -76,7 +76,7 @@ def test_type_attributes_casts_and_nested_graphs(kind: int) -> None:
     assert torch.equal(got, value * torch.tensor([1 / 3]).to(dtype))
 
 
-def test_wide_models_are_left_alone() -> None:
+def test_wide_models_are_not_rounded() -> None:
     proto = model([helper.make_node("Exp", ["i0"], ["o0"])], TensorProto.FLOAT)
     assert not is_narrow(proto)
     assert is_narrow(

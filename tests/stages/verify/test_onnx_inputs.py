@@ -22,7 +22,7 @@ def model(nodes: list[onnx.NodeProto], *tables: tuple[str, tuple[int, ...]]) -> 
     return h.make_model(graph).SerializeToString()
 
 
-def test_what_chooses_rows_of_a_table_chooses_from_all_of_the_smallest() -> None:
+def test_table_indices_cover_the_smallest_table() -> None:
     data = model(
         [
             h.make_node("Cast", ["i0"], ["small"], to=onnx.TensorProto.INT32),
@@ -50,6 +50,6 @@ def test_a_table_of_unknown_size_may_be_small_and_other_uses_say_nothing() -> No
     assert onnx_integer_ends(data, 2) == [2, 2]
 
 
-def test_what_is_no_onnx_model_is_said() -> None:
+def test_rejects_bytes_that_are_not_an_onnx_model() -> None:
     with pytest.raises(SourceError, match="neither a PyTorch program nor an ONNX model"):
         onnx_integer_ends(b"no model", 1)

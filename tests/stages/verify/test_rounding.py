@@ -35,7 +35,7 @@ def found(
     return result, len(runs)
 
 
-def test_what_agrees_is_not_run_again() -> None:
+def test_equal_results_are_not_run_again() -> None:
     x = torch.linspace(-1, 1, 9)
     assert found(lambda x: x.round(), [x], x.round()) == (Gap(0.0), 0)
 
@@ -69,7 +69,7 @@ def test_a_weight_moves_as_an_input_does() -> None:
     assert gap == Gap(0.0, undecided=1)
 
 
-def test_what_depends_on_no_floating_point_number_is_compared() -> None:
+def test_results_without_floating_point_inputs_are_compared() -> None:
     x = torch.arange(8)
     ours = x * 2
     ours[0] += 1

@@ -30,7 +30,7 @@ def test_a_job_survives_json(mlp: Cut) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_what_was_converted_well_is_right(precision: Precision) -> None:
+def test_a_correct_conversion_is_right(precision: Precision) -> None:
     module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval()
     cut = cut_of(module, [(("b", 8), "float32")], precision)
     report = verify(cut.job, cut.read)
@@ -164,7 +164,7 @@ def test_an_engine_that_is_wrong_where_the_conversion_is_right_has_no_place_in_t
     assert part.status == "wrong" and part.error == pytest.approx(0.01, rel=0.1) and part.place is None
 
 
-def test_what_cannot_be_run_is_unchecked_and_what_fails_is_wrong(mlp: Cut) -> None:
+def test_a_missing_kernel_is_unchecked_and_a_failure_is_wrong(mlp: Cut) -> None:
     def raising(error: Exception) -> Any:
         def spoil(_: torch.Tensor) -> torch.Tensor:
             raise error
@@ -191,7 +191,7 @@ def test_an_operator_that_onnxruntime_lacks_is_a_failure_of_the_conversion(mlp: 
     assert "NoSuchOperator" in report.partitions[0].text
 
 
-def test_what_is_nan_everywhere_was_not_compared() -> None:
+def test_an_output_of_nan_only_is_unchecked() -> None:
     def several(_: Any, x: torch.Tensor) -> Any:
         return x + 1, torch.log(-1 - x.abs())
 
@@ -204,7 +204,7 @@ def test_what_is_nan_everywhere_was_not_compared() -> None:
     assert wrong.partitions[0].status == "wrong" and wrong.partitions[0].text == ""
 
 
-def test_what_was_wrong_once_is_wrong_though_it_cannot_be_run_later(mlp: Cut) -> None:
+def test_a_wrong_partition_stays_wrong_if_a_later_run_is_impossible(mlp: Cut) -> None:
     calls = []
 
     def spoil(value: torch.Tensor) -> torch.Tensor:
@@ -223,7 +223,7 @@ def test_without_points_nothing_is_right(mlp: Cut) -> None:
     assert {entry.status for entry in (*report.partitions, report.whole)} == {"unchecked"}
 
 
-def test_the_input_whose_values_a_model_does_not_take_is_named(tmp_path: Path) -> None:
+def test_an_input_with_unsupported_values_is_an_error(tmp_path: Path) -> None:
     members = {"table": nn.Embedding(7, 3), "small": nn.Embedding(5, 3)}
     cut = cut_of(Calls(lambda m, x, y: m.table(x) + m.small(y + 9), **members), [((4,), "int64"), ((4,), "int64")])
     with pytest.raises(SourceError, match=r"IndexError: .* \(x1 has values from 0 to 1\)") as caught:
@@ -242,14 +242,14 @@ def test_the_input_whose_values_a_model_does_not_take_is_named(tmp_path: Path) -
     assert "--replay FILE" in str(caught.value.hint)
 
 
-def test_it_is_named_where_the_traced_program_is_not_known() -> None:
+def test_an_input_with_unsupported_values_is_an_error_without_the_traced_program() -> None:
     """As of a package on a machine that has nothing else."""
     cut = cut_of(Calls(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
     with pytest.raises(SourceError, match=r"the model itself fails at x0 \[4\].*x0 has values from 0 to 1"):
         verify(replace_job(cut, program="").job, cut.read)
 
 
-def test_what_fails_for_another_reason_blames_no_input(mlp: Cut) -> None:
+def test_another_failure_does_not_blame_an_input(mlp: Cut) -> None:
     narrow = replace_job(mlp, inputs=(("x0", "int32"),))  # a product of integers and floats
     with pytest.raises(SourceError, match="traced program itself fails") as caught:
         verify(narrow.job, mlp.read)

@@ -37,7 +37,7 @@ def test_a_sound_store(local: LocalStore, filled: Record) -> None:
     assert report.bytes_read >= 3 * MIB
 
 
-def test_reading_everything_is_no_use(local: LocalStore, filled: Record, age: Callable[..., None]) -> None:
+def test_verifying_does_not_count_as_use(local: LocalStore, filled: Record, age: Callable[..., None]) -> None:
     age(local, 1000)
     before = {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")}
     verify(local)

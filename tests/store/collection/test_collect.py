@@ -87,7 +87,7 @@ def test_everything_goes_when_nothing_is_used(local: LocalStore, put: Callable[.
     assert list(local.root.glob("*c*/??/*")) == []
 
 
-def test_dry_run_says_the_same_and_does_nothing(local: LocalStore, put: Callable[..., Record]) -> None:
+def test_dry_run_has_the_same_report_and_changes_nothing(local: LocalStore, put: Callable[..., Record]) -> None:
     for number in range(4):
         put(number, days=1 + number)
     bound = du(local) // 2
@@ -170,7 +170,7 @@ with store.session():
 """
 
 
-def test_what_a_running_process_uses_stays(
+def test_entries_that_a_running_process_uses_are_kept(
     local: LocalStore, put: Callable[..., Record], age: Callable[..., None], child: Callable[..., Any]
 ) -> None:
     blob_only, whole, unused = (put(number, days=3) for number in range(3))

@@ -218,7 +218,7 @@ def test_the_size_is_met_once_the_condemned_are_gone(root: Path, put: Callable[.
     assert bound * 0.6 < du(root) <= bound and invalid(root) == []
 
 
-def test_what_servers_only_read_counts_as_used(root: Path, put: Callable[..., Record]) -> None:
+def test_entries_that_a_server_reads_count_as_used(root: Path, put: Callable[..., Record]) -> None:
     """nginx does not touch; what a file system with relatime knows is the atime. Collecting is not reading."""
     read, unread = put(1, ago_s=9 * DAY), put(2, ago_s=5 * DAY)
     for _ in range(2):
@@ -264,7 +264,7 @@ def test_a_domains_entry_keeps_its_files(root: Path, put: Callable[..., Record])
     assert report.records_kept == 1 and invalid(root) == [] and len(files(root, "cas")) == 2
 
 
-def test_records_that_nobody_can_use_go_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
+def test_unusable_records_are_removed_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
     broken, torn, good = put(1, ago_s=0), put(2, ago_s=0), put(3, ago_s=0)
     path_of(root, "ac", broken.recipe.key).write_bytes(b"<html>")
     path_of(root, "cas", torn.outputs["plan"].sha256).unlink()
@@ -288,7 +288,7 @@ def test_files_that_a_loss_of_power_tore_make_room(root: Path, put: Callable[...
     assert there(root, torn, whole) == [False, True] and invalid(root) == []
 
 
-def test_a_record_that_lies_about_a_size_harms_nobody_else(root: Path, put: Callable[..., Record]) -> None:
+def test_a_record_with_a_wrong_size_does_not_affect_others(root: Path, put: Callable[..., Record]) -> None:
     record = put(1)
     plan = record.outputs["plan"]
     lie = action_result.list_entry("ab" * 32, [Output(plan.sha256, plan.size + 1)])
@@ -308,7 +308,7 @@ def test_an_empty_blob_is_an_entry(root: Path, put: Callable[..., Record], recor
     assert invalid(root) == [] and there(root, record) == [True]
 
 
-def test_dry_run_says_the_same_and_does_nothing(root: Path, put: Callable[..., Record]) -> None:
+def test_dry_run_has_the_same_report_and_changes_nothing(root: Path, put: Callable[..., Record]) -> None:
     for number in range(4):
         put(number, ago_s=DAY * (number + 1))
     store_at(root).put_bytes(b"of no record")
@@ -354,7 +354,7 @@ def test_a_directory_that_a_writer_had_not_finished_making_goes(root: Path, put:
     assert (root / ".hidden" / "by somebody").exists()
 
 
-def test_a_directory_that_is_no_cache_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_cache_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"x")
     with pytest.raises(StoreUnavailable, match="not a cache"):
         collect_directory(str(tmp_path), max_size=0)
@@ -363,7 +363,7 @@ def test_a_directory_that_is_no_cache_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-def test_what_is_not_ours_stays(root: Path, put: Callable[..., Record], tmp_path: Path) -> None:
+def test_foreign_files_are_kept(root: Path, put: Callable[..., Record], tmp_path: Path) -> None:
     put(1)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

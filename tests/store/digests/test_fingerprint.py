@@ -153,7 +153,7 @@ def test_quick_edits_are_never_missed(digests: FileDigests, tmp_path: Path) -> N
         assert digests.sha256(path) == hashlib.sha256(b"%05d" % number).hexdigest()
 
 
-def test_an_mtime_in_the_future_is_no_reason_to_read_again(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_a_file_with_a_future_mtime_is_not_read_again(digests: FileDigests, file: Path, work: Counting) -> None:
     os.utime(file, (time.time() + 1e6,) * 2)
     digests.sha256(file)
     work.reset()
@@ -246,7 +246,7 @@ def test_an_edit_of_what_was_written_is_seen(
     assert digests.sha256(path) == hashlib.sha256(b"y" * 3_000_000).hexdigest()
 
 
-def test_what_was_written_and_is_gone_is_not_learnt(tmp_path: Path, digests: FileDigests) -> None:
+def test_a_removed_file_is_not_learnt(tmp_path: Path, digests: FileDigests) -> None:
     digests.learn({str(tmp_path / "absent"): ("ab" * 32, FileStamp(1, 1, 1))})
     assert digests.known(tmp_path / "absent") is None
 
@@ -298,7 +298,7 @@ def test_without_an_index(file: Path, tmp_path: Path) -> None:
         }
 
 
-def test_a_path_that_is_no_text(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
+def test_a_path_that_is_not_utf_8_is_hashed(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
     with open(path, "wb") as file:
         file.write(b"x")

@@ -58,7 +58,7 @@ def forge(folder: Path, **columns: object) -> None:
 
 
 @pytest.mark.parametrize("fact", ["", "text", "a" * 100_000, 0, -(2**63), 2**63 - 1, 1.5, float("inf")])
-def test_facts_come_back(index: Index, folder: Path, fact: str | int | float) -> None:
+def test_facts_are_read_back(index: Index, folder: Path, fact: str | int | float) -> None:
     index.set("name", fact)
     assert index.get("name") == fact
     again = Index(folder)
@@ -79,7 +79,7 @@ def test_no_file_is_made_beside_the_database(index: Index, folder: Path) -> None
 
 
 @pytest.mark.parametrize("fact", [None, True, b"bytes", [1], 2**63, object()])
-def test_rejects_what_is_no_fact(index: Index, fact: object) -> None:
+def test_rejects_invalid_facts(index: Index, fact: object) -> None:
     with pytest.raises(TypeError):
         index.set("name", fact)  # type: ignore[arg-type]
     assert index.get("name") is None

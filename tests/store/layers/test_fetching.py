@@ -57,7 +57,7 @@ def fetched(transport: MemoryTransport, kind: Kind) -> Counter[str]:
     return Counter(name for method, its, name, _ in transport.calls if (method, its) == ("get", kind))
 
 
-def test_what_is_shared_comes_once(
+def test_a_shared_blob_is_fetched_once(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     told: list[int] = []
@@ -69,7 +69,7 @@ def test_what_is_shared_comes_once(
     assert verify(local).damage == ()
 
 
-def test_what_is_here_is_not_asked_for(
+def test_present_entries_are_not_requested(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     bring(fresh, keys(records), local)
@@ -79,7 +79,7 @@ def test_what_is_here_is_not_asked_for(
     assert transport.calls == []
 
 
-def test_a_file_that_is_gone_is_one_record_that_is_missing(
+def test_a_removed_file_is_one_missing_record(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     del transport.entries["ac", records[0].recipe.key]
@@ -130,7 +130,7 @@ def test_a_record_that_lacks_a_file_is_brought_again(
     assert local.get_bytes(info) == b"5"
 
 
-def test_what_is_read_to_be_sent_is_what_its_name_says(
+def test_bytes_are_verified_before_they_are_sent(
     local: LocalStore, payload: Callable[..., bytes], entry_path: Callable[..., Path]
 ) -> None:
     read, output = reading(local), local.put_bytes(payload(1, 100))

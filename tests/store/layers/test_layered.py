@@ -81,7 +81,7 @@ def test_a_pointer_is_sent_when_what_it_leads_to_is_there(
     assert entries == [recipes[2].key, recipes[0].key, recipes[1].key]
 
 
-def test_what_one_puts_another_finds(
+def test_a_put_record_is_found_by_another_store(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
     data = payload(1, 3 * MIB + 5)
@@ -108,7 +108,7 @@ def test_a_hit_moves_the_record_and_nothing_else(
     assert theirs.local.get_record(record.recipe.key) is None, "its blobs are not here"
 
 
-def test_a_record_whose_blobs_are_all_here_needs_no_remote_any_more(
+def test_a_record_with_all_blobs_needs_no_remote(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL)))
@@ -122,7 +122,7 @@ def test_a_record_whose_blobs_are_all_here_needs_no_remote_any_more(
     assert theirs.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL)
 
 
-def test_a_large_blob_that_nobody_needs_stays_there(
+def test_an_unused_large_blob_is_not_downloaded(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, small=mine.put_bytes(b"small"), large=mine.put_bytes(payload(1, SMALL + 1)))
@@ -172,7 +172,7 @@ def test_a_broken_download_goes_on_where_it_stopped(
     assert moved(team, "get") < 2 * MIB
 
 
-def test_a_blob_that_is_gone_is_not_there_in_the_next_plan(
+def test_a_removed_blob_is_missing_in_the_next_plan(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -215,7 +215,7 @@ class Damaging(MemoryTransport):
     ],
     ids=["html", "empty", "short", "long", "flipped"],
 )
-def test_what_a_remote_damages_is_not_there(
+def test_a_damaged_remote_entry_is_missing(
     tmp_path: Path, record_of: RecordOf, which: Kind, damage: Callable[[bytes], bytes]
 ) -> None:
     team = Damaging(lambda kind, name, data: damage(data) if kind == which else data)
@@ -259,7 +259,7 @@ def test_chunks_that_are_another_blob_are_not_used(
     ],
     ids=["petabytes", "not the output"],
 )
-def test_an_entry_that_does_not_fit_its_record_is_none(
+def test_an_entry_that_does_not_match_its_record_is_a_miss(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, lie: dict[str, Output]
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -326,7 +326,7 @@ def test_a_remote_that_is_down_is_passed_over(tmp_path: Path, record_of: RecordO
     assert layered(tmp_path / "c", up).get_record(mine.recipe.key) is not None
 
 
-def test_an_engine_that_somebody_else_was_faster_with_is_used(
+def test_an_engine_that_another_machine_stored_first_is_used(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf
 ) -> None:
     first = record_of(1, who="them", plan=theirs.put_bytes(b"their plan"))
@@ -352,7 +352,7 @@ def test_a_record_of_a_remote_is_never_replaced(
     assert mine.reports()[0].lost_races == 1
 
 
-def test_what_is_useless_over_there_is_replaced(
+def test_an_unusable_remote_entry_is_replaced(
     mine: LayeredStore, team: MemoryTransport, theirs: LayeredStore, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -362,7 +362,7 @@ def test_what_is_useless_over_there_is_replaced(
     assert theirs.get_record(record.recipe.key) is not None
 
 
-def test_who_only_asks_changes_nothing(
+def test_a_reading_store_writes_nothing(
     mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -447,7 +447,7 @@ def test_a_remote_that_is_only_written_is_not_believed(
 
 
 @pytest.mark.parametrize("in_its_place", [b"{", None], ids=["no entry", "without its document"])
-def test_what_could_not_be_sent_is_not_said_to_be_there(
+def test_a_failed_upload_is_not_reported_as_sent(
     tmp_path: Path, record_of: RecordOf, in_its_place: bytes | None
 ) -> None:
     team = WriteOnce()
@@ -461,7 +461,7 @@ def test_what_could_not_be_sent_is_not_said_to_be_there(
     assert (report.records_sent, report.records_not_sent) == (0, 1)
 
 
-def test_what_this_command_found_damaged_over_there_is_sent_again(
+def test_a_blob_that_was_damaged_in_the_remote_is_sent_again(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -521,7 +521,7 @@ def test_blobs_that_are_gone_here_come_to_several_threads_at_once(tmp_path: Path
     assert again.source_of(record.recipe.key) == "team"
 
 
-def test_what_comes_with_entries_is_kept_up_to_a_limit(
+def test_inlined_documents_are_cached_up_to_a_limit(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_MOST_KNOWN", 1000)
@@ -618,7 +618,7 @@ def test_a_record_that_cannot_be_read_here_counts_as_not_sent(
     assert mine.reports()[0].records_not_sent == 1
 
 
-def test_who_only_reads_sends_nothing_and_may_choose_whom_to_ask(tmp_path: Path, record_of: RecordOf) -> None:
+def test_a_reading_store_sends_nothing_and_selects_its_remotes(tmp_path: Path, record_of: RecordOf) -> None:
     first, second = MemoryTransport(), MemoryTransport()
     other = layered(tmp_path / "other", first)
     record = record_of(1, plan=other.put_bytes(PLAN))

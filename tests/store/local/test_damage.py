@@ -105,7 +105,7 @@ ODD: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_put_aside(
+def test_entries_that_are_not_files_are_quarantined(
     local: LocalStore,
     target: Callable[[str], tuple[Record, Path]],
     payload: Callable[..., bytes],
@@ -129,7 +129,7 @@ def test_what_is_no_file_is_put_aside(
 
 
 @pytest.mark.parametrize("name", ["tmp", "locks", "sessions", "quarantine", "cas", "ac"])
-def test_a_file_in_the_place_of_a_directory_is_told(
+def test_a_file_in_place_of_a_directory_is_an_error(
     local: LocalStore, record_of: Callable[..., Record], name: str
 ) -> None:
     local.put_record(record_of(1, plan=local.put_bytes(b"plan")))

@@ -29,7 +29,7 @@ AT_MOST = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
-def test_an_error_at_a_call_that_writes_is_told_or_does_not_matter(operation: str) -> None:
+def test_an_error_of_a_writing_call_is_reported_or_harmless(operation: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(AT_MOST)],
         cwd=Path(__file__).parents[3],
@@ -46,7 +46,7 @@ def test_an_error_at_a_call_that_writes_is_told_or_does_not_matter(operation: st
 
 
 @pytest.mark.parametrize("data", [b"small" * 1000, LARGE], ids=["small", "chunked"])
-def test_a_kernel_that_says_it_wrote_and_did_not(tmp_path: Path, data: bytes) -> None:
+def test_a_lost_write_is_detected_by_the_next_read(tmp_path: Path, data: bytes) -> None:
     """Bytes that were lost before they reached the disk are detected by the next read, and never returned."""
     LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
 

@@ -65,7 +65,7 @@ def test_many_processes_build_one_after_the_other(tmp_path: Path, child: Callabl
         builder.finish()
 
 
-def test_who_waited_for_a_removed_file_waits_again(local: LocalStore) -> None:
+def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None:
     """The holder unlinks the file and lets go; meanwhile another one made and took the file of that name."""
     local.put_bytes(b"x")
     path = str(local.root / "locks" / KEY)

@@ -198,13 +198,13 @@ def test_the_record_of_another_key(local: LocalStore, record_of: Callable[..., R
     assert local.get_record(second.recipe.key) == second
 
 
-def test_a_chunk_list_is_no_record(local: LocalStore) -> None:
+def test_a_chunk_list_is_not_a_record(local: LocalStore) -> None:
     output = local.put_bytes(bytes(3 * MIB))
     with pytest.raises(EntryCorrupt):
         local.get_record(list_key(output.sha256))
 
 
-def test_a_record_whose_blob_is_gone_gives_way(
+def test_a_record_with_a_missing_blob_is_replaced(
     local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath
 ) -> None:
     """An engine whose bytes are not reproducible: the record of a lost one must not keep out the new one."""
@@ -215,7 +215,7 @@ def test_a_record_whose_blob_is_gone_gives_way(
     assert local.get_record(first.recipe.key) == second
 
 
-def test_what_was_repaired_meanwhile_is_not_set_aside(local: LocalStore, entry_path: EntryPath) -> None:
+def test_a_repaired_entry_is_not_quarantined(local: LocalStore, entry_path: EntryPath) -> None:
     output = local.put_bytes(b"right")
     local.entries.quarantine("cas", output.sha256, "judged by bytes that were read before")
     assert local.get_bytes(output.sha256) == b"right"
@@ -316,7 +316,7 @@ def test_removed_directories_come_back(local: LocalStore) -> None:
     assert local.get_bytes(output.sha256) == b"x"
 
 
-def test_the_rules_are_where_they_are_said_to_be() -> None:
+def test_the_docstring_of_the_local_store_has_the_rules() -> None:
     assert "Finding an entry touches it" in str(local_module.__doc__)
 
 
@@ -324,7 +324,7 @@ def test_sizes_in_outputs_are_those_of_the_blob(local: LocalStore) -> None:
     assert local.put_bytes(b"") == Output("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 0)
 
 
-def test_who_only_asks_touches_nothing_until_something_is_put(tmp_path: Path) -> None:
+def test_a_reading_store_touches_nothing_before_its_first_put(tmp_path: Path) -> None:
     writer = LocalStore(tmp_path / "store")
     output = writer.put_bytes(b"a blob")
     record = writer.put_record(Record(Recipe("engine", 1, (("part", "a"),)), {"plan": output}))

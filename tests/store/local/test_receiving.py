@@ -44,7 +44,7 @@ def left_over(store: LocalStore) -> list[Path]:
     return list((store.root / "tmp").iterdir())
 
 
-def test_what_was_received_is_a_blob(local: LocalStore) -> None:
+def test_received_chunks_are_a_blob(local: LocalStore) -> None:
     chunks = pieces(150)
     with local.session():
         bring(local, chunks)
@@ -136,7 +136,9 @@ def test_an_error_keeps_what_came_before_it(local: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-def test_a_full_disk_is_told_and_leaves_nothing(local: LocalStore, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_files(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     chunks = pieces(100)
     bring(local, {named(b"a"): b"a"})
     real, calls = getattr(os, call), []
@@ -170,7 +172,7 @@ def test_without_a_system_call_of_linux_it_is_only_slower(local: LocalStore, mon
     local.join(whole(chunks), list(chunks))
 
 
-def test_join_reads_unless_it_is_told_that_the_whole_was_verified(
+def test_join_reads_the_chunks_unless_the_whole_was_verified(
     local: LocalStore, entry_path: Callable[..., Path]
 ) -> None:
     chunks = pieces(3)
@@ -185,7 +187,7 @@ def test_join_reads_unless_it_is_told_that_the_whole_was_verified(
         local.get_bytes(whole(chunks))
 
 
-def test_join_says_what_is_missing(local: LocalStore) -> None:
+def test_join_reports_missing_chunks(local: LocalStore) -> None:
     chunks = pieces(3)
     bring(local, dict(list(chunks.items())[1:]))
     with pytest.raises(BlobMissing, match=next(iter(chunks)).sha256):

@@ -56,7 +56,7 @@ def test_domains_share_a_remote_and_do_not_meet(put: Callable[..., Record]) -> N
     assert who(reader.get_record(key)) == "release"
 
 
-def test_who_is_first_keeps_nobody_from_sharing(put: Callable[..., Record]) -> None:
+def test_the_first_writer_does_not_block_other_domains(put: Callable[..., Record]) -> None:
     transport = MemoryTransport()
     key = put(RemoteStore(transport, "team"), "anyone").recipe.key
     put(RemoteStore(transport, "team", signing(CI)), "ci")
@@ -66,7 +66,7 @@ def test_who_is_first_keeps_nobody_from_sharing(put: Callable[..., Record]) -> N
     )
 
 
-def test_what_is_passed_on_stands_under_the_domain_that_signed_it(put: Callable[..., Record], tmp_path: Path) -> None:
+def test_a_forwarded_record_is_stored_under_its_signers_domain(put: Callable[..., Record], tmp_path: Path) -> None:
     """A machine of one domain copies another's record to a remote that has a record of an untrusted signer."""
     local = LocalStore(tmp_path / "a", signing(CI))
     key = put(local, "ci").recipe.key
@@ -79,7 +79,7 @@ def test_what_is_passed_on_stands_under_the_domain_that_signed_it(put: Callable[
     assert who(RemoteStore(transport, "team", believing(CI)).get_record(key)) == "ci"
 
 
-def test_what_counts_on_one_machine_is_never_sent(put: Callable[..., Record], tmp_path: Path) -> None:
+def test_a_record_with_a_machine_signature_is_never_sent(put: Callable[..., Record], tmp_path: Path) -> None:
     trust = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
     local = LocalStore(tmp_path / "a", trust)
     key = put(local, "me").recipe.key
@@ -90,7 +90,7 @@ def test_what_counts_on_one_machine_is_never_sent(put: Callable[..., Record], tm
     assert transport.entries == {}
 
 
-def test_what_does_not_count_here_is_not_sent_on(put: Callable[..., Record], tmp_path: Path) -> None:
+def test_an_untrusted_record_is_not_forwarded(put: Callable[..., Record], tmp_path: Path) -> None:
     key = put(LocalStore(tmp_path / "a"), "anyone").recipe.key
     trust = signing(CI)
     uploads = Uploads(LocalStore(tmp_path / "a", trust), [], lambda remote, found: None)

@@ -68,7 +68,7 @@ def found(store: LayeredStore, key: str) -> str | None:
     return None if record is None else store.get_bytes(record.outputs["plan"].sha256).decode()
 
 
-def test_a_signed_record_is_found_by_whoever_trusts_its_key(open_as: Callable[..., LayeredStore], build: Build) -> None:
+def test_a_signed_record_is_found_if_its_key_is_trusted(open_as: Callable[..., LayeredStore], build: Build) -> None:
     key = build(open_as(signs(CI)), "ci").recipe.key
     assert found(open_as(reads(CI)), key) == "ci"
     assert found(open_as(TrustAll()), key) == "ci"
@@ -119,7 +119,7 @@ def test_an_unsigned_record_does_not_count_and_is_not_in_the_way(
 
 
 @pytest.mark.parametrize("where", ["remote", "local"])
-def test_why_a_domains_own_record_does_not_count_is_told_rather_than_what_is_in_its_way(
+def test_the_reason_against_a_domains_own_record_is_reported_first(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
     def opened(trust: Trust) -> LayeredStore:
@@ -131,7 +131,7 @@ def test_why_a_domains_own_record_does_not_count_is_told_rather_than_what_is_in_
         opened(Keyring([CI.trusted], revoked=[CI.public_key])).get_record(key)
 
 
-def test_what_counts_on_one_machine_alone_does_not_leave_it(
+def test_a_record_with_a_machine_signature_is_not_uploaded(
     open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport, tmp_path: Path
 ) -> None:
     store = open_as(Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key")))
@@ -191,9 +191,7 @@ class WriteOnce(MemoryTransport):
 
 
 @pytest.mark.parametrize("garbage", [b"{", None], ids=["no entry", "without its document"])
-def test_garbage_under_a_key_keeps_nobody_from_sharing(
-    tmp_path: Path, record_of: RecordOf, garbage: bytes | None
-) -> None:
+def test_garbage_under_a_key_does_not_block_sharing(tmp_path: Path, record_of: RecordOf, garbage: bytes | None) -> None:
     place = WriteOnce()
 
     def opened(name: str, trust: Trust) -> LayeredStore:

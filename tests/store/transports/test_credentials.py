@@ -56,7 +56,7 @@ def test_netrc_counts_for_exactly_its_host(home: Path) -> None:
     assert find("team", URL, environment | {"NETRC": str(home / "missing")}) is None
 
 
-def test_a_netrc_that_is_none_is_an_error_without_its_words(home: Path) -> None:
+def test_an_invalid_netrc_is_an_error_without_its_contents(home: Path) -> None:
     (home / ".netrc").write_text("machine cache.example login net password\n  pass word hunter2\n")
     with pytest.raises(ConfigurationError) as caught:
         find("team", URL, {"HOME": str(home)})
@@ -107,12 +107,12 @@ def test_names_of_variables() -> None:
         ("https://hunter2@cache.example", "https://cache.example"),
     ],
 )
-def test_what_people_are_shown(url: str, place: str) -> None:
+def test_public_places_hide_passwords(url: str, place: str) -> None:
     assert public_place(url) == place
 
 
 @pytest.mark.parametrize("url", ["https://", "https://me:hunter2@/x", "https://host:hunter2", "hunter2", "https://[x/"])
-def test_what_is_no_url_is_not_repeated(url: str) -> None:
+def test_an_invalid_url_is_not_in_the_error(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         public_place(url)
     assert "hunter2" not in str(caught.value)

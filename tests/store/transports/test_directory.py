@@ -38,7 +38,7 @@ def left(root: Path) -> list[Path]:
     return list((root / "tmp").iterdir())
 
 
-def test_entries_come_back_and_are_where_the_layout_says(tmp_path: Path) -> None:
+def test_entries_are_returned_and_follow_the_layout(tmp_path: Path) -> None:
     share = remote(tmp_path / "share")
     assert share.get("cas", KEY, LIMIT) is None and not share.has("cas", KEY)
     assert share.put("cas", KEY, memoryview(b"--data--")[2:-2], once=True)
@@ -50,7 +50,7 @@ def test_entries_come_back_and_are_where_the_layout_says(tmp_path: Path) -> None
         share.get("cas", KEY, 3)
 
 
-def test_entries_are_written_once_unless_told(tmp_path: Path) -> None:
+def test_entries_are_written_once_by_default(tmp_path: Path) -> None:
     share = remote(tmp_path)
     assert share.put("ac", KEY, b"first", once=True)
     assert not share.put("ac", KEY, b"second", once=True)
@@ -82,7 +82,7 @@ def test_one_of_many_writers_wins(tmp_path: Path) -> None:
         assert left(tmp_path / f"share{turn}") == []
 
 
-def test_a_link_whose_answer_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_with_a_lost_response_counts_as_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     share = remote(tmp_path)
     link, lost = os.link, []
 
@@ -115,7 +115,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(tried) == 2 and left(tmp_path) == []
 
 
-def test_what_a_loss_of_power_left_empty_is_no_entry(tmp_path: Path) -> None:
+def test_an_empty_file_after_a_power_loss_is_not_an_entry(tmp_path: Path) -> None:
     share = remote(tmp_path)
     for kind in ("cas", "ac"):
         share.put(kind, KEY, b"x", once=True)  # type: ignore[arg-type]
@@ -266,7 +266,7 @@ def test_a_mount_that_hangs_is_given_up_by_all_threads_together(
     ],
 )
 @pytest.mark.parametrize("call", ["open", "fsync", "link", "write"])
-def test_errors_of_the_system_are_told_apart(
+def test_errors_of_the_system_have_different_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[RemoteFault], call: str
 ) -> None:
     share = remote(tmp_path)
@@ -375,7 +375,7 @@ def modes(root: Path) -> tuple[set[int], set[int]]:
 
 
 @pytest.mark.parametrize(("root_mode", "file_mode"), [(0o2775, 0o664), (0o770, 0o660), (0o755, 0o644), (0o1777, 0o666)])
-def test_modes_are_those_of_the_root_whatever_the_umask(tmp_path: Path, root_mode: int, file_mode: int) -> None:
+def test_files_have_the_roots_modes_with_any_umask(tmp_path: Path, root_mode: int, file_mode: int) -> None:
     root = tmp_path / "share"
     root.mkdir()
     root.chmod(root_mode)
@@ -402,7 +402,7 @@ def test_users_with_different_umasks_share_a_directory_of_their_group(open_to_al
 
 
 @as_root
-def test_who_may_only_read_reads_and_is_refused_to_write(open_to_all: Path) -> None:
+def test_a_user_with_read_access_reads_and_cannot_write(open_to_all: Path) -> None:
     root = open_to_all / "share"
     root.mkdir()
     os.chown(root, 64001, 64001)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.transports.hostile import Server, Talk
+from tests.store.transports.scripted_server import Request, Server
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.settings import RemoteSettings
@@ -36,8 +36,8 @@ def fails(kind: type[RemoteFault], call: Callable[[], object], within_s: float =
     return caught.value
 
 
-def forever(talk: Talk) -> None:
-    talk.stop.wait(30)
+def forever(request: Request) -> None:
+    request.stop.wait(30)
 
 
 def test_a_refused_port() -> None:
@@ -69,18 +69,18 @@ def test_a_server_that_never_answers(method: str) -> None:
             "put": lambda: team.put("cas", NAME, b"x" * 1000, once=True),
         }
         fault = fails(RemoteDown, calls[method])
-        assert [talk.method for talk in server.requests] == [{"get": "GET", "has": "HEAD", "put": "PUT"}[method]]
+        assert [request.method for request in server.requests] == [{"get": "GET", "has": "HEAD", "put": "PUT"}[method]]
     assert not fault.may_pass
 
 
 def test_a_body_that_drips() -> None:
     sent = 0
 
-    def drip(talk: Talk) -> None:
+    def drip(request: Request) -> None:
         nonlocal sent
-        talk.reply(200, b"", length=1000)
-        while not talk.stop.wait(0.05):
-            talk.sock.sendall(b"x")
+        request.reply(200, b"", length=1000)
+        while not request.stop.wait(0.05):
+            request.sock.sendall(b"x")
             sent += 1
 
     with Server(drip) as server:
@@ -92,12 +92,12 @@ def test_a_body_that_drips() -> None:
 def test_a_head_that_drips() -> None:
     sent = 0
 
-    def drip(talk: Talk) -> None:
+    def drip(request: Request) -> None:
         nonlocal sent
         for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n" + b"X: y\r\n" * 10_000:
-            if talk.stop.wait(0.02):
+            if request.stop.wait(0.02):
                 return
-            talk.sock.sendall(bytes([byte]))
+            request.sock.sendall(bytes([byte]))
             sent += 1
 
     with Server(drip) as server:
@@ -106,10 +106,10 @@ def test_a_head_that_drips() -> None:
 
 
 def test_an_answer_at_the_last_moment_that_then_drips_costs_little_more() -> None:
-    def late(talk: Talk) -> None:
+    def late(request: Request) -> None:
         time.sleep(1.6)
-        talk.reply(200, b"", length=100_000)
-        forever(talk)
+        request.reply(200, b"", length=100_000)
+        forever(request)
 
     with Server(late) as server:
         begun = time.monotonic()
@@ -119,11 +119,11 @@ def test_an_answer_at_the_last_moment_that_then_drips_costs_little_more() -> Non
 
 
 def test_a_slow_but_steady_line_does_not_fail() -> None:
-    def steady(talk: Talk) -> bool:
-        talk.reply(200, b"", length=40_000)
+    def steady(request: Request) -> bool:
+        request.reply(200, b"", length=40_000)
         for _ in range(40):
             time.sleep(0.05)
-            talk.sock.sendall(b"x" * 1000)
+            request.sock.sendall(b"x" * 1000)
         return True
 
     with Server(steady) as server:
@@ -135,12 +135,12 @@ def test_a_slow_but_steady_line_does_not_fail() -> None:
 def test_connections_that_share_a_slow_line_do_not_fail() -> None:
     line = threading.Lock()  # 20 KB/s for all of them together
 
-    def shared(talk: Talk) -> bool:
-        talk.reply(200, b"", length=6000)
+    def shared(request: Request) -> bool:
+        request.reply(200, b"", length=6000)
         for _ in range(12):
             with line:
                 time.sleep(0.025)
-                talk.sock.sendall(b"x" * 500)
+                request.sock.sendall(b"x" * 500)
             time.sleep(0)  # the others' turn
         return True
 
@@ -158,13 +158,13 @@ def test_connections_that_share_a_slow_line_do_not_fail() -> None:
 def test_an_upload_over_a_slow_but_steady_line_does_not_fail() -> None:
     data, came = b"u" * 150_000, 0
 
-    def slow(talk: Talk) -> bool:
+    def slow(request: Request) -> bool:
         nonlocal came
-        came = len(talk.early)
+        came = len(request.early)
         while came < len(data):
             time.sleep(0.04)
-            came += len(talk.sock.recv(4096))
-        return talk.reply(201)
+            came += len(request.sock.recv(4096))
+        return request.reply(201)
 
     with Server(slow, receive_buffer=8192) as server:
         begun = time.monotonic()
@@ -176,14 +176,14 @@ def test_an_upload_over_a_slow_but_steady_line_does_not_fail() -> None:
 def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
     line, size = threading.Lock(), 40_000  # 40 KB/s for all of them together
 
-    def shared(talk: Talk) -> bool:
-        came = len(talk.early)
+    def shared(request: Request) -> bool:
+        came = len(request.early)
         while came < size:
             with line:
                 time.sleep(0.05)
-                came += len(talk.sock.recv(2000))
+                came += len(request.sock.recv(2000))
             time.sleep(0)
-        return talk.reply(201)
+        return request.reply(201)
 
     new: list[bool] = []
     with Server(shared, receive_buffer=4096) as server:
@@ -200,19 +200,19 @@ def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
     assert new == [True] * 4
 
 
-def test_an_upload_that_nobody_reads() -> None:
+def test_an_unread_upload_fails() -> None:
     with Server(forever, receive_buffer=4096) as server:
         fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
-        assert [talk.method for talk in server.requests] == ["PUT"]
+        assert [request.method for request in server.requests] == ["PUT"]
 
 
-def test_an_upload_that_is_taken_and_never_answered() -> None:
+def test_an_upload_without_a_response_fails() -> None:
     took = threading.Event()
 
-    def swallow(talk: Talk) -> None:
-        assert len(talk.body()) == LIMIT
+    def swallow(request: Request) -> None:
+        assert len(request.body()) == LIMIT
         took.set()
-        forever(talk)
+        forever(request)
 
     with Server(swallow) as server:
         fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
@@ -220,14 +220,14 @@ def test_an_upload_that_is_taken_and_never_answered() -> None:
 
 
 def test_a_page_of_html() -> None:
-    with Server(lambda talk: talk.reply(200, b"<html>log in", Content_Type="text/html; charset=utf-8")) as server:
+    with Server(lambda request: request.reply(200, b"<html>log in", Content_Type="text/html; charset=utf-8")) as server:
         assert "HTML" in str(fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT)))
         fails(RemoteLied, lambda: remote(server.url).has("cas", NAME))
         assert len(server.requests) == 2
 
 
 def test_a_body_that_ends_too_soon() -> None:
-    with Server(lambda talk: not talk.reply(200, b"short", length=500)) as server:
+    with Server(lambda request: not request.reply(200, b"short", length=500)) as server:
         fault = fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
         assert len(server.requests) == 1
     assert fault.may_pass
@@ -235,7 +235,7 @@ def test_a_body_that_ends_too_soon() -> None:
 
 
 def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
-    with Server(lambda talk: talk.reply(200, b"x" * 10, length=LIMIT + 1)) as server:
+    with Server(lambda request: request.reply(200, b"x" * 10, length=LIMIT + 1)) as server:
         fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT))
         assert len(server.requests) == 1
 
@@ -244,11 +244,11 @@ def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
 def test_a_body_that_does_not_end(chunked: bool) -> None:
     sent = 0
 
-    def endless(talk: Talk) -> None:
+    def endless(request: Request) -> None:
         nonlocal sent
-        talk.sock.sendall(b"HTTP/1.1 200 OK\r\n" + (b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"\r\n"))
-        while not talk.stop.is_set():
-            talk.sock.sendall(b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if chunked else b"x" * 0x1000)
+        request.sock.sendall(b"HTTP/1.1 200 OK\r\n" + (b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"\r\n"))
+        while not request.stop.is_set():
+            request.sock.sendall(b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if chunked else b"x" * 0x1000)
             sent += 0x1000
 
     with Server(endless) as server:
@@ -257,11 +257,11 @@ def test_a_body_that_does_not_end(chunked: bool) -> None:
 
 
 def test_a_chunked_body_and_one_without_a_length_are_read() -> None:
-    def chunks(talk: Talk) -> bool:
-        if talk.path.endswith("/ac/" + NAME):
-            talk.sock.sendall(b"HTTP/1.1 200 OK\r\n\r\nto the end")
+    def chunks(request: Request) -> bool:
+        if request.path.endswith("/ac/" + NAME):
+            request.sock.sendall(b"HTTP/1.1 200 OK\r\n\r\nto the end")
             return False
-        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        request.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
         return True
 
     with Server(chunks) as server:
@@ -273,8 +273,8 @@ def test_a_chunked_body_and_one_without_a_length_are_read() -> None:
 
 
 def test_a_chunked_body_that_breaks_off() -> None:
-    def chunks(talk: Talk) -> None:
-        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\nabc")
+    def chunks(request: Request) -> None:
+        request.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\nabc")
 
     with Server(chunks) as server:
         assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
@@ -306,14 +306,14 @@ def test_a_chunked_body_that_breaks_off() -> None:
     ],
 )
 def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[RemoteFault] | None) -> None:
-    def answer(talk: Talk) -> bool:
-        talk.body()
+    def handler(request: Request) -> bool:
+        request.body()
         if status == 204:  # which has no body, and no length
-            talk.sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+            request.sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
             return True
-        return talk.reply(status, b"the body", Retry_After="7")
+        return request.reply(status, b"the body", Retry_After="7")
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         team = remote(server.url)
         if reading is None:
             assert team.get("cas", NAME, LIMIT) == (b"the body" if status == 200 else None)
@@ -328,12 +328,12 @@ def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[
             assert team.put("cas", NAME, b"data", once=True) == (status < 300)
         else:
             assert str(status) in fails(writing, lambda: team.put("cas", NAME, b"data", once=True)).text
-        assert {talk.method for talk in server.requests} >= {"GET", "PUT"}
+        assert {request.method for request in server.requests} >= {"GET", "PUT"}
         assert server.connections == 1, "an answer without a result must not close the connection"
 
 
-def test_what_to_do_about_401_is_said() -> None:
-    with Server(lambda talk: talk.reply(401)) as server:
+def test_a_401_error_names_the_ways_to_log_in() -> None:
+    with Server(lambda request: request.reply(401)) as server:
         fault = fails(RemoteRefused, lambda: remote(server.url).get("ac", NAME, LIMIT))
     assert "TRTBUILD_REMOTE_TEAM_TOKEN" in str(fault)
     assert "netrc" in str(fault)
@@ -343,16 +343,16 @@ def test_what_to_do_about_401_is_said() -> None:
     ("value", "seconds"),
     [("3", 3.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("-1", None), ("9" * 400, 999999999.0)],
 )
-def test_what_retry_after_may_say(value: str, seconds: float | None) -> None:
-    with Server(lambda talk: talk.reply(503, Retry_After=value)) as server:
+def test_retry_after_is_parsed(value: str, seconds: float | None) -> None:
+    with Server(lambda request: request.reply(503, Retry_After=value)) as server:
         assert fails(RemoteDown, lambda: remote(server.url).has("ac", NAME)).retry_after_s == seconds
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_to_another_server_is_not_followed(status: int) -> None:
-    with Server(lambda talk: talk.reply(200, b"stolen")) as thief:
+    with Server(lambda request: request.reply(200, b"stolen")) as thief:
         there = thief.url.replace("http://", "http://someone:hunter2@") + "/cas/x?token=hunter2"
-        with Server(lambda talk: talk.body() is not None and talk.reply(status, Location=there)) as server:
+        with Server(lambda request: request.body() is not None and request.reply(status, Location=there)) as server:
             team = remote(server.url.replace("http://", "http://me:secret@"))
             fault = fails(RemoteRefused, lambda: team.get("cas", NAME, LIMIT))
             fails(RemoteRefused, lambda: team.has("cas", NAME))
@@ -366,30 +366,30 @@ def test_a_redirect_to_another_server_is_not_followed(status: int) -> None:
     "there", ["https://127.0.0.1:{port}/x", "//localhost:{port}/x", "ftp://a/b", "http://[bad", ""]
 )
 def test_a_redirect_to_another_origin_is_not_followed(there: str) -> None:
-    with Server(lambda talk: talk.reply(302, Location=there.format(port=server.port))) as server:
+    with Server(lambda request: request.reply(302, Location=there.format(port=server.port))) as server:
         fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT))
         if there:
             assert len(server.requests) == 1
 
 
 def test_a_redirect_within_the_origin_is_followed() -> None:
-    def answer(talk: Talk) -> bool:
-        body = talk.body()
-        if not talk.path.startswith("/moved"):
-            return talk.reply(307, Location=f"/moved{talk.path}")
-        return talk.reply(200, body or b"here")
+    def handler(request: Request) -> bool:
+        body = request.body()
+        if not request.path.startswith("/moved"):
+            return request.reply(307, Location=f"/moved{request.path}")
+        return request.reply(200, body or b"here")
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         team = remote(server.url.replace("http://", "http://me:secret@"))
         assert team.get("cas", NAME, LIMIT) == b"here"
         assert team.put("cas", NAME, b"data", once=True)
-        assert [talk.path for talk in server.requests] == [f"/cache/cas/{NAME}", f"/moved/cache/cas/{NAME}"] * 2
-        assert all("authorization" in talk.headers for talk in server.requests)
+        assert [request.path for request in server.requests] == [f"/cache/cas/{NAME}", f"/moved/cache/cas/{NAME}"] * 2
+        assert all("authorization" in request.headers for request in server.requests)
         assert server.connections == 1
 
 
 def test_redirects_in_circles_end() -> None:
-    with Server(lambda talk: talk.reply(302, Location=talk.path)) as server:
+    with Server(lambda request: request.reply(302, Location=request.path)) as server:
         assert "circles" in str(fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT)))
         assert len(server.requests) == 4
 
@@ -400,44 +400,44 @@ def reset(sock: socket.socket) -> None:
 
 
 def test_a_reset_in_mid_download() -> None:
-    def answer(talk: Talk) -> None:
-        talk.reply(200, b"x" * 1000, length=LIMIT)
+    def handler(request: Request) -> None:
+        request.reply(200, b"x" * 1000, length=LIMIT)
         time.sleep(0.05)
-        reset(talk.sock)
+        reset(request.sock)
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
         assert len(server.requests) == 1
 
 
 def test_a_reset_in_mid_upload() -> None:
-    def answer(talk: Talk) -> None:
-        talk.sock.recv(1000)
-        reset(talk.sock)
+    def handler(request: Request) -> None:
+        request.sock.recv(1000)
+        reset(request.sock)
 
-    with Server(answer, receive_buffer=4096) as server:
+    with Server(handler, receive_buffer=4096) as server:
         assert fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True)).may_pass
         assert len(server.requests) == 1
 
 
 def test_a_refusal_before_the_upload_was_read_is_understood() -> None:
-    def answer(talk: Talk) -> bool:
-        talk.reply(413)
+    def handler(request: Request) -> bool:
+        request.reply(413)
         time.sleep(0.2)
         return False  # with unread bytes, which makes it a reset
 
-    with Server(answer, receive_buffer=4096) as server:
+    with Server(handler, receive_buffer=4096) as server:
         fails(RemoteFull, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True))
         assert len(server.requests) == 1
 
 
 def test_a_connection_that_an_upload_was_cut_short_on_is_not_used_again() -> None:
-    def answer(talk: Talk) -> bool:
-        talk.reply(409)
-        talk.stop.wait(3)  # open, and nothing is read
+    def handler(request: Request) -> bool:
+        request.reply(409)
+        request.stop.wait(3)  # open, and nothing is read
         return False
 
-    with Server(answer, receive_buffer=4096) as server:
+    with Server(handler, receive_buffer=4096) as server:
         team = remote(server.url)
         for _ in range(2):
             assert not team.put("cas", NAME, b"u" * 8 * LIMIT, once=True)
@@ -478,21 +478,21 @@ def test_a_connection_that_an_upload_was_cut_short_on_is_not_used_again() -> Non
     ],
 )
 def test_garbage(garbage: bytes) -> None:
-    def answer(talk: Talk) -> None:
-        talk.sock.sendall(garbage)
+    def handler(request: Request) -> None:
+        request.sock.sendall(garbage)
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
         assert len(server.requests) == 1
 
 
-def test_a_continue_that_nobody_asked_for_is_passed_over() -> None:
-    def answer(talk: Talk) -> bool:
-        talk.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        talk.body()
-        return talk.reply(201)
+def test_an_unrequested_continue_is_ignored() -> None:
+    def handler(request: Request) -> bool:
+        request.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.body()
+        return request.reply(201)
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         assert remote(server.url).put("cas", NAME, b"data", once=True)
         assert len(server.requests) == 1
 
@@ -502,20 +502,20 @@ def test_a_continue_that_nobody_asked_for_is_passed_over() -> None:
 def test_a_kept_connection_that_was_closed_is_replaced_silently(method: str, when: str) -> None:
     closed = threading.Event()
 
-    def answer(talk: Talk) -> bool:
-        if talk.of_connection > 1:
+    def handler(request: Request) -> bool:
+        if request.of_connection > 1:
             closed.set()
-            reset(talk.sock)
+            reset(request.sock)
             return False
-        talk.body()
-        talk.reply(200, b"fine")
+        request.body()
+        request.reply(200, b"fine")
         if when == "between requests":
-            talk.sock.shutdown(socket.SHUT_RDWR)
+            request.sock.shutdown(socket.SHUT_RDWR)
             closed.set()
             return False
         return True
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         team = remote(server.url)
         for _ in range(3):
             if method == "GET":
@@ -530,18 +530,18 @@ def test_a_kept_connection_that_was_closed_is_replaced_silently(method: str, whe
 
 
 def test_a_new_connection_that_breaks_is_not_tried_again() -> None:
-    with Server(lambda talk: False) as server:
+    with Server(lambda request: False) as server:
         assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
         assert len(server.requests) == 1
 
 
-def test_bytes_that_nobody_asked_for_are_not_the_next_answer() -> None:
-    def answer(talk: Talk) -> bool:
-        talk.reply(200, b"good")
-        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+def test_unrequested_bytes_are_not_the_next_response() -> None:
+    def handler(request: Request) -> bool:
+        request.reply(200, b"good")
+        request.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         return True
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         team = remote(server.url)
         for _ in range(3):
             assert team.get("cas", NAME, LIMIT) == b"good"
@@ -550,11 +550,11 @@ def test_bytes_that_nobody_asked_for_are_not_the_next_answer() -> None:
 
 
 def test_the_body_of_an_error_that_drips_does_not_hold_up() -> None:
-    def answer(talk: Talk) -> None:
-        talk.reply(404, b"x", length=1000)
-        forever(talk)
+    def handler(request: Request) -> None:
+        request.reply(404, b"x", length=1000)
+        forever(request)
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         begun = time.monotonic()
         assert remote(server.url, patience_s=4).get("cas", NAME, LIMIT) is None
         assert time.monotonic() - begun < 3
@@ -591,7 +591,7 @@ def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_address_that_is_dead_does_not_hide_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as dead, Server(lambda talk: talk.reply(200, b"fine")) as server:
+    with socket.socket() as dead, Server(lambda request: request.reply(200, b"fine")) as server:
         dead.bind(("127.0.0.1", 0))
         found = [
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", where)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.transports.hostile import Server, Talk
 from tests.store.transports.nginx import Nginx
+from tests.store.transports.scripted_server import Request, Server
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFull, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -52,7 +52,7 @@ def reader(nginx: Nginx) -> Iterator[HttpTransport]:
 
 
 @pytest.mark.parametrize("kind", ["cas", "ac"])
-def test_what_is_put_is_got(writer: HttpTransport, reader: HttpTransport, kind: Kind) -> None:
+def test_put_bytes_are_returned(writer: HttpTransport, reader: HttpTransport, kind: Kind) -> None:
     assert reader.get(kind, NAME, LIMIT) is None
     assert not reader.has(kind, NAME)
     assert writer.put(kind, NAME, memoryview(DATA), once=True)
@@ -61,7 +61,7 @@ def test_what_is_put_is_got(writer: HttpTransport, reader: HttpTransport, kind: 
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, (4 << 20) + 1])
-def test_every_size_comes_back(writer: HttpTransport, size: int) -> None:
+def test_every_size_is_read_back(writer: HttpTransport, size: int) -> None:
     data = os.urandom(size)
     assert writer.put("cas", NAME, data, once=True)
     assert writer.get("cas", NAME, size) == data
@@ -69,7 +69,7 @@ def test_every_size_comes_back(writer: HttpTransport, size: int) -> None:
 
 @pytest.mark.parametrize("kind", ["cas", "ac"])
 @pytest.mark.parametrize("once", [True, False])
-def test_what_is_there_stays(writer: HttpTransport, kind: Kind, once: bool) -> None:
+def test_an_existing_entry_is_kept(writer: HttpTransport, kind: Kind, once: bool) -> None:
     assert writer.put(kind, NAME, b"first", once=once)
     assert not writer.put(kind, NAME, b"second", once=once)
     assert writer.get(kind, NAME, LIMIT) == b"first"
@@ -100,7 +100,7 @@ def test_a_reader_may_not_write(reader: HttpTransport, writer: HttpTransport, ng
 
 
 @pytest.mark.parametrize("login", ["", "reader:wrong@", "nobody:at-all@"])
-def test_without_a_login_nothing_is_told(writer: HttpTransport, nginx: Nginx, login: str) -> None:
+def test_without_a_login_all_requests_are_refused(writer: HttpTransport, nginx: Nginx, login: str) -> None:
     writer.put("cas", NAME, DATA, once=True)
     stranger = remote(nginx.url.replace("http://", f"http://{login}"))
     calls: list[Callable[[], object]] = [
@@ -174,7 +174,7 @@ def test_a_refusal_comes_before_the_body(
         assert sock.recv(4096).split()[1] == status
 
 
-def test_what_is_too_large_is_not_taken(writer: HttpTransport) -> None:
+def test_an_entry_that_is_too_large_is_refused(writer: HttpTransport) -> None:
     with pytest.raises(RemoteFull, match="413"):
         writer.put("ac", NAME, bytes((64 << 20) + 1), once=True)
     assert not writer.has("ac", NAME)
@@ -211,7 +211,7 @@ def test_writers_of_one_entry_at_once_leave_one_whole(writer: HttpTransport) -> 
     assert writer.get("ac", NAME, LIMIT) in bodies
 
 
-def test_what_is_collected_is_gone_at_once(writer: HttpTransport, nginx: Nginx) -> None:
+def test_a_collected_entry_is_missing_at_once(writer: HttpTransport, nginx: Nginx) -> None:
     writer.put("cas", NAME, DATA, once=True)
     assert writer.has("cas", NAME)
     assert writer.get("cas", NAME, LIMIT) == DATA
@@ -281,14 +281,14 @@ def test_no_secret_is_in_a_log(writer: HttpTransport, nginx: Nginx, caplog: pyte
 def test_no_secret_is_in_an_error_or_the_values_behind_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     seen: list[str] = []
-    for answer in (
-        lambda talk: talk.reply(401),
-        lambda talk: talk.reply(500),
-        lambda talk: talk.reply(302, Location=f"http://x:{talk.path}@y.example/?hunter2"),
-        lambda talk: False,
-        lambda talk: talk.sock.sendall(b"hunter2\r\n\r\n"),
+    for handler in (
+        lambda request: request.reply(401),
+        lambda request: request.reply(500),
+        lambda request: request.reply(302, Location=f"http://x:{request.path}@y.example/?hunter2"),
+        lambda request: False,
+        lambda request: request.sock.sendall(b"hunter2\r\n\r\n"),
     ):
-        with Server(answer) as server:
+        with Server(handler) as server:
             url = server.url.replace("http://", "http://hunter1:hunter2@") + "?sig=hunter3"
             settings = RemoteSettings("team", url)
             team = HttpTransport(settings, NOWHERE)
@@ -306,17 +306,17 @@ def test_no_secret_is_in_an_error_or_the_values_behind_it(caplog: pytest.LogCapt
 
 
 def test_headers_are_those_that_bazel_remote_wants() -> None:
-    def answer(talk: Talk) -> bool:
-        talk.body()
-        return talk.reply(200)
+    def handler(request: Request) -> bool:
+        request.body()
+        return request.reply(200)
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         team = remote(server.url)
         team.get("ac", NAME, LIMIT)
         team.put("ac", NAME, b"{}", once=True)
         team.put("ac", NAME, b"{}", once=False)
         team.get("cas", NAME, LIMIT)
-        got, put, again, blob = (talk.headers for talk in server.requests)
+        got, put, again, blob = (request.headers for request in server.requests)
     assert got["accept"] == "application/json"
     assert put["content-type"] == "application/json"
     assert put["if-none-match"] == "*"
@@ -335,15 +335,15 @@ def test_credentials_in_clear_are_warned_of() -> None:
 
 
 def test_plain_http_goes_to_the_proxy_by_the_whole_url() -> None:
-    with Server(lambda talk: talk.reply(200, b"via proxy")) as proxy:
+    with Server(lambda request: request.reply(200, b"via proxy")) as proxy:
         environment = {**NOWHERE, "http_proxy": proxy.url.replace("http://", "http://me:pass@").removesuffix("/cache")}
         team = remote("http://u:v@cache.example/team", environment)
         assert team.get("cas", NAME, LIMIT) == b"via proxy"
-        (talk,) = proxy.requests
-    assert talk.path == f"http://cache.example/team/cas/{NAME}"
-    assert talk.headers["host"] == "cache.example"
-    assert talk.headers["proxy-authorization"] == "Basic " + b64encode(b"me:pass").decode()
-    assert talk.headers["authorization"] == "Basic " + b64encode(b"u:v").decode()
+        (request,) = proxy.requests
+    assert request.path == f"http://cache.example/team/cas/{NAME}"
+    assert request.headers["host"] == "cache.example"
+    assert request.headers["proxy-authorization"] == "Basic " + b64encode(b"me:pass").decode()
+    assert request.headers["authorization"] == "Basic " + b64encode(b"u:v").decode()
 
 
 @pytest.fixture(scope="session")
@@ -384,21 +384,21 @@ class TlsServer(Server):
     """A `Server` that speaks TLS, after `delay_s`; with `tunnelled`, after a CONNECT as a proxy."""
 
     def __init__(
-        self, answer: Callable[[Talk], object], certificate: Path, *, tunnelled: bool = False, delay_s: float = 0
+        self, handler: Callable[[Request], object], certificate: Path, *, tunnelled: bool = False, delay_s: float = 0
     ) -> None:
-        super().__init__(answer)
+        super().__init__(handler)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate)
         self._tunnelled = tunnelled
         self._delay_s = delay_s
-        self.connects: list[Talk] = []
+        self.connects: list[Request] = []
 
     def _serve(self, sock: socket.socket) -> None:
         try:
             if self._tunnelled:
-                talk = self._read(sock)
-                assert talk is not None
-                self.connects.append(talk)
+                request = self._read(sock)
+                assert request is not None
+                self.connects.append(request)
                 sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             time.sleep(self._delay_s)
             super()._serve(self._context.wrap_socket(sock, server_side=True))
@@ -406,14 +406,14 @@ class TlsServer(Server):
             sock.close()
 
 
-def answer(talk: Talk) -> bool:
-    talk.body()
-    return talk.reply(200, DATA if talk.method == "GET" else b"")
+def handler(request: Request) -> bool:
+    request.body()
+    return request.reply(200, DATA if request.method == "GET" else b"")
 
 
 def test_tls_with_a_certificate_of_ones_own(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with TlsServer(answer, certificate) as server:
+    with TlsServer(handler, certificate) as server:
         team = remote(server.url.replace("http://", "https://me:secret@"))
         for _ in range(3):
             assert team.get("cas", NAME, LIMIT) == DATA
@@ -426,7 +426,7 @@ def test_tls_with_a_certificate_of_ones_own(certificate: Path, monkeypatch: pyte
 def test_a_certificate_that_does_not_hold(certificate: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     if host == "localhost":  # known, but of another name
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with TlsServer(answer, certificate) as server:
+    with TlsServer(handler, certificate) as server:
         with pytest.raises(RemoteDown, match="certificate does not hold") as caught:
             remote(f"https://me:secret@{host}:{server.port}").get("cas", NAME, LIMIT)
         assert server.connections >= 1
@@ -436,7 +436,7 @@ def test_a_certificate_that_does_not_hold(certificate: Path, monkeypatch: pytest
 
 def test_https_goes_through_the_proxy_in_a_tunnel(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with TlsServer(answer, certificate, tunnelled=True) as server:
+    with TlsServer(handler, certificate, tunnelled=True) as server:
         team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": f"http://p:q@127.0.0.1:{server.port}"})
         assert team.get("cas", NAME, LIMIT) == DATA
         assert team.put("cas", NAME, os.urandom(1 << 20), once=True)
@@ -444,13 +444,13 @@ def test_https_goes_through_the_proxy_in_a_tunnel(certificate: Path, monkeypatch
         inside = server.requests
     assert connect.path == "cache.example:443"
     assert connect.headers["proxy-authorization"] == "Basic " + b64encode(b"p:q").decode()
-    assert all("proxy-authorization" not in talk.headers for talk in inside)
-    assert [talk.path for talk in inside] == [f"/cas/{NAME}"] * 2
+    assert all("proxy-authorization" not in request.headers for request in inside)
+    assert [request.path for request in inside] == [f"/cas/{NAME}"] * 2
 
 
 def test_connecting_and_the_answer_share_a_patience(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with TlsServer(lambda talk: talk.stop.wait(30), certificate, delay_s=1.4) as server:
+    with TlsServer(lambda request: request.stop.wait(30), certificate, delay_s=1.4) as server:
         team = HttpTransport(RemoteSettings("team", server.url.replace("http:", "https:"), patience_s=2.0), NOWHERE)
         begun = time.monotonic()
         with pytest.raises(RemoteDown):
@@ -460,11 +460,11 @@ def test_connecting_and_the_answer_share_a_patience(certificate: Path, monkeypat
 
 
 def test_a_proxy_that_refuses() -> None:
-    with Server(lambda talk: talk.reply(403)) as proxy:
+    with Server(lambda request: request.reply(403)) as proxy:
         team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": proxy.url.removesuffix("/cache")})
         with pytest.raises(RemoteDown, match="the proxy answered 403"):
             team.get("cas", NAME, LIMIT)
-        assert [talk.method for talk in proxy.requests] == ["CONNECT"]
+        assert [request.method for request in proxy.requests] == ["CONNECT"]
 
 
 def test_https_to_a_port_of_plain_http(nginx: Nginx) -> None:
@@ -474,13 +474,13 @@ def test_https_to_a_port_of_plain_http(nginx: Nginx) -> None:
 
 
 def test_http_to_a_port_of_tls(certificate: Path) -> None:
-    with TlsServer(answer, certificate) as server:
+    with TlsServer(handler, certificate) as server:
         with pytest.raises(RemoteDown):
             remote(server.url).get("cas", NAME, LIMIT)
         assert server.connections >= 1
         assert server.requests == []
 
 
-def test_what_can_be_no_host_is_a_configuration_error() -> None:
+def test_an_invalid_host_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="is not a name of a host"):
         HttpTransport(RemoteSettings("team", "http://ü..example/cache"), {})

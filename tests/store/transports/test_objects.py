@@ -24,7 +24,7 @@ def remote(url: str, patience_s: float = 4.0) -> ObjectTransport:
     return ObjectTransport(RemoteSettings("team", url, patience_s=patience_s))
 
 
-def test_entries_come_back_and_are_written_once(s3: str) -> None:
+def test_entries_are_returned_and_written_once(s3: str) -> None:
     store = remote(s3)
     assert store.get("ac", KEY, LIMIT) is None and not store.has("ac", KEY)
     assert store.put("ac", KEY, memoryview(b"--first--")[2:-2], once=True)
@@ -63,7 +63,7 @@ def test_one_of_many_writers_wins(s3: str) -> None:
     assert len(won) == 1 and store.get("ac", KEY, LIMIT) == b"%d" % won[0]
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: str) -> None:
+def test_a_missing_bucket_is_an_error(s3: str) -> None:
     store = remote("s3://absent/prefix")
     with pytest.raises(RemoteRefused, match="NoSuchBucket"):
         store.get("ac", KEY, LIMIT)
@@ -168,7 +168,7 @@ def error(code: str) -> bytes:
     ],
     ids=lambda value: value[:20].decode().split("\r")[0] if isinstance(value, bytes) else None,
 )
-def test_answers_are_told_apart_and_hold_no_secret(
+def test_responses_map_to_typed_errors_without_secrets(
     server: Callable[..., Server], said: bytes, kind: type[RemoteFault], may_pass: bool
 ) -> None:
     there = server(said)
@@ -192,7 +192,7 @@ def test_answers_are_told_apart_and_hold_no_secret(
     assert len(there.requests) == len(calls), "one attempt each"
 
 
-def test_what_is_there_is_not_replaced(server: Callable[..., Server]) -> None:
+def test_an_existing_object_is_not_replaced(server: Callable[..., Server]) -> None:
     there = server(answer("412 Precondition Failed", error("PreconditionFailed")))
     assert not remote("s3://cache").put("ac", KEY, b"x", once=True)
     assert len(there.requests) == 1
@@ -227,7 +227,7 @@ def test_a_body_that_ends_early_is_not_data(server: Callable[..., Server]) -> No
     assert caught.value.may_pass and there.requests
 
 
-def test_a_server_that_says_nothing_is_given_up(server: Callable[..., Server]) -> None:
+def test_a_silent_server_is_given_up(server: Callable[..., Server]) -> None:
     there = server(None)
     store = remote("s3://cache", patience_s=0.3)
     begun = time.monotonic()
@@ -239,7 +239,7 @@ def test_a_server_that_says_nothing_is_given_up(server: Callable[..., Server]) -
     assert len(there.requests) == 2
 
 
-def test_bytes_that_drip_count_as_none(server: Callable[..., Server]) -> None:
+def test_dripping_bytes_count_as_silence(server: Callable[..., Server]) -> None:
     there = server(answer("200 OK", b"", length=1 << 20), drip=b"x" * 10)
     begun = time.monotonic()
     with pytest.raises(RemoteDown, match="fewer than 8192 bytes"):
@@ -247,13 +247,13 @@ def test_bytes_that_drip_count_as_none(server: Callable[..., Server]) -> None:
     assert time.monotonic() - begun < 5.0 and there.requests
 
 
-def test_bytes_that_come_slowly_and_steadily_are_waited_for(server: Callable[..., Server]) -> None:
+def test_slow_steady_bytes_are_awaited(server: Callable[..., Server]) -> None:
     there = server(answer("200 OK", b"", length=30_000), drip=b"x" * 1000)  # 20 kB a second
     assert remote("s3://cache", patience_s=0.3).get("ac", KEY, 1 << 20) == b"x" * 30_000
     assert there.requests
 
 
-def test_a_port_where_nobody_listens(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_port_is_down(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     gone = server(None)
     gone.close()
     store = remote("s3://cache", patience_s=1.0)
@@ -307,7 +307,7 @@ def test_the_other_kinds_are_known(url: str, monkeypatch: pytest.MonkeyPatch) ->
     assert remote(url).place == url
 
 
-def test_without_obstore_the_command_is_said() -> None:
+def test_without_obstore_the_error_has_the_install_command() -> None:
     code = """
 import sys
 sys.modules["obstore"] = sys.modules["obstore.store"] = None

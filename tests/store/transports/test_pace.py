@@ -30,7 +30,7 @@ def test_nothing_for_a_patience_is_silence(clock: Clock) -> None:
         pace.left_s()
 
 
-def test_what_drips_is_silence_and_what_trickles_is_not(clock: Clock) -> None:
+def test_a_rate_below_the_limit_counts_as_silence(clock: Clock) -> None:
     for speed, silent in ((SLOWEST // 2, True), (SLOWEST + 1, False)):
         pace = Pace(Flow(), 4.0, clock)
         for _ in range(100):

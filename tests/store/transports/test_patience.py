@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.store.transports.hostile import Server, Talk
 from tests.store.transports.memory_transport import MemoryTransport
+from tests.store.transports.scripted_server import Request, Server
 from trtbuild.core.values.codec import encode
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
@@ -109,7 +109,7 @@ def test_it_is_a_transport() -> None:
     team.close()
 
 
-def test_what_passes_is_tried_again() -> None:
+def test_transient_errors_are_retried() -> None:
     team, script = patient(BUSY, BUSY, b"there")
     assert get(team) == b"there"
     assert script.calls == 3
@@ -137,7 +137,7 @@ def test_pauses_are_random() -> None:
         assert script.slept == pytest.approx(pauses)
 
 
-def test_what_does_not_pass_is_not_tried_again() -> None:
+def test_permanent_errors_are_not_retried() -> None:
     for fault in (DEAD, RemoteRefused("no"), RemoteLied("hm"), RemoteFull("full")):
         team, script = patient(fault, b"")
         with pytest.raises(type(fault)):
@@ -236,7 +236,7 @@ def test_a_full_remote_is_still_read_and_written() -> None:
     assert get(team) is None
 
 
-def test_three_lies_open_the_circuit_whoever_finds_them() -> None:
+def test_three_wrong_responses_open_the_circuit() -> None:
     team, script = patient(RemoteLied("html"), b"", b"", b"")
     with pytest.raises(RemoteLied):
         get(team)
@@ -248,7 +248,7 @@ def test_three_lies_open_the_circuit_whoever_finds_them() -> None:
     assert "3 times what was not asked for" in refused_now(team, script)
 
 
-def test_what_is_counted() -> None:
+def test_the_report_counts_requests_bytes_and_failures() -> None:
     team, _ = patient(b"12345", None, BUSY, b"123", RemoteLied("html"), RemoteLied("other"))
     get(team)
     put(team)
@@ -311,7 +311,7 @@ def over_http(server_url: str, patience_s: float) -> Patient:
 
 
 def test_sixteen_threads_lose_one_timeout_to_a_dead_remote() -> None:
-    with Server(lambda talk: talk.stop.wait(60)) as server:
+    with Server(lambda request: request.stop.wait(60)) as server:
         team = over_http(server.url, 1.0)
         lost_s, faults = all_at_once(lambda: get(team))
         assert len(server.requests) == 1, "others waited for the first"
@@ -321,12 +321,12 @@ def test_sixteen_threads_lose_one_timeout_to_a_dead_remote() -> None:
 
 
 def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
-    def answer(talk: Talk) -> bool:
-        if talk.number == 1:
-            return talk.reply(404)
-        return not talk.stop.wait(60)
+    def handler(request: Request) -> bool:
+        if request.number == 1:
+            return request.reply(404)
+        return not request.stop.wait(60)
 
-    with Server(answer) as server:
+    with Server(handler) as server:
         team = over_http(server.url, 3.0)
         get(team)
         later: list[float] = []
@@ -348,7 +348,7 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
     assert later[0] < 2.7, "it waited its own full patience"
 
 
-def test_sixteen_threads_at_a_port_where_nobody_listens() -> None:
+def test_sixteen_threads_at_a_closed_port_share_the_retries() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         team = over_http(f"http://127.0.0.1:{free.getsockname()[1]}", 4.0)
@@ -360,8 +360,8 @@ def test_sixteen_threads_at_a_port_where_nobody_listens() -> None:
     assert report.skipped == 15
 
 
-def test_who_waits_to_try_again_is_woken_when_the_circuit_opens() -> None:
-    with Server(lambda talk: talk.reply(404 if talk.number == 1 else 503, Retry_After="2")) as server:
+def test_waiting_retries_end_when_the_circuit_opens() -> None:
+    with Server(lambda request: request.reply(404 if request.number == 1 else 503, Retry_After="2")) as server:
         team = over_http(server.url, 4.0)
         get(team)
         threading.Timer(0.3, lambda: [team.blame(RemoteLied("x")) for _ in range(3)]).start()

@@ -57,7 +57,7 @@ def test_its_login_is_not_shown() -> None:
 @pytest.mark.parametrize(
     "proxy", ["socks5://me:hunter2@proxy.example", "https://proxy.example", "http://", "http://a:hunter2"]
 )
-def test_what_cannot_be_used_is_an_error(proxy: str) -> None:
+def test_an_invalid_proxy_is_an_error(proxy: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         proxy_for("https", "cache.example", {"HTTPS_PROXY": proxy})
     assert "hunter2" not in str(caught.value)

@@ -33,10 +33,10 @@ class Dripping:
     def __init__(self) -> None:
         self.sent = 0
 
-    def __call__(self, talk: Talk) -> None:
-        talk.reply(200, length=SIZE)
-        while not talk.stop.wait(0.05):
-            talk.sock.sendall(b" " * 600)
+    def __call__(self, request: Request) -> None:
+        request.reply(200, length=SIZE)
+        while not request.stop.wait(0.05):
+            request.sock.sendall(b" " * 600)
             self.sent += 600
 
 
@@ -51,7 +51,7 @@ def test_a_plan_waits_seconds_for_a_slow_remote_and_reports_it(command_line: Com
     assert "an entry was not there after 2.5 s" in team["given_up"]
     assert (team["failures"], team["troubles"][0]["kind"]) == (1, "down")
     assert len(there.requests) == 2, "one entry of each plan"
-    assert all("/ac/" in talk.path for talk in there.requests)
+    assert all("/ac/" in request.path for request in there.requests)
     assert 2 * 16 << 10 < dripping.sent < 1_000_000, "it sent without a pause, and the client gave up"
     assert "an entry was not there after 2.5 s" in told.stdout + told.stderr
     assert "raise patience_s" in team["troubles"][0]["hint"]
@@ -61,15 +61,15 @@ def test_the_time_limit_includes_redirects(tmp_path: Path) -> None:
     """Neither a redirect nor a reused connection starts the time again."""
     dripping = Dripping()
 
-    def answers(talk: Talk) -> object:
-        if talk.number == 1:
-            return talk.reply(200, b"first")
-        if talk.path.startswith("/moved"):
-            return dripping(talk)
-        talk.stop.wait(0.5)
-        return talk.reply(307, Location=f"/moved{talk.path}")
+    def handler(request: Request) -> object:
+        if request.number == 1:
+            return request.reply(200, b"first")
+        if request.path.startswith("/moved"):
+            return dripping(request)
+        request.stop.wait(0.5)
+        return request.reply(307, Location=f"/moved{request.path}")
 
-    with Server(answers) as there:
+    with Server(handler) as there:
         team = HttpTransport(RemoteSettings("team", there.url, patience_s=0.8), {"HOME": "/nonexistent"})
         assert team.get("ac", NAME, LIMIT, timed=True) == b"first"
         with pytest.raises(RemoteDown, match="an entry was not there after 2 s") as caught:
@@ -80,11 +80,11 @@ def test_the_time_limit_includes_redirects(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_one_request_is_not_that_of_the_next(tmp_path: Path) -> None:
-    def steady(talk: Talk) -> bool:
-        talk.reply(200, length=30_000)
+    def steady(request: Request) -> bool:
+        request.reply(200, length=30_000)
         for _ in range(20):
-            talk.stop.wait(0.05)
-            talk.sock.sendall(b"x" * 1500)
+            request.stop.wait(0.05)
+            request.sock.sendall(b"x" * 1500)
         return True
 
     with Server(steady) as there:

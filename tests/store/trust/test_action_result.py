@@ -50,7 +50,7 @@ def test_a_list_comes_back() -> None:
     assert listed_chunks(list_entry(C, chunks).to_bytes(), C) == chunks
 
 
-def test_what_a_server_may_have_rewritten() -> None:
+def test_rewritten_entries_are_parsed() -> None:
     """protojson leaves out defaults and adds what it knows; order of fields and white space are free."""
     text = json.dumps(
         {
@@ -88,7 +88,7 @@ def test_unknown_paths_are_kept() -> None:
         b"[" * 100_000,
     ],
 )
-def test_rejects_what_is_no_entry(text: bytes) -> None:
+def test_rejects_invalid_entries(text: bytes) -> None:
     with pytest.raises(ValueError):
         ActionResult.from_bytes(text)
 
@@ -152,7 +152,7 @@ def test_a_server_may_have_chosen_the_other_base64() -> None:
     assert [each.signer for each in ActionResult.from_bytes(text.encode()).signatures] == ["ÿ?>"]
 
 
-def test_what_is_no_signature_is_left_out() -> None:
+def test_invalid_signatures_are_ignored() -> None:
     wrong: list[object] = [None, 1, "x", {}, []]
     wrong += [{**LISTED, name: value} for name in LISTED for value in (None, 1, [], "x" * 201)]
     wrong += [{**LISTED, "publicKey": LISTED["signature"]}, {**LISTED, "signature": "!"}, {**LISTED, "domain": "a b"}]
@@ -169,6 +169,6 @@ def test_no_more_signatures_are_looked_at_than_can_be_meant() -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "!", "=", "aGVsbG8=", "W1tbW1tb" * 20_000, 7, None, ["x"], {}])
-def test_the_output_of_another_tool_is_no_signature_and_no_error(raw: object) -> None:
+def test_the_output_of_another_tool_is_ignored(raw: object) -> None:
     text = json.dumps({"outputFiles": [{"path": "x", "digest": {"hash": A}}], "stdoutRaw": raw})
     assert ActionResult.from_bytes(text.encode()) == ActionResult((("x", Output(A, 0)),))

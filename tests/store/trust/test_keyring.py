@@ -44,23 +44,23 @@ def test_a_signature_of_a_trusted_key_counts() -> None:
     assert policy.voucher(KEY, DOCUMENT, [signed(STRANGER), signed(CI)]) == signed(CI)
 
 
-def test_what_is_not_signed_does_not_count() -> None:
+def test_an_unsigned_record_is_not_trusted() -> None:
     assert refusal(Keyring([CI.trusted])) == "it is not signed"
 
 
-def test_a_stranger_is_told_by_name_and_fingerprint() -> None:
+def test_an_untrusted_signer_is_reported_by_name_and_fingerprint() -> None:
     said = f"signed by a key that is not trusted (name 'unknown', fingerprint {STRANGER.trusted.fingerprint})"
     assert refusal(Keyring([CI.trusted]), signed(STRANGER)) == said
 
 
-def test_what_a_stranger_calls_itself_cannot_upset_a_terminal() -> None:
+def test_the_name_of_an_untrusted_signer_is_printable() -> None:
     why_not = refusal(Keyring([CI.trusted]), replace(signed(STRANGER), signer="\x1b[2J\n" + "x" * 500))
     assert why_not is not None
     assert why_not.isprintable()
     assert len(why_not) < 200
 
 
-def test_the_name_of_a_trusted_key_is_no_proof() -> None:
+def test_the_name_of_a_trusted_key_does_not_make_another_key_trusted() -> None:
     assert "not trusted" in (refusal(Keyring([CI.trusted]), signed(Signer("ci", b"x" * 32))) or "")
 
 
@@ -105,7 +105,7 @@ def test_a_key_signs_only_for_the_domains_that_it_may() -> None:
     assert refusal(policy, signed(CI, "ci")) is None
 
 
-def test_domains_that_are_read_if_nothing_is_said() -> None:
+def test_read_domains_have_defaults() -> None:
     assert Keyring([CI.trusted, replace(RELEASE.trusted, domains=("r1", "r2"))]).read_domains == ("ci", "r1", "r2")
     assert Keyring([CI.trusted], signer=RELEASE).read_domains == ("release", "ci")
     assert Keyring([CI.trusted], signer=RELEASE, domain="mine", read_domains=["ci"]).read_domains == ("ci", "mine")
@@ -118,7 +118,7 @@ def test_a_key_counts_through_its_last_day_by_this_machines_clock() -> None:
     assert refusal(Keyring([trusted], now=at("2026-04-01")), signed(CI)) == said
 
 
-def test_a_clock_that_is_a_year_off_is_named() -> None:
+def test_an_expired_key_is_reported_with_the_date_of_the_clock() -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 12, 31))
     assert "2027-11-21" in (refusal(Keyring([trusted], now=at("2027-11-21")), signed(CI)) or "")
     assert refusal(Keyring([trusted], now=at("2025-11-21")), signed(CI)) is None
@@ -137,21 +137,21 @@ def test_a_key_that_was_given_more_time_counts() -> None:
     assert refusal(Keyring(keys, now=at("2027-01-01")), signed(CI)) is None
 
 
-def test_a_revoked_key_does_not_count_whoever_trusts_it() -> None:
+def test_a_revoked_key_is_not_trusted() -> None:
     policy = Keyring([CI.trusted, RELEASE.trusted], revoked=[CI.public_key])
     assert refusal(policy, signed(CI)) == "key 'ci' is revoked"
     assert refusal(policy, signed(RELEASE)) is None
     assert refusal(policy, signed(CI), signed(RELEASE)) is None, "another may vouch for the record"
 
 
-def test_of_several_signatures_the_reasons_are_all_said() -> None:
+def test_the_reasons_of_all_signatures_are_reported() -> None:
     policy = Keyring([CI.trusted])
     said = refusal(policy, signed(CI, "pr-7"), signed(STRANGER), signed(CI, "pr-7")) or ""
     assert said.startswith("signed for domain pr-7; this machine reads ci; signed by a key")
     assert said.count("pr-7") == 1
 
 
-def test_a_machine_that_signs_believes_itself_and_judges_others() -> None:
+def test_a_signing_machine_trusts_itself_and_checks_others() -> None:
     policy = Keyring(signer=CI, domain="pr-7")
     assert policy.enforced
     assert (policy.own_domain, policy.read_domains) == ("pr-7", ("pr-7",))
@@ -168,7 +168,7 @@ def test_its_own_key_may_sign_for_no_other_domain() -> None:
     assert refusal(policy, signed(CI, "release")) == "key 'ci' may not sign for domain release"
 
 
-def test_a_machine_that_does_not_sign_believes_what_it_made_itself(tmp_path: Path) -> None:
+def test_a_machine_without_a_signing_key_trusts_its_own_records(tmp_path: Path) -> None:
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
     assert policy.own_domain is None
     assert not (tmp_path / "state").exists(), "nothing is made before it is needed"
@@ -198,7 +198,7 @@ def test_processes_that_begin_at_once_have_one_machine_key(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["local.key"]
 
 
-def test_what_a_machine_made_for_itself_counts_nowhere_else(tmp_path: Path) -> None:
+def test_a_machine_signature_is_trusted_on_that_machine_only(tmp_path: Path) -> None:
     one, two = (Keyring([CI.trusted], machine=MachineKey(tmp_path / name)) for name in "ab")
     own = one.sign(KEY, DOCUMENT)
     two.sign(KEY, DOCUMENT)
@@ -225,7 +225,7 @@ def test_where_no_key_can_be_kept_the_build_goes_on(tmp_path: Path) -> None:
     assert "cannot be kept" in policy.warnings[0]
 
 
-def test_a_broken_machine_key_is_told_and_not_replaced(tmp_path: Path) -> None:
+def test_a_broken_machine_key_is_a_warning_and_is_kept(tmp_path: Path) -> None:
     (tmp_path / "local.key").write_bytes(b"broken")
     (tmp_path / "local.key").chmod(0o600)
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
@@ -235,7 +235,7 @@ def test_a_broken_machine_key_is_told_and_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_a_signing_key_that_does_not_count_any_more_is_as_good_as_none(tmp_path: Path, how: str) -> None:
+def test_an_expired_or_revoked_signing_key_is_not_used(tmp_path: Path, how: str) -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
     policy = Keyring(
         [trusted],
@@ -253,7 +253,7 @@ def test_a_signing_key_that_does_not_count_any_more_is_as_good_as_none(tmp_path:
     assert alone.refusal(KEY, DOCUMENT, ()) is not None, "a policy is not given up with its key"
 
 
-def test_a_worker_judges_as_its_driver_does(tmp_path: Path) -> None:
+def test_a_worker_has_the_policy_of_its_driver(tmp_path: Path) -> None:
     driver = Keyring(
         [replace(CI.trusted, domains=("ci",)), replace(STRANGER.trusted, expires=datetime.date(2020, 1, 1))],
         revoked=[Signer("x", b"x" * 32).public_key],
@@ -284,11 +284,11 @@ def test_a_worker_judges_as_its_driver_does(tmp_path: Path) -> None:
     assert judge(Keyring(revoked=[CI.public_key], signer=CI).to_json()).enforced
 
 
-def test_no_worker_is_told_a_private_key() -> None:
+def test_workers_do_not_get_private_keys() -> None:
     assert CI.text().rpartition(":")[2] not in str(Keyring([RELEASE.trusted], signer=CI).to_json())
 
 
-def test_without_keys_nothing_is_judged_or_signed() -> None:
+def test_without_keys_nothing_is_checked_or_signed() -> None:
     policy = Keyring()
     assert not policy.enforced
     assert policy.sign(KEY, DOCUMENT) == ()

@@ -50,14 +50,14 @@ def test_a_trusted_key_is_a_name_and_base64() -> None:
         (f"ci:{ENCODED};", "'' is not known"),
     ],
 )
-def test_rejects_what_is_no_trusted_key(text: str, said: str) -> None:
+def test_rejects_invalid_trusted_keys(text: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_trusted(text)
     assert said in caught.value.text
     assert caught.value.hint
 
 
-def test_a_revoked_key_is_named_with_or_without_its_name() -> None:
+def test_a_revoked_key_is_parsed_with_or_without_its_name() -> None:
     assert parse_revoked(f"ci:{ENCODED}") == parse_revoked(ENCODED) == PUBLIC
     assert parse_revoked(f"ci:{ENCODED};expires=2027-01-01") == PUBLIC
     with pytest.raises(ConfigurationError, match="not the base64 of 32 bytes"):
@@ -73,7 +73,7 @@ def test_a_private_key_in_place_of_a_public_one_is_found_and_not_repeated() -> N
         assert signer.text().rpartition(":")[2] not in str(caught.value)
 
 
-def test_a_private_key_comes_back_from_its_text() -> None:
+def test_a_private_key_is_parsed_from_its_text() -> None:
     signer = Signer("ci", PUBLIC)
     assert signer.text() == f"{PRIVATE}:ci:{ENCODED}"
     again = Signer.from_text(f"\n {signer.text()} \n")
@@ -84,7 +84,7 @@ def test_a_private_key_comes_back_from_its_text() -> None:
 @pytest.mark.parametrize(
     "text", ["", "ci:" + ENCODED, f"{PRIVATE}:ci", f"{PRIVATE}:ci:{ENCODED[:-4]}", f"{PRIVATE}::{ENCODED}"]
 )
-def test_what_is_no_private_key_is_not_repeated(text: str) -> None:
+def test_an_invalid_private_key_is_not_in_the_error(text: str) -> None:
     with pytest.raises(ConfigurationError, match="not a signing key") as caught:
         Signer.from_text(text)
     assert ENCODED[:12] not in str(caught.value)
@@ -130,7 +130,7 @@ def test_a_key_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) ->
     assert caught.value.hint == f"chmod 600 {tmp_path / 'ci.key'}"
 
 
-def test_a_key_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_key_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Signer.load(tmp_path / "ci.key")
     assert caught.value.file == str(tmp_path / "ci.key")

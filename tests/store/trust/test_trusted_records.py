@@ -68,7 +68,7 @@ def key_of(record_of: Callable[..., Record], number: int = 1) -> str:
     return record_of(number).recipe.key
 
 
-def test_what_was_signed_is_found_by_whoever_trusts_the_key(opened: Opened, put: Callable[..., Record]) -> None:
+def test_a_signed_record_is_found_if_the_key_is_trusted(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(CI)), "ci").recipe.key
     assert who(opened(policy(CI)).get_record(key)) == "ci", "its own"
     assert who(opened(policy(None, CI)).get_record(key)) == "ci"
@@ -77,7 +77,7 @@ def test_what_was_signed_is_found_by_whoever_trusts_the_key(opened: Opened, put:
         opened(policy(None, RELEASE)).get_record(key)
 
 
-def test_what_is_not_signed_counts_for_who_trusts_everybody(opened: Opened, put: Callable[..., Record]) -> None:
+def test_an_unsigned_record_is_found_without_a_policy(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(), "anyone").recipe.key
     assert who(opened().get_record(key)) == "anyone"
     with pytest.raises(RecordUntrusted, match=r"does not count: it is not signed$"):
@@ -120,13 +120,13 @@ def test_the_order_of_domains_is_the_order_of_preference(opened: Opened, put: Ca
         assert who(opened(policy(None, CI, RELEASE, reads=reads)).get_record(key)) == reads[0]
 
 
-def test_who_was_first_wins_where_it_counts(opened: Opened, put: Callable[..., Record]) -> None:
+def test_the_first_trusted_record_wins(opened: Opened, put: Callable[..., Record]) -> None:
     put(opened(policy(CI)), "ci")
     assert who(put(opened(policy(RELEASE, CI)), "release")) == "ci"
     assert who(put(opened(policy(RELEASE, CI)), "release", replace=True)) == "release"
 
 
-def test_a_forced_record_replaces_what_counts_and_nothing_else(opened: Opened, put: Callable[..., Record]) -> None:
+def test_a_forced_record_replaces_the_trusted_record_only(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(STRANGER)), "stranger").recipe.key
     put(opened(policy(CI)), "ci")
     put(opened(policy(CI)), "ci again", replace=True)
@@ -149,7 +149,7 @@ def test_a_machine_without_a_signing_key_hits_what_it_built(
         opened(machine("c")).get_record(key)
 
 
-def test_who_cannot_sign_takes_nothing_from_others(opened: Opened, put: Callable[..., Record]) -> None:
+def test_an_unsigned_put_does_not_replace_a_signed_record(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(RELEASE)), "release").recipe.key
     nobody = policy(None, CI)  # and no key of the machine either
     assert who(put(opened(nobody), "unsigned", replace=True)) == "unsigned", "it is built, and not kept"
@@ -276,7 +276,9 @@ def test_no_flipped_byte_of_a_signed_document_is_believed(at_ci: LocalStore, put
 @pytest.mark.parametrize(
     "raw", ["", "!", "bnVsbA==", "e30=", "W10=", "W3sic2lnbmVyIjoxfV0=", "W1tbW1tb", 7, None, ["x"], "gICA"]
 )
-def test_what_is_no_signature_is_as_good_as_none(at_ci: LocalStore, put: Callable[..., Record], raw: object) -> None:
+def test_a_record_with_an_invalid_signature_is_unsigned(
+    at_ci: LocalStore, put: Callable[..., Record], raw: object
+) -> None:
     key = put(at_ci, "ci").recipe.key
     path = entry_file(at_ci, key)
     rewrite(path, json.dumps({**json.loads(path.read_bytes()), "stdoutRaw": raw}).encode())
@@ -285,9 +287,7 @@ def test_what_is_no_signature_is_as_good_as_none(at_ci: LocalStore, put: Callabl
     assert who(LocalStore(at_ci.root).get_record(key)) == "ci"
 
 
-def test_a_damaged_entry_is_no_matter_where_the_domain_has_its_own(
-    at_ci: LocalStore, put: Callable[..., Record]
-) -> None:
+def test_a_damaged_entry_does_not_hide_the_domains_own_entry(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     key = put(LocalStore(at_ci.root, policy(STRANGER)), "stranger").recipe.key
     put(at_ci, "ci")
     rewrite(entry_file(at_ci, key), b"garbage")
@@ -316,7 +316,7 @@ def test_an_entry_that_counts_is_copied_with_its_document(at_ci: LocalStore, put
     assert [signature.signer for signature in unsigned.signatures if unsigned] == ["stranger"]
 
 
-def test_what_comes_from_elsewhere_keeps_its_document_and_signatures(
+def test_a_fetched_record_keeps_its_document_and_signatures(
     at_ci: LocalStore, put: Callable[..., Record], tmp_path: Path
 ) -> None:
     record = put(at_ci, "ci")
@@ -339,7 +339,7 @@ def test_what_comes_from_elsewhere_keeps_its_document_and_signatures(
     assert stranger.has_records([key]) == set()
 
 
-def test_what_comes_from_elsewhere_stands_beside_what_does_not_count(
+def test_a_fetched_record_is_stored_beside_an_untrusted_one(
     at_ci: LocalStore, put: Callable[..., Record], tmp_path: Path
 ) -> None:
     record = put(at_ci, "ci")
@@ -364,7 +364,7 @@ def test_verify_knows_the_entries_of_domains(at_ci: LocalStore, put: Callable[..
     assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
 
 
-def test_records_are_found_by_what_they_left_whatever_their_place(
+def test_records_are_found_by_their_outputs_in_every_domain(
     at_ci: LocalStore, put: Callable[..., Record], payload: Callable[[int, int], bytes]
 ) -> None:
     key = put(LocalStore(at_ci.root), "anyone").recipe.key
@@ -393,7 +393,7 @@ def test_collection_keeps_the_blobs_and_pins_of_a_domains_entries(
     assert not at_ci.has(hashlib.sha256(b"ci 2").hexdigest())
 
 
-def test_signatures_are_not_parsed_where_nothing_is_judged(
+def test_signatures_are_not_parsed_without_a_policy(
     at_ci: LocalStore, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = put(at_ci, "ci")

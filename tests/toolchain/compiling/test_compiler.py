@@ -92,7 +92,7 @@ def test_weights_that_the_model_does_not_read_are_not_asked_for(mlp_job: Any) ->
     assert _digest(compile_engine(unread, mlp_job.read)) == _digest(compile_engine(mlp_job.job, mlp_job.read))
 
 
-def test_equal_bytes_of_other_shapes_are_weights_of_their_own(make_model: Any, make_job: Any) -> None:
+def test_equal_bytes_of_other_shapes_are_separate_weights(make_model: Any, make_job: Any) -> None:
     weights = [np.zeros(8, np.float32), np.zeros((1, 8), np.float32), np.zeros(4, np.int64)]
     nodes = [
         h.make_node("Add", ["i0", "w0"], ["v0"]),

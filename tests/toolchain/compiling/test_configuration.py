@@ -64,7 +64,7 @@ def test_settings_reach_the_library() -> None:
         {"monitor_memory": True},
     ],
 )
-def test_rejects_a_setting_that_the_library_lacks_as_an_error_of_its_own(settings: dict[str, Any]) -> None:
+def test_rejects_a_setting_that_the_library_lacks(settings: dict[str, Any]) -> None:
     (name,) = settings
     with pytest.raises(ToolchainError, match=rf"tensorrt 8\.6\.0 has no builder\.{name}"):
         _configured(**settings)

@@ -51,5 +51,5 @@ def test_a_size_that_the_network_leaves_open_may_be_known(built: Built) -> None:
     assert compile_engine(replace(job(built), outputs=known), built.store.get_bytes).plan.nbytes
 
 
-def test_a_job_of_nobody_s_is_not_held_to_anything(built: Built) -> None:
+def test_a_job_without_declared_tensors_is_not_checked(built: Built) -> None:
     assert compile_engine(replace(job(built), inputs=None, outputs=None), built.store.get_bytes).plan.nbytes

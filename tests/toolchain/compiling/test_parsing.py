@@ -71,7 +71,7 @@ def test_an_integer_buffer_may_be_read_as_indices(parser: Parser, make_model: An
     assert parser.refused(make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros(3, np.int64)])) is None
 
 
-def test_rejects_bytes_that_are_no_model(parser: Parser) -> None:
+def test_rejects_bytes_that_are_not_a_model(parser: Parser) -> None:
     with pytest.raises(ValueError, match="protobuf"):
         parser.refused(b"\xff\xff\xff")
 

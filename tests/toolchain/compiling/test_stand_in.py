@@ -44,19 +44,19 @@ def test_refuses_what_is_known_and_what_the_parser_says_each_with_its_own_reason
     assert "Det" in refusal.reasons["n2"]
 
 
-def test_bfloat16_is_no_type_of_8_6(parser: Parser, make_model: Any) -> None:
+def test_bfloat16_is_refused_for_8_6(parser: Parser, make_model: Any) -> None:
     nodes = [h.make_node("Relu", ["i0"], ["o0"])]
     refusal = parser.refused(make_model(nodes, [("BFLOAT16", [4])], ["BFLOAT16"], []))
     assert refusal is not None and refusal.nodes == ("n0",)
 
 
-def test_what_rtx_refuses_keeps_one_text_for_all(make_model: Any) -> None:
+def test_a_refusal_of_rtx_has_one_text_for_all_nodes(make_model: Any) -> None:
     nodes = [h.make_node("Det", ["i0"], ["v0"]), h.make_node("Relu", ["v0"], ["o0"])]
     refusal = Parser("tensorrt-rtx").refused(make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], [np.zeros(1)]))
     assert refusal is not None and refusal.reasons == {}
 
 
-def test_a_parser_without_its_gpu_says_who_answers_for_it(monkeypatch: pytest.MonkeyPatch, make_mlp: Any) -> None:
+def test_a_parser_without_its_gpu_names_its_stand_in(monkeypatch: pytest.MonkeyPatch, make_mlp: Any) -> None:
     class Library:
         def Builder(self, logger: object) -> None:
             raise TypeError("pybind11::init(): factory function returned nullptr")

@@ -91,7 +91,7 @@ def test_builds_beside_one_another_keep_what_both_have_timed(path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", [b"", b"rubbish", None])
-def test_a_damaged_file_is_taken_as_none_and_replaced(path: Path, damage: bytes | None) -> None:
+def test_a_damaged_file_counts_as_missing_and_is_replaced(path: Path, damage: bytes | None) -> None:
     build(path, b"a")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"x" if damage is None else damage)
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_taken_as_none_and_replaced(path: Path, damage: bytes 
     assert path.read_bytes() == whole
 
 
-def test_what_tensorrt_does_not_take_is_replaced(path: Path) -> None:
+def test_an_invalid_timing_cache_is_replaced(path: Path) -> None:
     path.parent.mkdir(parents=True)
     for body in (b"not TensorRT's", b"H100|a"):
         path.write_bytes(timing_cache._HEAD + hashlib.sha256(body).digest() + body)
@@ -109,6 +109,6 @@ def test_what_tensorrt_does_not_take_is_replaced(path: Path) -> None:
         path.unlink()
 
 
-def test_what_cannot_be_written_is_not_kept_and_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_timing_cache_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "timing").write_text("in its place is a file")
     assert build(tmp_path / "timing" / "x.cache", b"a") == set()

@@ -24,7 +24,7 @@ def test_every_installed_distribution_has_the_version_that_the_library_gives() -
     assert {name: installed_version(name) for name in names} == {name: metadata.version(name) for name in names}
 
 
-def test_what_is_not_installed_has_none() -> None:
+def test_a_package_that_is_not_installed_has_no_version() -> None:
     assert installed_version("trtbuild-does-not-need-this") is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from trtbuild.toolchain.libraries import library
 
 
-def test_one_builder_for_each_gpu_stays_and_is_let_go_at_the_end(monkeypatch: Any) -> None:
+def test_one_builder_for_each_gpu_is_kept_until_exit(monkeypatch: Any) -> None:
     made: list[object] = []
     at_exit: list[Any] = []
     kept: dict[tuple[str, int], Any] = {}

@@ -84,7 +84,7 @@ def test_a_build_number_counts_where_both_have_one(tmp_path: Path) -> None:
     assert "which is 10.9.0.34" in checked("tensorrt", "10.9.0.35", [file])
 
 
-def test_what_is_mapped_what_it_is_and_the_way_out_are_said(tmp_path: Path) -> None:
+def test_the_error_names_the_mapped_library_its_version_and_the_fix(tmp_path: Path) -> None:
     file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100901))
     text = (
         f"tensorrt 10.3.0 was planned, but {file} is loaded, which is 10.9.1\n"

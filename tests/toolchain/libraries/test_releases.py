@@ -106,7 +106,7 @@ def test_takes_what_a_release_has() -> None:
     check_release(HOPPER, BuilderSettings(tiling_optimization_level="full"), "10.8.0.43")
 
 
-def test_who_answers_for_a_parser_that_needs_a_gpu() -> None:
+def test_a_parser_that_needs_a_gpu_has_a_stand_in() -> None:
     found = stand_in("tensorrt", "8.6.0")
     assert found is not None
     assert (found.toolchain, found.narrows_int64) == ("tensorrt-rtx", True)

@@ -86,7 +86,7 @@ def job_of(found: Recorded, *profiles: Sequence[ShapeRange]) -> tuple[EngineJob,
 RANGE = ShapeRange((1, 3, 32, 32), (2, 3, 64, 64), (4, 3, 128, 96))
 
 
-def test_what_is_recorded_is_what_was_done() -> None:
+def test_all_calls_are_recorded() -> None:
     found = recorded(detector)
     document = network_document.parse(found.document)
     assert document["inputs"] == [["FLOAT", ["d0", 3, "d1", "d2"]]]
@@ -140,7 +140,7 @@ def test_weights_are_those_of_the_call_and_not_of_later() -> None:
     assert np.array_equal(recorded(define).weights[0], KERNEL)
 
 
-def test_what_the_function_reads_is_tensorrts_answer() -> None:
+def test_the_function_reads_tensorrts_values() -> None:
     seen: dict[str, Any] = {}
 
     def define(network: Any, trt: Any) -> None:
@@ -193,7 +193,7 @@ def test_loops_and_conditions_are_recorded() -> None:
     assert compile_engine(job, blobs.__getitem__).plan.nbytes > 0
 
 
-def test_inputs_are_in_the_manifests_order_whatever_order_they_are_added_in() -> None:
+def test_inputs_are_in_the_manifests_order() -> None:
     inputs = [NetworkInput("a", "float32", (2,)), NetworkInput("b", "float32", (2,))]
 
     def define(network: Any, trt: Any) -> None:
@@ -242,7 +242,7 @@ def test_rejects_what_cannot_be_done_again(define: Define, words: str) -> None:
         recorded(define)
 
 
-def test_what_was_refused_and_caught_is_not_done_again() -> None:
+def test_a_refused_call_is_not_replayed() -> None:
     refused = []
 
     def define(network: Any, trt: Any) -> None:
@@ -257,7 +257,7 @@ def test_what_was_refused_and_caught_is_not_done_again() -> None:
     assert len(refused) == 2 and compile_engine(job, blobs.__getitem__).plan.nbytes > 0
 
 
-def test_what_the_function_raises_comes_out() -> None:
+def test_exceptions_of_the_function_are_raised() -> None:
     def define(network: Any, trt: Any) -> None:
         raise KeyError("mine")
 
@@ -287,7 +287,7 @@ def bent(found: Recorded, **changes: Any) -> bytes:
     return network_document.to_bytes(**document)
 
 
-def test_a_toolchain_without_something_says_so_with_the_layer() -> None:
+def test_an_unsupported_feature_is_an_error_with_the_layer() -> None:
     found = recorded(detector)
     with pytest.raises(ToolchainError, match="this toolchain has no add_wonder of INetworkDefinition"):
         replay(bent(found, call="add_wonder"), found.weights)

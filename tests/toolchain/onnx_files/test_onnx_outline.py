@@ -41,13 +41,13 @@ def test_unpacked_dims_are_read_too() -> None:
     assert weight.size_bytes == 2400
 
 
-def test_inline_constants_are_no_weights(make_model: Any) -> None:
+def test_inline_constants_are_not_weights(make_model: Any) -> None:
     found = outline(make_model([], [], [], [np.zeros(2, np.float32)], {"c0": np.zeros(3)}))
     assert [weight.name for weight in found.weights] == ["w0"]
     assert found.initializers == (("w0", onnx.TensorProto.FLOAT), ("c0", onnx.TensorProto.DOUBLE))
 
 
-def test_what_nested_graphs_read_and_declare_counts_as_the_nodes(make_model: Any) -> None:
+def test_inputs_and_types_of_nested_graphs_belong_to_the_node(make_model: Any) -> None:
     inner = h.make_graph(
         [h.make_node("Cast", ["i0"], ["t"], to=11), h.make_node("Add", ["t", "k"], ["r"])],
         "inner",

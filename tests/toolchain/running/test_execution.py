@@ -27,7 +27,7 @@ def test_the_installed_library_is_loaded_once() -> None:
     assert library.captures_graphs
 
 
-def test_host_code_is_taken_for_plans_of_other_versions_alone() -> None:
+def test_host_code_is_allowed_only_for_plans_of_other_versions() -> None:
     """A version-compatible plan includes its runtime, and TensorRT loads it only with `engine_host_code_allowed`."""
     execution._library.cache_clear()
     library = load_library("tensorrt-rtx", tensorrt_rtx.__version__)
@@ -49,7 +49,7 @@ def test_a_library_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("plan", [b"", b"no plan at all" * 100])
-def test_what_is_no_plan_is_refused_with_the_librarys_words(plan: bytes) -> None:
+def test_an_invalid_plan_is_refused_with_the_librarys_message(plan: bytes) -> None:
     with pytest.raises(EngineError, match="refuses the engine: ") as caught:
         load_library("tensorrt-rtx").load_engine(plan)
     assert "no reason was given" not in caught.value.text

@@ -42,7 +42,7 @@ def test_a_profile_that_is_not_shared_is_free_again_when_its_context_has_gone(ri
 
 
 @pytest.mark.parametrize("profile", [-1, 2])
-def test_a_profile_that_is_none_is_never_asked_for(rig: Rig, profile: int) -> None:
+def test_an_invalid_profile_number_is_refused(rig: Rig, profile: int) -> None:
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("affine"))
         with pytest.raises(EngineError, match=f"has 2 optimization profiles, but not number {profile}"):

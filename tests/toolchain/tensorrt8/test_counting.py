@@ -52,7 +52,7 @@ def test_a_number_that_came_back_from_beyond_is_refused(make_model: Any) -> None
     assert refused(make_model, nodes, {"c": _BIG})[:2] == ["Mul", "Div"]
 
 
-def test_what_only_says_how_large_something_is_may_have_any_bound(make_model: Any) -> None:
+def test_a_product_that_is_only_a_size_may_have_any_bound(make_model: Any) -> None:
     """batch * positions * heads: a tensor cannot have so many elements that the number does not fit."""
     nodes = [
         h.make_node("Gather", ["v0", "one"], ["other"]),
@@ -99,13 +99,13 @@ def test_the_size_of_an_input_is_what_its_profiles_say(make_model: Any) -> None:
 
 
 @pytest.mark.parametrize("operator", ["Pow", "BitShift"])
-def test_what_grows_quickly_is_refused(make_model: Any, operator: str) -> None:
+def test_fast_growing_operators_are_refused(make_model: Any, operator: str) -> None:
     more = {"direction": "LEFT"} if operator == "BitShift" else {}
     nodes = [h.make_node(operator, ["size", "c"], ["v1"], **more), h.make_node("Cast", ["v1"], ["o0"], to=1)]
     assert refused(make_model, nodes, {"c": np.array(9)}) == [operator, "Cast"]
 
 
-def test_quotients_of_small_floats_are_no_sizes(make_model: Any) -> None:
+def test_quotients_of_small_floats_are_not_sizes(make_model: Any) -> None:
     nodes = [
         h.make_node("Cast", ["size"], ["v1"], to=1),
         h.make_node("Div", ["v1", "half"], ["v2"]),
@@ -176,7 +176,7 @@ def _chain(random_: random.Random) -> tuple[list[Any], dict[str, int]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_taken_is_right_in_32_bits(make_model: Any, seed: int) -> None:
+def test_accepted_models_are_right_in_32_bits(make_model: Any, seed: int) -> None:
     random_ = random.Random(seed)
     taken = refused_count = wrong_if_taken = 0
     for _ in range(250):

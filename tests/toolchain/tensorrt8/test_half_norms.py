@@ -107,7 +107,7 @@ def test_the_mean_of_the_input_comes_out_as_it_should_though_the_factor_is_round
         {"shift": np.full(CHANNELS, np.nan)},
     ],
 )
-def test_what_half_does_not_hold_stays_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
+def test_values_beyond_half_stay_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
     values = parameters(**changes)
     model = normalizing(make_model, values)
     found, given = typed(model, values)
@@ -147,7 +147,7 @@ def test_a_channel_that_is_switched_off_has_a_factor_of_zero(make_model: Any) ->
 
 
 @pytest.mark.parametrize("types", [("FLOAT",) * 4, ("FLOAT16",) * 4])
-def test_what_has_one_type_stays_byte_for_byte(make_model: Any, types: tuple[str, ...]) -> None:
+def test_a_model_of_one_type_is_not_changed(make_model: Any, types: tuple[str, ...]) -> None:
     half = HALF if types[0] == "FLOAT16" else FLOAT
     values = [value.astype(np.float16 if half == HALF else np.float32) for value in parameters()]
     model = normalizing(make_model, values, half)

@@ -111,7 +111,7 @@ def test_a_constant_that_the_model_holds_stays(make_model: Any) -> None:
     assert cast(model, []) == (model, {})
 
 
-def test_what_a_nested_graph_reads_is_read(make_model: Any) -> None:
+def test_weights_that_a_nested_graph_reads_are_kept(make_model: Any) -> None:
     """A branch reads the weight itself, and the half that was cast outside; its own cast stays."""
     weight = np.arange(4, dtype=np.float32)
     then = h.make_graph(

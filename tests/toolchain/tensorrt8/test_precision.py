@@ -128,14 +128,14 @@ def nested(branch: list[Any], result: int, given: int) -> bytes:
 
 
 @pytest.mark.parametrize(("inside", "outside"), [(10, 1), (1, 10)])
-def test_what_a_nested_graph_makes_has_its_own_type_and_not_one_that_is_named_inside(inside: int, outside: int) -> None:
+def test_outputs_of_a_nested_graph_have_its_declared_type(inside: int, outside: int) -> None:
     casts = [h.make_node("Cast", ["v0"], ["t0"], to=inside), h.make_node("Cast", ["t0"], ["r0"], to=outside)]
     model = outline(nested(casts, outside, outside))
     assert {float_types(model)[name] for name in ("v0", "v1", "v2", "o0")} == {outside}
     assert uses_half(model)
 
 
-def test_what_a_loop_makes_has_the_type_behind_its_condition() -> None:
+def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
     """Its body's first output is whether it goes on."""
     values = [("k", 7, []), ("c", 9, []), ("s", 10, [4])]
     inner = [("Identity", "c", "d", {}), ("Cast", "s", "u", {"to": 1}), ("Cast", "u", "t", {"to": 10})]

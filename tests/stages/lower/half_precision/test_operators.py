@@ -14,7 +14,7 @@ def _names() -> list[str]:
     return " ".join((rows, *lists, operators._SCALINGS, operators._COMPARISONS, operators._SHAPES)).split()
 
 
-def test_every_operator_stands_in_one_row() -> None:
+def test_every_operator_is_in_one_row() -> None:
     names = _names()
     assert sorted(names) == sorted(set(names)) == sorted(OPERATORS)
 
@@ -29,13 +29,13 @@ def test_every_row_has_a_reason() -> None:
     assert all(line.reason for line in OPERATORS.values())
 
 
-def test_what_is_kept_in_float32() -> None:
+def test_sensitive_operators_stay_in_float32() -> None:
     names = """softmax log_softmax layer_norm batch_norm group_norm instance_norm rms_norm sum mean var std prod cumsum
         logsumexp norm pow exp log rsqrt reciprocal cdist mse_loss grid_sampler"""
     assert {OPERATORS[name].role for name in names.split()} == {Role.KEEP}
 
 
-def test_what_has_no_row_and_what_is_not_atens_stays_in_float32() -> None:
+def test_unlisted_operators_stay_in_float32() -> None:
     assert row(torch.ops.aten.searchsorted.Tensor).role is Role.KEEP
     assert row(torch.ops.prims.convert_element_type.default).role is Role.KEEP
     assert row(len).result is Result.FOLLOWS

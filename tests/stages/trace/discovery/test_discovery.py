@@ -214,7 +214,7 @@ def test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen(found: Any, pro
 
 
 @pytest.mark.parametrize("name", [name for name in ABSENT if name != "json.py"])
-def test_what_is_looked_for_and_not_found_is_a_dependency(found: Any, name: str) -> None:
+def test_an_absent_file_that_was_looked_up_is_a_dependency(found: Any, name: str) -> None:
     assert found.observations.get(f"file:{name}") == "absent", ABSENT[name]
 
 
@@ -223,7 +223,7 @@ def test_a_standard_module_that_is_loaded_already_cannot_be_shadowed(found: Any)
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_an_unrelated_file_is_no_dependency(found: Any, name: str) -> None:
+def test_an_unrelated_file_is_not_a_dependency(found: Any, name: str) -> None:
     assert f"file:{name}" not in found.observations
 
 
@@ -239,7 +239,7 @@ def test_a_directory_that_is_listed_is_a_listing(found: Any, project: Path, name
         (project / "data" / name / "new.txt").unlink()
 
 
-def test_directories_that_nobody_listed_are_no_listings(found: Any) -> None:
+def test_only_listed_directories_are_listings(found: Any) -> None:
     listings = {part for part in found.observations if part.startswith("listing:")}
     assert listings == {
         *(f"listing:data/{n}" for n in ("listed", "scanned", "globbed", "walked", "walked/deep", "declared")),
@@ -362,7 +362,7 @@ def test_no_bytecode_is_written(found: Any, project: Path) -> None:
     assert not list(project.rglob("__pycache__"))
 
 
-def test_what_a_trace_found_is_cacheable(found: Any) -> None:
+def test_a_traced_model_is_cacheable(found: Any) -> None:
     assert found.uncacheable is None
 
 

@@ -79,7 +79,7 @@ def test_a_project_file_does_not_shadow_what_installed_code_imports(found: Any) 
     assert "file:mailbox.py" in found.observations and "file:profile.py" not in found.observations
 
 
-def test_reasons_not_to_keep_a_trace_are_told(found: Any) -> None:
+def test_reasons_against_caching_a_trace_are_listed(found: Any) -> None:
     assert found.uncacheable.split("; ") == [
         "the manifest says `cacheable: false`",
         "net.py:8 reads all environment variables",

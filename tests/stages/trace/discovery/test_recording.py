@@ -89,7 +89,7 @@ def test_a_listing_that_the_trace_itself_changes_is_uncacheable(recorder: Record
     assert recorder.reasons == ["the model's code makes files in sub, whose entries it also lists"]
 
 
-def test_a_file_that_the_trace_makes_and_reads_is_no_dependency(recorder: Recorder, project: Path) -> None:
+def test_a_file_that_the_trace_writes_is_not_a_dependency(recorder: Recorder, project: Path) -> None:
     recorder.wrote(project / "cache.npy")
     (project / "cache.npy").write_text("made")
     recorder.file(project / "cache.npy")
@@ -149,7 +149,7 @@ def test_a_file_outside_the_project_has_an_absolute_name(recorder: Recorder, pro
     assert list(parts(recorder)) == [f"file:{outside}"]
 
 
-def test_what_lies_above_the_project_is_no_dependency(recorder: Recorder, project: Path) -> None:
+def test_directories_above_the_project_are_not_dependencies(recorder: Recorder, project: Path) -> None:
     recorder.file(project)
     recorder.file(project.parent)
     recorder.directory(project.parent)
@@ -171,7 +171,7 @@ def test_names_that_say_nothing_about_a_model_are_ignored(recorder: Recorder) ->
     assert set(parts(recorder)) == {"distribution:pytest"}
 
 
-def test_a_variable_that_the_trace_sets_itself_is_no_dependency(recorder: Recorder) -> None:
+def test_a_variable_that_the_trace_sets_is_not_a_dependency(recorder: Recorder) -> None:
     recorder.environment("BEFORE")
     recorder.environment_set("BEFORE")
     recorder.environment_set("OWN")

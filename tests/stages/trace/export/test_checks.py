@@ -24,7 +24,7 @@ def test_a_module_in_training_mode_is_refused(job_of) -> None:
     assert caught.value.code == "training-mode" and ".eval()" in caught.value.hint
 
 
-def test_what_a_program_of_torch_export_gives_has_no_eval_to_call(job_of) -> None:
+def test_a_module_of_torch_export_gets_a_hint_without_eval(job_of) -> None:
     module = torch.export.export(nn.Linear(4, 4).eval(), (torch.ones(2, 4),)).module()
     with pytest.raises(NotImplementedError):
         module.eval()

@@ -99,7 +99,7 @@ DOUBTS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_what_may_be_otherwise_is_retraced(name: str) -> None:
+def test_an_uncertain_decomposition_is_retraced(name: str) -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return model(x)

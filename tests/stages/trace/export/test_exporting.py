@@ -42,7 +42,7 @@ def test_a_size_that_the_model_fixes_is_to_be_static(traced, job_of) -> None:
     assert (error.file, error.line) == ("trtbuild.yaml", 10)
 
 
-def test_a_size_that_the_model_fixes_is_told_as_a_size_not_as_a_unit(traced, job_of) -> None:
+def test_a_fixed_size_is_reported_as_a_size_not_in_units(traced, job_of) -> None:
     shapes = {"image": ((32, 4), (64, 4), (320, 4))}
     error = refused(
         traced, job_of, lambda x: x + torch.ones(64, 4), shapes, dims=[NamedDim("height", (("image", 0),), 32)]
@@ -50,19 +50,19 @@ def test_a_size_that_the_model_fixes_is_told_as_a_size_not_as_a_unit(traced, job
     assert "fixes it to 64" in error.text
 
 
-def test_a_range_that_the_model_cannot_take_is_told(traced, job_of) -> None:
+def test_a_range_that_the_model_does_not_support_is_an_error(traced, job_of) -> None:
     error = refused(traced, job_of, lambda x: x if x.shape[0] > 4 else x * 2, FREE)
     assert "is declared 1..64, but the model needs at least 5" in error.text
     assert "change the profiles so that image.0 is at least 5" in error.hint
 
 
-def test_a_relation_that_a_manifest_cannot_say_is_told_in_its_names(traced, job_of) -> None:
+def test_an_unsupported_relation_is_reported_with_the_manifests_names(traced, job_of) -> None:
     shapes = {"query": ((1, 4), (6, 4), (64, 4)), "key": ((2, 4), (7, 4), (65, 4))}
     error = refused(traced, job_of, lambda q, k: q + k[1:], shapes)
     assert "axis key.0 must always be query_0 + 1" in error.text
 
 
-def test_a_branch_on_one_size_is_told_in_its_names(traced, job_of) -> None:
+def test_a_branch_on_one_size_is_reported_with_the_manifests_names(traced, job_of) -> None:
     error = refused(traced, job_of, lambda x: x + 1 if x.shape[0] == 5 else x, FREE)
     assert "image.0 != 5" in error.text and "trtdim" not in error.text and "L[" not in error.text
 
@@ -89,7 +89,7 @@ def test_an_error_in_forward_shows_the_users_frames_only(traced, job_of) -> None
     assert "site-packages" not in error.text and "trtbuild/stages" not in error.text
 
 
-def test_inputs_that_forward_does_not_take_are_told_with_its_signature(traced, job_of) -> None:
+def test_inputs_that_do_not_match_forward_are_an_error_with_the_signature(traced, job_of) -> None:
     class Model(torch.nn.Module):
         def forward(self, image, *, mask):
             return image * mask

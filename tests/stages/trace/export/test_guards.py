@@ -28,7 +28,7 @@ def test_a_guess_is_the_smallest_size_that_breaks_it_and_one_from_the_middle(job
     assert first.hint == "write dims: {width: {at: [x.1], multiple_of: 8}}"
 
 
-def test_a_range_is_told_as_a_range(job_of: Callable[..., Any]) -> None:
+def test_a_range_guard_is_reported_as_a_range(job_of: Callable[..., Any]) -> None:
     first, *_ = found(job_of, "L['args'][0].size()[0] > 4")
     assert first.sizes[0] == 1 and first.hint == "change the profiles so that x.0 is at least 5 and at most 64"
 
@@ -47,7 +47,7 @@ def test_conditions_and_functions_are_understood(job_of: Callable[..., Any]) -> 
     assert not found(job_of, "L['x'].size()[1] // 4 >= 1", "math.ceil(L['x'].size()[0] / 2) >= 1")
 
 
-def test_what_is_no_guard_on_sizes_is_left_alone(job_of: Callable[..., Any]) -> None:
+def test_other_guards_are_ignored(job_of: Callable[..., Any]) -> None:
     assert not found(job_of, "L['x'].stride()[0] == 1", "L['y'].size()[0] == 1", "not python(", "L['x'].size()[9] == 1")
 
 

@@ -22,7 +22,7 @@ def test_the_answer_comes_from_another_process_and_nothing_stays_here() -> None:
     assert left == []
 
 
-def test_what_dies_raises_or_hangs_has_no_answer() -> None:
+def test_a_call_that_dies_raises_or_hangs_returns_none() -> None:
     def dies() -> None:
         faulthandler.disable()  # pytest's would write a page into the test's log
         os.kill(os.getpid(), signal.SIGSEGV)

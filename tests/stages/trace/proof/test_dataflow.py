@@ -43,7 +43,7 @@ def are_equal(one: Callable[..., Any], other: Callable[..., Any], inputs: Sequen
         (lambda x: x + torch.arange(4).float(), lambda x: x + torch.tensor([0.0, 1.0, 2.0, 3.0])),
     ],
 )
-def test_what_is_written_in_another_way_is_equal(one: Any, other: Any) -> None:
+def test_equivalent_functions_are_equal(one: Any, other: Any) -> None:
     assert are_equal(one, other)
 
 
@@ -65,15 +65,15 @@ def test_what_is_written_in_another_way_is_equal(one: Any, other: Any) -> None:
         (lambda x: x[:2], lambda x: x[1:]),
     ],
 )
-def test_what_computes_something_else_is_not_equal(one: Any, other: Any) -> None:
+def test_different_functions_are_not_equal(one: Any, other: Any) -> None:
     assert not are_equal(one, other)
 
 
-def test_inputs_are_told_apart() -> None:
+def test_swapped_inputs_are_not_equal() -> None:
     assert not are_equal(lambda a, b: a - b, lambda a, b: b - a, (X, X))
 
 
-def test_an_attention_mask_of_zeros_is_none() -> None:
+def test_an_attention_mask_without_effect_is_ignored() -> None:
     q = torch.empty(1, 2, 5, 8)
     zeros, ones = torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 5, dtype=torch.bool).tril()
     attend = F.scaled_dot_product_attention
@@ -112,7 +112,7 @@ def written_below_a_view(x: torch.Tensor) -> torch.Tensor:
         written_below_a_view,
     ],
 )
-def test_what_a_flow_cannot_stand_for_is_not_followed(function: Any) -> None:
+def test_unsupported_functions_are_not_followed(function: Any) -> None:
     with pytest.raises((CannotFollow, RuntimeError)):
         flow(Flows(), function)
     assert bool((WEIGHT == 1).all())
@@ -168,7 +168,7 @@ def test_indices_that_are_inputs_are_followed() -> None:
     )
 
 
-def test_what_a_model_keeps_of_an_earlier_call_is_no_constant() -> None:
+def test_state_from_an_earlier_call_is_not_a_constant() -> None:
     class Keeps(torch.nn.Module):
         kept: torch.Tensor | None = None
 

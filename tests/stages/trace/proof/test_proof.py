@@ -28,7 +28,7 @@ def test_a_branch_on_batch_size_one_is_a_frozen_branch(traced, job_of) -> None:
     assert "torch.where" in error.hint
 
 
-def test_a_branch_that_changes_nothing_is_no_frozen_branch(traced, job_of) -> None:
+def test_a_branch_with_equal_results_is_not_a_frozen_branch(traced, job_of) -> None:
     traced(lambda x: x + x if x.shape[0] == 1 else x * 2, job_of(BATCH))
 
 

@@ -36,7 +36,7 @@ def test_two_axes_of_1_to_2_that_the_model_joins_must_be_one_dim(traced, job_of,
     assert error.hint == "name one dim for all places: dims: {a_0: {at: [a.0, b.0]}}"
 
 
-def test_of_three_axes_the_two_that_are_joined_are_named(traced, job_of) -> None:
+def test_only_the_two_equal_axes_of_three_are_reported(traced, job_of) -> None:
     error = refused(traced, job_of, lambda a, b, c: (a * c, b.relu()), THREE)
     assert "axis c.0 must always be as long as axis a.0" in error.text
     assert "must always be as long as" in refused(traced, job_of, lambda a, b, c: a * b * c, THREE).text
@@ -57,7 +57,7 @@ def test_a_slice_that_is_longer_than_the_axis_at_its_smallest_is_refused(traced,
         assert error.hint.startswith("leave that size out of the profiles")
 
 
-def test_a_mask_that_indexes_itself_is_not_taken_for_integers(traced, job_of) -> None:
+def test_a_mask_that_indexes_itself_is_not_treated_as_integers(traced, job_of) -> None:
     """Its number of rows depends on data, so it has no declared size to compare."""
     shapes = {"x": ((2, 4), (6, 4), (16, 4))}
     traced(lambda x: ((m := x > 0)[m].sum(), x * 2), job_of(shapes))

@@ -253,7 +253,7 @@ def test_rejects_another_dtype_and_says_what_to_write(tmp_path: Path) -> None:
     assert caught.value.hint == "write inputs: {x: {dtype: float32}}"
 
 
-def test_rejects_a_file_that_is_no_onnx_and_data_that_is_gone(tmp_path: Path) -> None:
+def test_rejects_invalid_onnx_files_and_missing_external_data(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_text("this is not a protobuf")
     with pytest.raises(SourceError, match=r"is not an? (valid )?ONNX model"):
         read(tmp_path)
@@ -263,7 +263,7 @@ def test_rejects_a_file_that_is_no_onnx_and_data_that_is_gone(tmp_path: Path) ->
         read(tmp_path)
 
 
-def test_an_input_that_the_manifest_lacks_is_named(tmp_path: Path) -> None:
+def test_an_undeclared_input_is_an_error(tmp_path: Path) -> None:
     inputs = [h.make_tensor_value_info(name, T.FLOAT, ["n", 64]) for name in ("x", "mask")]
     proto = model(nodes=[h.make_node("Mul", ["x", "mask"], ["y"])], inputs=inputs, initializers=[])
     with pytest.raises(SourceError, match="has an input 'mask', which the manifest does not declare"):

@@ -74,7 +74,7 @@ def test_kwargs_reach_the_function(open_source: Callable[..., nn.Module]) -> Non
     assert open_source("source_module:build", width=8).l.in_features == 8
 
 
-def test_a_module_that_is_not_there_says_where_it_was_looked_for(open_source: Callable[..., nn.Module]) -> None:
+def test_a_missing_module_is_an_error_with_the_searched_folders(open_source: Callable[..., nn.Module]) -> None:
     error = refused(open_source, "nowhere.at_all:build")
     assert error.code == "import" and "no module 'nowhere.at_all'" in error.text
     assert "searched in the project" in error.hint
@@ -87,7 +87,7 @@ def test_a_name_that_is_not_there_lists_what_is(open_source: Callable[..., nn.Mo
 
 
 @pytest.mark.parametrize(("target", "kind"), [("pair", "tuple"), ("number", "int")])
-def test_what_is_no_module_is_refused(open_source: Callable[..., nn.Module], target: str, kind: str) -> None:
+def test_rejects_sources_that_are_not_modules(open_source: Callable[..., nn.Module], target: str, kind: str) -> None:
     error = refused(open_source, f"source_module:{target}")
     assert error.code == "source" and kind in error.text and "torch.nn.Module" in error.text
 
@@ -216,7 +216,7 @@ def test_a_static_axis_of_an_exported_program_is_not_dynamic(
         ((Input("x", "float16"), Input("mask", keyword=True)), "input 'x' of block.pt2 is float32"),
     ],
 )
-def test_inputs_that_an_exported_program_does_not_take_are_told(
+def test_inputs_that_do_not_match_an_exported_program_are_an_error(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str, inputs: Any, text: str
 ) -> None:
     job = job_of({"x": (4, 4), "mask": (4, 4)}, inputs=inputs, source=Source("exported_program", "block.pt2"))
@@ -224,7 +224,7 @@ def test_inputs_that_an_exported_program_does_not_take_are_told(
     assert error.code == "signature" and text in error.text
 
 
-def test_a_file_that_is_no_exported_program_is_told(open_source: Callable[..., nn.Module], tmp_path: Path) -> None:
+def test_rejects_files_that_are_not_exported_programs(open_source: Callable[..., nn.Module], tmp_path: Path) -> None:
     (tmp_path / "bad.pt2").write_bytes(b"no")
     assert "cannot read bad.pt2" in refused(open_source, "bad.pt2", kind="exported_program").text
     assert "does not exist" in refused(open_source, "none.pt2", kind="exported_program").text

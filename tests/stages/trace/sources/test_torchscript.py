@@ -141,7 +141,7 @@ def test_rejects_files(tmp_path: Path, make: Callable[[Path], object], words: st
     assert caught.value.file == "trtbuild.yaml"
 
 
-def test_what_the_converter_cannot_do_names_the_ways_out(tmp_path: Path) -> None:
+def test_an_unsupported_torchscript_model_is_an_error_with_hints(tmp_path: Path) -> None:
     saved(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), tmp_path)
     with pytest.raises(SourceError, match="PyTorch's converter from TorchScript cannot convert") as caught:
         traced(tmp_path, {"src": ([1, 4, 8], [2, 4, 8], [4, 4, 8])}, [Input("src")])

@@ -53,7 +53,7 @@ def test_the_nearest_module_is_looked_for_where_the_package_lies(tmp_path: Path)
     assert misspelt_module("nowhere.at_all", [tmp_path]) is None
 
 
-def test_what_torch_says_about_dtypes_leads_to_the_manifests() -> None:
+def test_torchs_dtype_errors_lead_to_hints_about_the_manifest() -> None:
     def raised(call: object) -> Exception:
         with pytest.raises(RuntimeError) as caught:
             call()  # type: ignore[operator]

@@ -86,7 +86,7 @@ def test_a_variable_is_a_digest(project: Path, monkeypatch: pytest.MonkeyPatch) 
     assert seen("environment", "A_SECRET", project) == "absent"
 
 
-def test_what_user_code_never_sees_is_never_there(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_variables_are_absent_for_user_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TRTBUILD_REMOTES", "TRTBUILD_REMOTE_TEAM_TOKEN", "TRTBUILD_SIGNING_KEY"):
         monkeypatch.setenv(name, "hunter2")
         assert seen("environment", name, project) == "absent"
@@ -111,7 +111,7 @@ def test_patterns_name_files_and_what_was_searched(project: Path, pattern: str, 
     assert sorted(found.dependency.part for found in recorder.observations()) == expected
 
 
-def test_whose_a_file_is(project: Path) -> None:
+def test_each_file_has_an_owner(project: Path) -> None:
     places = Places()
     assert places.of(str(project / "c.txt")) == Place("user")
     assert places.of(os.__file__) == Place("python")

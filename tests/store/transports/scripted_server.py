@@ -1,4 +1,4 @@
-"""Servers on loopback that do what a test says: raw sockets, a thread for each connection, everything counted."""
+"""HTTP servers on loopback with scripted responses: raw sockets, a thread for each connection, all requests recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Talk:
+class Request:
     """One request, and the connection that it came over."""
 
     sock: socket.socket
@@ -19,7 +19,7 @@ class Talk:
     headers: dict[str, str]
     #: The part of the body that arrived together with the head.
     early: bytes
-    #: The how-manyth request of all, from 1, and of its connection.
+    #: The number of the request, from 1: of all requests, and of its connection.
     number: int = 0
     of_connection: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
@@ -35,7 +35,7 @@ class Talk:
         return data
 
     def reply(self, status: int, body: bytes = b"", *, length: int | None = None, **headers: str) -> bool:
-        """Send an answer; header names with ``_`` for ``-``. True, so that the connection is kept."""
+        """Send a response; header names with ``_`` for ``-``. True, so that the connection is kept."""
         lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.sock.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if self.method == "HEAD" else body))
@@ -43,10 +43,10 @@ class Talk:
 
 
 class Server:
-    """`answer` is called for every request, and returns whether the connection is kept. Used with ``with``."""
+    """`handler` is called for every request, and returns whether the connection is kept. Used with ``with``."""
 
-    def __init__(self, answer: Callable[[Talk], object], *, receive_buffer: int | None = None) -> None:
-        self._answer = answer
+    def __init__(self, handler: Callable[[Request], object], *, receive_buffer: int | None = None) -> None:
+        self._handler = handler
         self._listener = socket.socket()
         if receive_buffer:
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -54,9 +54,9 @@ class Server:
         self._listener.listen(64)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/cache"
-        #: Connections, and requests whose head came whole.
+        #: Connections, and requests with a complete head.
         self.connections = 0
-        self.requests: list[Talk] = []
+        self.requests: list[Request] = []
         self.stop = threading.Event()
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -83,18 +83,18 @@ class Server:
     def _serve(self, sock: socket.socket) -> None:
         with suppress(OSError):
             number = 0
-            while (talk := self._read(sock)) is not None:
+            while (request := self._read(sock)) is not None:
                 number += 1
                 with self._lock:
-                    self.requests.append(talk)
-                    talk.number, talk.of_connection, talk.stop = len(self.requests), number, self.stop
-                if not self._answer(talk):
+                    self.requests.append(request)
+                    request.number, request.of_connection, request.stop = len(self.requests), number, self.stop
+                if not self._handler(request):
                     break
         with suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
         sock.close()
 
-    def _read(self, sock: socket.socket) -> Talk | None:
+    def _read(self, sock: socket.socket) -> Request | None:
         data = b""
         while b"\r\n\r\n" not in data:
             more = sock.recv(4096)
@@ -105,4 +105,4 @@ class Server:
         first, *lines = head.decode("latin-1").split("\r\n")
         method, path, _ = first.split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        return Talk(sock, method, path, headers, early)
+        return Request(sock, method, path, headers, early)

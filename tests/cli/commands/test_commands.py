@@ -58,12 +58,12 @@ def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: 
     ],
 )
 def test_usage_errors_exit_with_2_and_suggest_a_correction(
-    trtbuild: CommandLine, arguments: list[str], said: str
+    trtbuild: CommandLine, arguments: list[str], message: str
 ) -> None:
-    done = trtbuild.run(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    result = trtbuild.run(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLine) -> None:
@@ -90,16 +90,16 @@ def test_a_target_that_no_toolchain_builds_is_an_error_before_any_work_and_the_p
 
 def test_a_toolchain_that_is_not_installed_names_the_pip_command(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 89, toolchain: tensorrt")
-    done = trtbuild.run("build")
-    assert done.returncode == 2
-    assert "pip install" in done.stderr
+    result = trtbuild.run("build")
+    assert result.returncode == 2
+    assert "pip install" in result.stderr
 
 
 def test_frozen_with_something_to_do_exits_with_3_and_lists_it(trtbuild: CommandLine) -> None:
-    done = trtbuild.run("build", "--frozen")
-    assert done.returncode == 3
-    assert "first/trace" in done.stderr
-    assert "second/trace" in done.stderr
+    result = trtbuild.run("build", "--frozen")
+    assert result.returncode == 3
+    assert "first/trace" in result.stderr
+    assert "second/trace" in result.stderr
 
 
 def test_status_and_graph_need_no_build(trtbuild: CommandLine) -> None:
@@ -127,5 +127,5 @@ def test_queries_import_neither_torch_nor_tensorrt(trtbuild: CommandLine, tmp_pa
     )
     blocked = {"PYTHONPATH": str(tmp_path)}
     for command in (["plan"], ["why", "first"], ["status"], ["graph"], ["cache", "stats"], ["schema"]):
-        done = trtbuild.run(*command, environment=blocked)
-        assert done.returncode == 0, done.stderr
+        result = trtbuild.run(*command, environment=blocked)
+        assert result.returncode == 0, result.stderr

@@ -63,8 +63,8 @@ def test_a_check_reports_up_to_date_out_of_date_or_missing() -> None:
 
 def test_missing_steps_are_listed_with_reasons_up_to_twenty() -> None:
     step = MissingStep(id="vit/trace", key=None, verdict="run", reason=Reason("changed", "changed: file:vit.py"))
-    found = {"ok": False, "written": False, "next": ["trtbuild build", "trtbuild lock"], "models": []}
-    assert shown(**found, missing=[step]) == [
+    result = {"ok": False, "written": False, "next": ["trtbuild build", "trtbuild lock"], "models": []}
+    assert lines_of(**result, missing=[step]) == [
         "not locked: 1 step not built yet",
         "  vit/trace  changed: file:vit.py",
         "→ trtbuild build, then trtbuild lock",

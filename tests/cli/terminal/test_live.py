@@ -80,8 +80,8 @@ def test_many_rows_are_counted_and_the_two_ends_of_a_long_name_stay(live: LivePr
 
 
 def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, name, about: said.append(f"{click.unstyle(word)} {name}"))
+    lines: list[str] = []
+    monkeypatch.setattr(live, "_scroll", lambda word, name, about: lines.append(f"{click.unstyle(word)} {name}"))
     step = a_step("m", "trace")
     live.planned(a_plan("m", trace="run", partition="unknown"))
     live.started(step)

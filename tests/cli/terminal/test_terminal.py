@@ -166,6 +166,6 @@ def test_a_build_without_a_reader_goes_on_and_exits_by_its_own_result(
     assert (status, "no weights" in error) == (1, not with_errors)
     assert without_a_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
     net.write_text(works)
-    status, said = without_a_reader(command_line, "build", with_errors=with_errors)
-    assert (status, "Traceback" in said) == (0, False)
+    status, error = without_a_reader(command_line, "build", with_errors=with_errors)
+    assert (status, "Traceback" in error) == (0, False)
     assert (command_line.project / "dist" / "net" / "index.json").exists()

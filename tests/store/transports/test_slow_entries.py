@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.programs import program
 from tests.projects import copy_project
-from tests.store.transports.hostile import Server, Talk
+from tests.store.transports.scripted_server import Request, Server
 from tests.store.transports.test_objects import Server as ObjectServer
 from tests.store.transports.test_objects import answer, server  # noqa: F401 - a fixture
 from tests.store.transports.test_patience import NAME, Scripted

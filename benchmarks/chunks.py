@@ -1,7 +1,8 @@
 """Measure what content-defined chunking saves: one model built for three SMs and two profile sets.
 
-Against the sum of the six plans and one copy of the weights, which is what a directory of build products holds. The
-cache's size is that of all its files, records and programs and conversions among them, by length; the size on disk
+The cache's size is compared with the sum of the six plans and one copy of the weights: what a directory of build
+products holds. The cache's size is the sum of the lengths of all its files, including records, programs and
+conversions; the size on disk
 (512-byte blocks) is printed beside it.
 """
 
@@ -31,7 +32,7 @@ def rows(session: Session) -> Iterator[Row]:
     files = [path.stat() for path in _files(six / "cache")]
     stored = Value("cache", sum(file.st_size for file in files), "B")
     yield Ratio(
-        "chunks: plans and weights, to the cache",
+        "chunks: plans and weights, relative to the cache",
         Value("six plans and the weights", plain, "B"),
         stored,
         4.5,

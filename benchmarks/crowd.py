@@ -1,11 +1,12 @@
 """24 processes on one store: they put and get the same engines, and some of them collect all the while.
 
 Each process needs every engine, each in another order, and builds the missing ones; the engines are large enough for
-several chunks and share half of their bytes. One process in six collects after each of them, down to nothing at all: it
-must remove the old records that were there before, and none that a session uses. All sessions begin before the first
+several chunks and share half of their bytes. One process in six collects after each engine, with a size limit of one
+byte: this must remove the old records that were there before, and no record that a session uses. All sessions begin
+before the first
 engine is built, so each is built exactly once.
 
-Against one process that does the work of all, one after another.
+The time is compared with that of one process that does the work of all processes in sequence.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     python -m benchmarks.gpu_record --fake …        # the same, of the fake; needs no GPU
 
 It needs a GPU, its driver, `tensorrt` 8.6 and NumPy; neither torch nor cuda-python. The engines and questions are in
-tests/runtime/fake_tensorrt, and the answers that the fake is held to stand beside them as recording.json.
+tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must give.
 
 The library runs in a child process, and each answer is written at once. If a question ends the process, the recording
 has the call that ended it, and the next question goes to another process. Questions that may leave the GPU or the library
@@ -85,7 +85,8 @@ class Driver:
 
 
 def build(trt: Any, builder: Any, sample: Sample) -> bytes:
-    """The plan of a sample, by TensorRT 8.6's network API. A `builder` for all: making one takes seconds."""
+    """The plan of a sample, by TensorRT 8.6's network API. All samples share one `builder`, because making one takes
+    seconds."""
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH))
     config = builder.create_builder_config()
     config.set_tactic_sources(0)
@@ -117,7 +118,7 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
 
 
 def work(folder: Path, names: list[str]) -> None:
-    """Answer the probes `names` into `folder`; what is being done stands in its file ``now.json``."""
+    """Write the answers to the probes `names` into `folder`. Its file ``now.json`` has the call in progress."""
     import tensorrt as trt
 
     gpu = Driver()
@@ -130,12 +131,12 @@ def work(folder: Path, names: list[str]) -> None:
         plan = folder / f"{name}.plan"
         if not plan.exists():
             _now(folder, f"build {name}")
-            plan.write_bytes(b"")  # should the build not be survived
+            plan.write_bytes(b"")  # if the build ends this process, the next process does not try it again
             started = time.perf_counter()
             try:
                 builder = builder or trt.Builder(logger)
                 plan.write_bytes(build(trt, builder, sample))
-            except Exception as error:  # the other samples are asked about all the same
+            except Exception as error:  # continue with the other samples
                 print(f"{name} does not build: {error}; {bench.said[-2:]}", flush=True)
             print(f"built {name} in {time.perf_counter() - started:.1f} s", flush=True)
         bench.plans[name] = plan.read_bytes()
@@ -154,7 +155,8 @@ def _now(folder: Path, name: str, call: str = "", before: dict[str, Any] | None 
 
 
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
-    """All answers, and by whom. `worker` is the Python program that is given a folder and names (`work`)."""
+    """All answers, and the library and GPU that gave them. `worker` is the Python program that is given a folder and
+    names (`work`)."""
     answers: dict[str, Any] = {}
     quick = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
     with tempfile.TemporaryDirectory() as temporary:

@@ -16,7 +16,7 @@ from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host, tolerance
 from benchmarks.gpu.shapes import error_of
 from benchmarks.gpu.timing import latency
-from benchmarks.gpu.ways import by_inputs, settings
+from benchmarks.gpu.ways import compile_with_ranges, settings
 
 #: One model for everything but CUDA graphs of several engines.
 _MODEL = "class_token"
@@ -110,7 +110,7 @@ def _pt2(case: Case, host: Host) -> Iterator[Row]:
     import torch
 
     model = case.eager(host.device)
-    fast = by_inputs(model, settings(case, host.device), host.device, str(host.work / "ways-cache"))
+    fast = compile_with_ranges(model, settings(case, host.device), host.device, str(host.work / "ways-cache"))
     file, given, taken = (host.work / name for name in (f"{case.name}.pt2", "given.pt", "taken.pt"))
     fast.save(file)
     inputs = [torch.randn(batch, 196, 768) for batch in (1, 3, 32)]

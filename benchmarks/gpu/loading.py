@@ -13,7 +13,8 @@ from pathlib import Path
 from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.gpu.host import Host
 
-#: Each runs in a separate process. The library is loaded and the CUDA context exists before the clock starts.
+#: Each measurement runs this program in a separate process. The library is loaded and the CUDA context exists before
+#: the clock starts.
 _LOAD = """\
 import json, sys, time
 import torch, tensorrt

@@ -45,7 +45,11 @@ def rows(host: Host) -> Iterator[Row]:
     model = case.eager(host.device)
     cache, given = host.work / "ways-cache", settings(case, host.device)
     made: dict[str, Any] = {}
-    for name, way in (("torch.compile", _by_backend), ("trtbuild.compile", by_inputs), ("torch.export", _by_export)):
+    for name, way in (
+        ("torch.compile", _by_backend),
+        ("trtbuild.compile", compile_with_ranges),
+        ("torch.export", _by_export),
+    ):
         try:
             made[name] = way(model, given, host.device, str(cache))
             worst = max(_compared(model, made[name], host.device))
@@ -82,8 +86,8 @@ def _by_backend(model: Any, given: dict[str, Any], device: str, cache: str) -> A
     return compiled
 
 
-def by_inputs(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
-    """The second way."""
+def compile_with_ranges(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
+    """Compile with `trtbuild.Input` ranges, the second way."""
     import trtbuild
 
     ranges = trtbuild.Input(min_shape=(1, 196, 768), opt_shape=(8, 196, 768), max_shape=(32, 196, 768))

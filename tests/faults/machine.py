@@ -75,7 +75,7 @@ class Machine:
         raise AssertionError("the built record cannot be read")
 
     def end(self) -> dict[str, Any]:
-        """Finish as at the end of a command. Returns the account of the remote, with the warnings."""
+        """Finish as at the end of a command. Returns the report about the remote, with the warnings."""
         self.store.finish()
         self.store.close()
         (account,) = self.store.reports()

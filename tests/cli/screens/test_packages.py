@@ -185,7 +185,7 @@ def test_device_memory_by_profile() -> None:
 def test_verification_is_summarized() -> None:
     assert beyond() == ["not verified: trtbuild verify"]
     assert beyond(source="program") == ["not verified: trtbuild verify"]
-    assert "trtbuild verify, on a GPU" in beyond(source="onnx")[0]
+    assert "run trtbuild verify on a GPU" in beyond(source="onnx")[0]
     assert "no other implementation to compare with" in beyond(source="network")[0]
     entry = a_cut(
         targets=["ada", "blackwell"],

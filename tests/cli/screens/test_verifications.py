@@ -25,7 +25,7 @@ def test_a_right_model_is_one_line() -> None:
         "net right worst error 2.0e-07 within 1e-05 1 partition 5 points by onnxruntime on the CPU"
     )
     assert last == "ok: 1 model in 1.0 s (--seed 3)"
-    assert lines_of(a_verification(a_cut(verdict="hit")))[0].endswith("known")
+    assert lines_of(a_verification(a_cut(verdict="hit")))[0].endswith("from the cache")
 
 
 def test_each_entry_is_shown_with_its_own_tolerance() -> None:
@@ -63,7 +63,7 @@ def test_a_whole_that_is_wrong_while_its_partitions_are_right() -> None:
     bad = a_whole(status="wrong", error=0.25)
     lines = lines_of(a_verification(a_cut(status="wrong", whole=bad, lowered=bad)))
     assert lines[1].startswith("    the whole model is wrong: 2.5e-01 away")
-    assert lines[2].startswith("    the model in its precision, by PyTorch itself, is wrong: 2.5e-01 away")
+    assert lines[2].startswith("    PyTorch's own result in the model's precision is wrong: 2.5e-01 away")
 
 
 def test_an_unchecked_partition_is_listed() -> None:

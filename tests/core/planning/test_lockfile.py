@@ -1,4 +1,4 @@
-"""The text of a lock file: stable, an entry a line, and read strictly."""
+"""The text of a lock file: stable, with one entry per line, and read strictly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_any_names_are_read_as_they_were_written(models: dict[str, dict[str, str
     assert from_text(json.dumps(json.loads(to_text(lock)))) == lock
 
 
-def test_one_engine_is_one_line_and_another_plan_of_it_changes_that_line_alone() -> None:
+def test_one_engine_is_one_line_and_another_engine_only_adds_a_line() -> None:
     was, steps = to_text(a_lock()).splitlines(), dict(a_lock().models["net"].steps)
     steps["net/engine/other@ada"] = LockedStep("1" * 64, {"plan": Output(PLAN, 10)})
     model = replace(a_lock().models["net"], steps=steps)
@@ -75,7 +75,7 @@ def refused(text: str) -> LockFileError:
 
 
 @pytest.mark.parametrize("marker", ["<<<<<<< HEAD", "=======", ">>>>>>> theirs", "||||||| base"])
-def test_a_merge_conflict_is_called_one_with_its_line(marker: str) -> None:
+def test_a_merge_conflict_is_reported_as_such_with_its_line(marker: str) -> None:
     lines = to_text(a_lock()).splitlines()
     found = refused("\n".join([*lines[:5], marker, *lines[5:]]))
     assert (found.text, found.line) == ("a merge conflict that was not resolved", 6)
@@ -117,7 +117,7 @@ def test_a_duplicate_entry_is_refused_with_the_second_line() -> None:
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
-    """The text of a document that was changed by hand, in the form in which it was written."""
+    """The text of a lock file after a change by hand, with the lines that `to_text` writes."""
     document = json.loads(to_text(a_lock()))
     change(document)
     lines = to_text(a_lock()).splitlines()
@@ -157,8 +157,7 @@ def test_rejects_wrong_values_with_their_line(change: Callable[[dict[str, Any]],
     text = edited(change)
     found = refused(text)
     assert said in found.text
-    if "shares" not in said:
-        assert found.line == line_with(text, at)
+    assert found.line == line_with(text, at)
 
 
 def without(name: str) -> Callable[[dict[str, Any]], object]:
@@ -187,7 +186,7 @@ def test_rejects_wrong_types(change: Callable[[dict[str, Any]], object], said: s
     assert said in refused(json.dumps(document, indent=1)).text
 
 
-def test_the_line_of_an_entry_is_that_of_what_it_is_in_where_it_is_not_known() -> None:
+def test_a_missing_entry_has_the_line_of_the_object_around_it() -> None:
     text = to_text(a_lock())
     assert line_of(text, "models", "net", "targets", "ada") == line_with(text, '"ada"')
     assert line_of(text, "models", "net", "nothing") == line_with(text, '"net"')

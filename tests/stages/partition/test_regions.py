@@ -25,7 +25,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """Sizes are arguments, as in many a model: asked for once, used in every layer."""
+    """Sizes are arguments, as in many models: the model reads them once, and every layer uses them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_each_match_is_a_partition_and_twins_share_a_structure(encoder: Any) -> 
     assert not weights[0] & weights[1] and len(weights[0]) == 10
 
 
-def test_twins_differ_in_the_weights_that_they_have(encoder: Any) -> None:
+def test_the_weights_of_twins_have_equal_shapes(encoder: Any) -> None:
     cut = encoder.cut(granularity=("layers.*",))
     names = [[encoder.weights[slot] for slot in cut[f"layers.{number}"].weights] for number in range(2)]
     assert [value.shape for value in names[0]] == [value.shape for value in names[1]]
@@ -178,7 +178,7 @@ def test_two_towers_of_one_module_are_two_engines_of_one_structure(lowered: Any)
 
 
 class OddNames(nn.Module):
-    """Modules whose names are the words of the document, or no file names."""
+    """Modules whose names have a meaning in the partitions document, or are not valid file names."""
 
     def __init__(self) -> None:
         super().__init__()

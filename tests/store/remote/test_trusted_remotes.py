@@ -1,4 +1,5 @@
-"""Remotes whose users trust some and not others: what is found, what is sent, and where it stands."""
+"""Remotes whose users trust only some signers: which records are found and sent, and under which key they are
+stored."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def test_the_signature_comes_along_into_the_local_store(open_as: Callable[..., L
     assert mine.local.get_record(key) is not None, "judged again, and it counts"
 
 
-def test_a_pull_request_is_not_in_a_release_s_way(
+def test_a_record_of_a_pull_request_does_not_block_a_release(
     open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport
 ) -> None:
     key = build(open_as(signs(PULL, CI, domain="pr-7")), "pull request").recipe.key
@@ -96,10 +97,12 @@ def test_a_pull_request_is_not_in_a_release_s_way(
     assert team.entries["ac", key] == theirs, "entries are write-once"
     assert ("ac", domain_key("ci", key)) in team.entries
     assert found(open_as(reads(CI)), key) == "release"
-    assert found(open_as(signs(PULL, CI, domain="pr-7")), key) == "pull request", "its own, which is first"
+    assert found(open_as(signs(PULL, CI, domain="pr-7")), key) == "pull request", (
+        "its own record, which is under the key itself"
+    )
 
 
-def test_domains_of_one_key_are_apart_where_only_some_are_read(
+def test_a_record_for_a_domain_that_is_not_read_does_not_count(
     open_as: Callable[..., LayeredStore], build: Build
 ) -> None:
     key = build(open_as(signs(CI, domain="pr-7")), "pull request").recipe.key
@@ -119,7 +122,7 @@ def test_an_unsigned_record_does_not_count_and_is_not_in_the_way(
 
 
 @pytest.mark.parametrize("where", ["remote", "local"])
-def test_the_reason_against_a_domains_own_record_is_reported_first(
+def test_the_reason_why_the_record_of_a_domain_is_refused_is_reported_first(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
     def opened(trust: Trust) -> LayeredStore:
@@ -184,13 +187,13 @@ def test_no_flipped_byte_of_an_entry_gives_another_engine(
 
 
 class WriteOnce(MemoryTransport):
-    """A place where nothing that is there is replaced, as behind our nginx recipe."""
+    """A remote that never replaces an existing entry, like that of docs/team-cache/nginx.conf."""
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         return super().put(kind, name, data, once=True)
 
 
-@pytest.mark.parametrize("garbage", [b"{", None], ids=["no entry", "without its document"])
+@pytest.mark.parametrize("garbage", [b"{", None], ids=["not a valid entry", "document missing"])
 def test_garbage_under_a_key_does_not_block_sharing(tmp_path: Path, record_of: RecordOf, garbage: bytes | None) -> None:
     place = WriteOnce()
 

@@ -114,7 +114,7 @@ def _memory(found: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[str
 
 #: The advice for a package that is not verified, by the kind of the model's source.
 _NOT_VERIFIED: Mapping[str | None, str] = {
-    ONNX.name: "trtbuild verify, on a GPU of a target: for an ONNX model, only engines are compared",
+    ONNX.name: "run trtbuild verify on a GPU of a target (for an ONNX model, only engines are compared)",
     NETWORK.name: "its source is a TensorRT network, for which there is no other implementation to compare with",
 }
 

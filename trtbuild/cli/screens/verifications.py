@@ -55,7 +55,7 @@ def _cut(name: str, cut: CutEntry) -> tuple[tuple[str, ...], list[str]]:
         count(len(cut.partitions), "partition"),
         count(len(cut.points), "point"),
         _by(cut),
-        "known" if cut.verdict == "hit" else "",
+        "from the cache" if cut.verdict == "hit" else "",
     )
     notes = [*_notes(cut)]
     if cut.status == "wrong" and cut.worst_input:
@@ -77,21 +77,24 @@ def _by(cut: CutEntry) -> str:
 
 
 def _notes(cut: CutEntry) -> Iterator[str]:
-    """The comparisons of a cut that are wrong or were not made. If a partition is wrong, the whole model is left out."""
+    """The comparisons of one partitioning of a model that are wrong or were not made.
+
+    If a partition is wrong, the whole model is left out.
+    """
     for entry in cut.partitions:
         yield from _note(entry, f"partition {terminal.bold(entry.partition)}")
     if any(entry.status == "wrong" for entry in cut.partitions):
         return
     yield from _note(cut.whole, "the whole model")
     if cut.lowered.points:  # a package has no lowered program
-        yield from _note(cut.lowered, "the model in its precision, by PyTorch itself,")
+        yield from _note(cut.lowered, "PyTorch's own result in the model's precision")
 
 
 def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
     if entry.status == "unchecked":
         return [f"    {terminal.yellow('not compared')}: {subject}: {entry.text}"]
     if entry.status != "wrong":
-        return [terminal.dim(f"    {subject.rstrip(',')}: {entry.text}")] if entry.text else []
+        return [terminal.dim(f"    {subject}: {entry.text}")] if entry.text else []
     return [f"    {subject} {error_text(entry)}", *(f"    {line}" for line in advice(entry))]
 
 

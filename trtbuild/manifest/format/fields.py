@@ -148,7 +148,7 @@ class SourceFields(_NamedSource):  # type: ignore[misc]  # one field for each of
     )
     cacheable: bool = Field(
         True,
-        description="Use false if the result depends on other inputs, such as the network or a clock.",
+        description="Use false if the result depends on other inputs, such as a download or the clock.",
     )
 
 

@@ -159,7 +159,8 @@ class Loaded:
             raise PackageError(f"the package of {self.model!r} is closed", hint="load it again")
         if self._ready is None:
             self._ready = self._on_the_cpu(self._files) if self.target is None else self._on_a_gpu(self._files)
-            self._files = {}  # engines have copies, and tensors keep their bytes
+            self._files = {}  # no longer needed here: engines have copies, and tensors hold references to their own
+            bytes
         arrays, in_torch, flowing = self._ready
         cut, parts = cut_of(self.package.index, self.target), dict(in_torch)
         if self._engines is not None:
@@ -223,9 +224,9 @@ class Loaded:
                 continue
             if path not in graphs:
                 graphs[path] = Graph(files[path], device, f"partition {part.name!r} of {self.model!r}")
-            packed = [k for k in range(len(part.outputs)) if arrays.contiguous and f"{part.name}:{k}" in taken]
+            contiguous = [k for k in range(len(part.outputs)) if arrays.contiguous and f"{part.name}:{k}" in taken]
             returned = [k for k in range(len(part.outputs)) if f"{part.name}:{k}" in target.partitions.outputs]
-            parts[part.name] = TorchPart(graphs[path], [weights[slot] for slot in part.weights], packed, returned)
+            parts[part.name] = TorchPart(graphs[path], [weights[slot] for slot in part.weights], contiguous, returned)
         return parts, {slot: weights[slot] for slot in flowing}
 
 

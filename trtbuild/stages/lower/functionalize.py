@@ -6,7 +6,8 @@ Rules
    table stay whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better. An operator whose
    decomposition depends on the example's sizes stays whole where these are dynamic (`_DEPENDS_ON_EXAMPLE`).
 2. Placeholders keep their order and names. (The retrace puts constants first and names the rest arg_0, arg_1, …)
-3. A node that the retrace left without a module gets the module of its neighbours. Sizes belong to the whole model.
+3. A node that the retrace left without a module gets the module of its neighbours. Nodes that compute sizes belong to
+   the whole model, not to a module.
 4. A mutation of an input that only the retrace shows is an error of the model: SourceError, code ``mutated-input``.
 """
 
@@ -92,7 +93,8 @@ def _decomposed(program: Program, request: Request) -> ExportedProgram:
 
 
 def is_done(program: Program, request: Request) -> bool:
-    """Whether a retrace would not change `program`: one graph of operators without side effects that all stay whole."""
+    """Whether `program` needs no retrace: it has no nested graphs, changes no tensor in place, and all its operators
+    stay whole."""
     for node in program.graph.nodes:
         if node.op == "get_attr":
             return False  # a nested graph

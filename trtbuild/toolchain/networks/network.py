@@ -117,7 +117,7 @@ class Parsed:
     def supported(self, model: bytes) -> tuple[list[list[int]], list[NodeError]]:
         """Call `supports_model_v2`. Returns the pieces that the parser would accept, as node indexes, and its errors.
 
-        Weights count as zero. Afterwards the network cannot be used.
+        The parser reads zeros in place of the weights. Afterwards the network cannot be used.
         """
         mark = self._log.mark()
         shape = outline(model)

@@ -1,11 +1,12 @@
 """Cast weights to float16 before TensorRT reads them, for releases that are not strongly typed.
 
-A weight keeps its stored dtype, so that a model has one set of weights for every precision, and the graph casts it.
+A weight keeps its stored dtype, so that all precisions of a model share one set of weights, and the graph casts it.
 TensorRT 8.6 does not fold such a cast: it casts at each run, and fuses less because the weights are not constants.
 Measured on an H200: the class-token model takes 92 µs with the casts and 54 µs without, in float32 56 µs.
 
 Rules
-1. A float32 weight that a Cast makes float16 becomes a weight of the Cast's name, rounded to the nearest, ties to even,
+1. A float32 weight that a Cast makes float16 becomes a weight with the name of the Cast's output, rounded to the
+   nearest, ties to even,
    and infinite beyond 65504, as PyTorch and ONNX define the Cast.
 2. A weight without other readers is left out.
 3. Casts in nested graphs, and those that are outputs, stay.

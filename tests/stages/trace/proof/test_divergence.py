@@ -22,7 +22,7 @@ def is_here(name: str) -> bool:
     return name == __file__
 
 
-def test_the_line_is_that_of_the_call_that_alone_runs_it() -> None:
+def test_it_finds_the_line_that_only_the_first_call_runs() -> None:
     assert diverging_line(lambda: branch(1), lambda: branch(4), is_here) == ((__file__, FIRST + 2), True)
     assert diverging_line(lambda: branch(4), lambda: branch(1), is_here) == ((__file__, FIRST + 3), True)
 

@@ -16,7 +16,8 @@ _active: Recorder | None = None
 _installed = False
 
 _WRITES = os.O_WRONLY | os.O_RDWR
-#: Modules that list directories to find modules and distributions. The finder records the names that it did not find.
+#: Modules that list directories to find modules and distributions. Their listings are not recorded: `loader._Finder`
+#: records the names that were not found.
 _LISTERS = ("importlib", "zipimport", "site.py", "linecache")
 
 
@@ -66,8 +67,8 @@ def _list(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _listed_for_imports(places: Places) -> bool:
-    """Whether the nearest frame outside this package belongs to the import system. ``pkgutil`` does not count: a
-    package that imports all of its modules depends on the list of them."""
+    """Whether the import system asked for this list, judging by the nearest frame outside this package. For
+    ``pkgutil`` the caller of ``pkgutil`` decides: user code that imports all modules of a package depends on their list."""
     frame: Any = sys._getframe(3)
     while frame is not None and places.of(frame.f_code.co_filename).owner == "trtbuild":
         frame = frame.f_back
@@ -96,7 +97,7 @@ def _database(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
             recorder.file(name.removeprefix("file:").split("?", 1)[0])
 
 
-def _made(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
+def _changed(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     recorder.wrote(arguments[0])
 
 
@@ -112,10 +113,10 @@ _HANDLERS = {
     "import": _import,
     "ctypes.dlopen": _library,
     "sqlite3.connect": _database,
-    "os.mkdir": _made,
-    "os.remove": _made,
-    "os.rmdir": _made,
-    "os.truncate": _made,
+    "os.mkdir": _changed,
+    "os.remove": _changed,
+    "os.rmdir": _changed,
+    "os.truncate": _changed,
     "os.rename": _moved,
     "os.link": _moved,
     "os.symlink": _moved,

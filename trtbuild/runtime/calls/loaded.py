@@ -159,8 +159,7 @@ class Loaded:
             raise PackageError(f"the package of {self.model!r} is closed", hint="load it again")
         if self._ready is None:
             self._ready = self._on_the_cpu(self._files) if self.target is None else self._on_a_gpu(self._files)
-            self._files = {}  # no longer needed here: engines have copies, and tensors hold references to their own
-            bytes
+            self._files = {}  # engines have copies, and tensors hold references to their own bytes
         arrays, in_torch, flowing = self._ready
         cut, parts = cut_of(self.package.index, self.target), dict(in_torch)
         if self._engines is not None:

@@ -166,16 +166,21 @@ def _import_commands() -> None:
     for package in (trtbuild.cli, trtbuild.driver):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
+    del sys.modules["trtbuild.cli.main"]  # it is run as the main module, which would warn of the loaded one
     if "torch" in sys.modules or threading.active_count() > 1:
         raise AssertionError("the modules of commands import torch or start a thread")
 
 
 def _run_command(main: str, folder: str, arguments: list[str]) -> None:
     """Run the module `main` of trtbuild in this process. Its workers are forked from the servers in `folder`."""
+    import time
+
     from tests.warm.command_line import replace_command
+    from trtbuild import null_build
     from trtbuild.driver.workers import pool
 
     replace_command(pool, lambda: folder)
+    null_build.STARTED_NS = time.time_ns()
     sys.path[0] = os.path.dirname(sys.executable) if main == "trtbuild.__main__" else os.getcwd()  # noqa: PTH109
     sys.argv[1:] = arguments
     runpy.run_module(main, run_name="__main__", alter_sys=True)

@@ -135,6 +135,7 @@ def test_a_worker_that_is_killed_takes_its_copy_with_it(
     made = worker(own_servers, monkeypatch, tmp_path)
     (copy,) = copies(own_servers)
     made.kill()
+    made.end()
     wait_until_gone([copy])
     again = worker(own_servers, monkeypatch, tmp_path)
     (copy,) = copies(own_servers)

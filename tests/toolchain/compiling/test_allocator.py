@@ -19,8 +19,8 @@ def resident_mib():
 if sys.argv[1] == "tuned":
     allocator.keep_no_large_buffers()
 before = resident_mib()
-for _ in range(3):  # this raises glibc's own threshold; the small blocks between keep the freed memory below them in
-the heap
+# this raises glibc's own threshold; the small blocks between keep the freed memory below them in the heap
+for _ in range(3):
     large, small = [], []
     for number in range(40):
         large.append(bytearray(b"x") * (4 << 20))

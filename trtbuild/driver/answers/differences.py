@@ -1,7 +1,8 @@
-"""``trtbuild diff A B``: the differences between two sides (`driver.answers.subjects`), as small as they can be named.
+"""``trtbuild diff A B``: the differences between two packages or models (`driver.answers.subjects`).
 
-A difference has an area, a name, its kind (``added``, ``removed``, ``changed``), the old value and the new value. Fields
-that are known for one side only are not compared. The document contains the source of each side's data.
+A difference names the smallest part that differs. It has an area, a name, its kind (``added``, ``removed``, ``changed``),
+the old value and the new value. Fields that are known for one side only are not compared. The document contains the source
+of each side's data.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trtbuild.driver.project.workspace import Request
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a comparison, and what it is known from."""
+    """One side of a comparison, and the source of its data."""
 
     name: str
     kind: str
@@ -67,8 +68,8 @@ class Diff:
 def diff(request: Request, first: str, second: str) -> Diff:
     """Compare two packages or models. Raises UsageError if a name is neither a package nor a model."""
     was, now = find(request, first), find(request, second)
-    found = list(differences(was, now))
-    return Diff(same=not found, a=_side(was), b=_side(now), differences=found)
+    entries = list(differences(was, now))
+    return Diff(same=not entries, a=_side(was), b=_side(now), differences=entries)
 
 
 def _side(subject: Subject) -> Side:
@@ -109,7 +110,7 @@ def _entries(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | 
     """The differences between two mappings: entries of one side only, different fields, and the order."""
     if was is None or now is None:
         return
-    yield from _only(area, was, now)
+    yield from _added_and_removed(area, was, now)
     both = [name for name in was if name in now]
     for name in both:
         yield from _fields(area, name, was[name], now[name])
@@ -118,7 +119,8 @@ def _entries(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | 
         yield _changed(area, "order", both, order)
 
 
-def _only(area: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+def _added_and_removed(area: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    """The entries that only one side has."""
     for name in was:
         if name not in now:
             yield Difference(area=area, name=name, change="removed", was=was[name], now=None)
@@ -139,7 +141,8 @@ def _fields(area: str, name: str, was: Any, now: Any) -> Iterator[Difference]:
 def _traces(was: Subject, now: Subject) -> Iterator[Difference]:
     """The differences between two traces: sources, files, and versions of the torch side.
 
-    An observation that only one trace contains is left out: a trace that has to run again has not made it yet.
+    An observation that only one trace contains is left out. If the other trace has to run again, it may make the same
+    observation then.
     """
     if "trace" in was.recipes and "trace" in now.recipes:
         for change in changes(was.recipes["trace"], now.recipes["trace"]):
@@ -152,70 +155,79 @@ def _traces(was: Subject, now: Subject) -> Iterator[Difference]:
 
 
 def _unknown(was: Subject, now: Subject) -> Iterator[Difference]:
-    """The step that has to run before a side's graph is known, unless both sides wait for the same step."""
+    """For each side without a known graph: the step that has to run first. Nothing if both sides wait for the same step."""
     for side, other in ((was, now), (now, was)):
         if side.unknown_below is None:
             continue
         step, why = side.unknown_below
-        mine, others = side.recipes.get(step), other.recipes.get(step)
-        if other.unknown_below is not None and mine is not None and others is not None and mine.same_as(others):
+        recipe, other_recipe = side.recipes.get(step), other.recipes.get(step)
+        waits_too = other.unknown_below is not None
+        if waits_too and recipe is not None and other_recipe is not None and recipe.same_as(other_recipe):
             continue
-        shown = (None, why) if side is now else (why, None)
-        yield _changed("unknown", f"{side.model}/{step}", *shown)
+        values = (None, why) if side is now else (why, None)
+        yield _changed("unknown", f"{side.model}/{step}", *values)
 
 
 def _partitions(was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
-    """The differences between partitions of the same name, each once, with the targets that have it."""
-    found: dict[str, tuple[Difference, list[str]]] = {}
+    """The differences between partitions of the same name. A difference of several targets is one entry."""
+    by_text: dict[str, tuple[Difference, list[str]]] = {}
     for target in (name for name in was if name in now):
-        for entry in _cut(was[target], now[target]):
-            found.setdefault(repr(entry), (entry, []))[1].append(target)
-    for entry, targets in found.values():
+        for entry in _partitions_of_target(was[target], now[target]):
+            by_text.setdefault(repr(entry), (entry, []))[1].append(target)
+    for entry, targets in by_text.values():
         yield PartitionDifference(**vars(entry), targets=targets)
 
 
-def _cut(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
-    short = {
-        side: {name: {"kind": part["kind"], "graph": part["graph"]} for name, part in cut.items()}
-        for side, cut in (("was", was), ("now", now))
+def _partitions_of_target(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    compared = {
+        side: {name: {"kind": part["kind"], "graph": part["graph"]} for name, part in partitions.items()}
+        for side, partitions in (("was", was), ("now", now))
     }
-    yield from _only("partitions", short["was"], short["now"])
-    for name, part in short["was"].items():
-        if name in short["now"]:
-            yield from _fields("partitions", name, part, short["now"][name])
+    yield from _added_and_removed("partitions", compared["was"], compared["now"])
+    for name, part in compared["was"].items():
+        if name in compared["now"]:
+            yield from _fields("partitions", name, part, compared["now"][name])
 
 
 def _weights(was: Subject, now: Subject) -> Iterator[Difference]:
     """The differences between weights of the same name.
 
-    Weights without a known name are compared by slot, if both sides have the same graphs: only then a slot means the same.
+    Weights without a known name are compared by slot if both sides have the same partitions. With other partitions, a slot
+    may be another weight.
     """
-    same = was.partitions is not None and was.partitions == now.partitions
+    same_partitions = was.partitions is not None and was.partitions == now.partitions
     names = [was.names, now.names]
-    if same:
+    if same_partitions:
         names = [{**now.names, **was.names}, {**was.names, **now.names}]
     tables = []
     for known, subject in zip(names, (was, now), strict=True):
         named = {known[slot]: part for slot, part in subject.weights.items() if slot in known}
-        unnamed = {f"slot {slot}": part for slot, part in subject.weights.items() if slot not in known and same}
+        unnamed = {
+            f"slot {slot}": part for slot, part in subject.weights.items() if slot not in known and same_partitions
+        }
         tables.append({**named, **unnamed})
     if not (was.weights and now.weights):
         return
-    whole = [len(table) == len(subject.weights) for table, subject in zip(tables, (was, now), strict=True)]
-    if all(whole) and not same and _is_whole(was) and _is_whole(now):
-        yield from _only("weights", *tables)
+    all_named = all(len(table) == len(subject.weights) for table, subject in zip(tables, (was, now), strict=True))
+    if all_named and not same_partitions and _all_weights_known(was) and _all_weights_known(now):
+        yield from _added_and_removed("weights", *tables)
     for name, part in tables[0].items():
         if name in tables[1]:
-            yield from _fields("weights", name, _listless(part), _listless(tables[1][name]))
+            yield from _fields("weights", name, _with_shape_list(part), _with_shape_list(tables[1][name]))
 
 
-def _is_whole(subject: Subject) -> bool:
+def _all_weights_known(subject: Subject) -> bool:
     """Whether all weights of the partitions are known."""
-    slots = {slot for cut in (subject.partitions or {}).values() for part in cut.values() for slot in part["weights"]}
+    slots = {
+        slot
+        for partitions in (subject.partitions or {}).values()
+        for part in partitions.values()
+        for slot in part["weights"]
+    }
     return bool(slots) and slots <= subject.weights.keys()
 
 
-def _listless(part: Mapping[str, Any]) -> dict[str, Any]:
+def _with_shape_list(part: Mapping[str, Any]) -> dict[str, Any]:
     """A weight with its shape as a list, as in JSON."""
     return {**part, "shape": list(part["shape"])}
 
@@ -229,7 +241,7 @@ def _engines(was: Subject, now: Subject) -> Iterator[Difference]:
     sides: Sequence[Mapping[str, str] | None] = (was.engines, now.engines) if by_key else (was.plans, now.plans)
     if sides[0] is None or sides[1] is None:
         return
-    yield from _only("engines", sides[0], sides[1])
+    yield from _added_and_removed("engines", sides[0], sides[1])
     for name, before in sides[0].items():
         after = sides[1].get(name)
         if after is None or before == after:

@@ -23,7 +23,8 @@ from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import UsageError
 
 
-def _asked(request: Request) -> Workspace:
+def _read_only_workspace(request: Request) -> Workspace:
+    """The workspace of a command that changes nothing in the cache."""
     workspace = Workspace(request)
     workspace.store.only_asks()
     return workspace
@@ -32,7 +33,7 @@ def _asked(request: Request) -> Workspace:
 def plan(request: Request) -> Plan:
     """The plan of the requested models. If this machine cannot build it, `errors` contains the reason."""
     started = time.monotonic()
-    workspace = _asked(request)
+    workspace = _read_only_workspace(request)
     plans = workspace.plans()
     error = workspace.environment_error(plans)
     duration_s = time.monotonic() - started
@@ -41,15 +42,15 @@ def plan(request: Request) -> Plan:
 
 
 def why(request: Request, name: str) -> Why:
-    """The current reason of each step that `name` means, and the reason of its last run. Raises UsageError."""
-    workspace = _asked(request)
+    """Why each step that `name` matches would run now, and why it last ran. Raises UsageError if no step matches."""
+    workspace = _read_only_workspace(request)
     model = name if name in workspace.models else name.partition("/")[0]
     plans = {model: workspace.plan(model)} if model in workspace.models else {}
-    steps = [step for plan in plans.values() for step in plan.steps.values() if name == model or _is_meant(step, name)]
+    steps = [step for plan in plans.values() for step in plan.steps.values() if name == model or _matches(step, name)]
     if not steps:
-        steps_of_it = [step.id for plan in plans.values() for step in plan.steps.values()]
-        known, what = ([model, *steps_of_it], "steps") if steps_of_it else (list(workspace.models), "models")
-        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, known, what))
+        step_ids = [step.id for plan in plans.values() for step in plan.steps.values()]
+        known, kind = ([model, *step_ids], "steps") if step_ids else (list(workspace.models), "models")
+        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, known, kind))
     return Why(
         steps=[
             WhyStep(
@@ -65,14 +66,17 @@ def why(request: Request, name: str) -> Why:
     )
 
 
-def _is_meant(step: Step, name: str) -> bool:
-    """Whether `name` means a step: ``vit/engine`` means all engine steps of vit, ``vit/engine/x`` those of all targets."""
+def _matches(step: Step, name: str) -> bool:
+    """Whether `name` matches a step. ``vit/engine`` matches all engine steps of vit.
+
+    ``vit/engine/x`` matches the engine steps of partition x for all targets.
+    """
     return step.id == name or step.id.startswith((f"{name}/", f"{name}@"))
 
 
 def graph(request: Request) -> Graph:
     """The known steps of the requested models, as nodes and edges."""
-    plans = _asked(request).plans()
+    plans = _read_only_workspace(request).plans()
     nodes = [
         Node(id=step.id, model=step.model, stage=step.stage, target=step.target, verdict=step.verdict)
         for plan in plans.values()
@@ -84,7 +88,7 @@ def graph(request: Request) -> Graph:
 
 def status(request: Request) -> Status:
     """The state of each requested model: the steps that would run, and whether its outputs are up to date."""
-    workspace = _asked(request)
+    workspace = _read_only_workspace(request)
     return Status(
         models=[_model_status(workspace, plan) for plan in workspace.plans().values()],
         warnings=workspace.store.warnings(),
@@ -94,15 +98,18 @@ def status(request: Request) -> Status:
 def _model_status(workspace: Workspace, plan: ModelPlan) -> ModelStatus:
     verdicts = [step.verdict for step in plan.steps.values()]
     package = plan.package
-    hit = all(verdict == "hit" for verdict in verdicts)
-    in_place = (
-        hit and package is not None and package.record is not None and workspace.in_place(plan.model, package.record)
+    all_hits = all(verdict == "hit" for verdict in verdicts)
+    up_to_date = (
+        all_hits
+        and package is not None
+        and package.record is not None
+        and workspace.in_place(plan.model, package.record)
     )
     first = next((step for step in plan.steps.values() if step.verdict != "hit"), None)
     known: tuple[Verdict, ...] = ("hit", "run", "unknown")
     return ModelStatus(
         model=plan.model.name,
-        up_to_date=in_place,
+        up_to_date=up_to_date,
         steps={verdict: verdicts.count(verdict) for verdict in known},
         next=NextStep(id=first.id, reason=first.reason) if first else None,
         outputs=[StatusOutput(kind=kind, path=path) for kind, path in plan.model.outputs],

@@ -1,9 +1,9 @@
 """``trtbuild init``: write a first manifest, and a small example model unless the user names one.
 
 Rules
-1. No file is overwritten. Only to an existing .gitignore lines are added.
-2. With the example model, the project builds without an edit. With the user's model, marks in the manifest show the
-   lines to edit.
+1. No file is overwritten. An existing .gitignore gets the missing lines; no other existing file is changed.
+2. With the example model, the project builds without an edit. With the user's model, the manifest marks the lines to edit
+   (``CHANGE ME``).
 3. The proposed targets fit the installed toolchain, and this machine's GPU if the toolchain supports it.
 """
 
@@ -25,7 +25,7 @@ MANIFEST = "trtbuild.yaml"
 FOLDER = "manifests"
 EXAMPLE = "models/example.py"
 
-#: SM → a name for the target, and GPUs with this SM (NVIDIA, "CUDA GPU Compute Capability").
+#: SM → the name of the target, and the GPUs with this SM (NVIDIA, "CUDA GPU Compute Capability").
 ARCHITECTURES = {
     75: ("turing", "GeForce RTX 20, T4; float16 only: no float32 matrix products"),
     80: ("ampere_a100", "A100, A30"),
@@ -38,7 +38,7 @@ ARCHITECTURES = {
 }
 DEFAULT_SM = 89
 
-#: The directories that a build makes in the project, as lines of .gitignore.
+#: The directories that a build creates in the project, as lines of .gitignore.
 IGNORED = (f"{wiring.STATE}/", "dist/", "cache/")
 
 MODEL = '''\
@@ -75,7 +75,7 @@ class Toolchain:
 
     @property
     def sms(self) -> tuple[int, ...]:
-        """The SMs that it can build for on this machine, in ascending order."""
+        """The SMs that this toolchain can build for on this machine, in ascending order."""
         return table.FLAVOURS[self.name].sms or self.devices
 
     @property
@@ -85,11 +85,11 @@ class Toolchain:
 
 
 def installed_toolchain() -> Toolchain:
-    """The installed toolchain; TensorRT-RTX if none or both are installed."""
+    """The installed toolchain, or TensorRT-RTX if both toolchains or neither of them is installed."""
     names: tuple[ToolchainName, ...] = ("tensorrt-rtx", "tensorrt")
-    found = {name: table.installed_version(name) for name in names}
-    name = next((name for name in names if found[name]), names[0])
-    return Toolchain(name, found[name], device_sms())
+    versions = {name: table.installed_version(name) for name in names}
+    name = next((name for name in names if versions[name]), names[0])
+    return Toolchain(name, versions[name], device_sms())
 
 
 def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProject:
@@ -174,10 +174,10 @@ def _targets(toolchain: Toolchain) -> list[str]:
         lines += [f"defaults: {{toolchain: {toolchain.name}}}", ""]
     lines.append("targets:")
     for sm in dict.fromkeys([*toolchain.proposed, *toolchain.sms]):
-        name, what = ARCHITECTURES.get(sm, (f"sm{sm}", ""))
+        name, gpus = ARCHITECTURES.get(sm, (f"sm{sm}", ""))
         entry = f"{name}: {{sm: {sm}}}"
         mark = "  " if sm in toolchain.proposed else "  # "
-        lines.append(f"{mark}{entry:24}# {what}".rstrip("# "))
+        lines.append(f"{mark}{entry:24}# {gpus}".rstrip("# "))
     return lines
 
 
@@ -215,7 +215,7 @@ def _refuse_existing(project: Path, *, example: bool) -> None:
         )
 
 
-def _write(project: Path, name: str, text: str, what: str) -> NewFile:
+def _write(project: Path, name: str, text: str, description: str) -> NewFile:
     path = project / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,16 +223,16 @@ def _write(project: Path, name: str, text: str, what: str) -> NewFile:
             file.write(text)
     except OSError as error:
         raise UsageError(f"{name} cannot be written: {error.strerror}", hint="no file was overwritten") from None
-    return NewFile(path=name, action="written", text=what)
+    return NewFile(path=name, action="written", text=description)
 
 
 def _ignore(project: Path) -> NewFile | None:
-    """Add the missing lines to .gitignore. None if the file does not exist."""
+    """Add the missing lines to .gitignore. Return None if the file does not exist."""
     path = project / ".gitignore"
     try:
         old = path.read_text("utf-8")
-        has = {line.strip().strip("/") for line in old.splitlines()}
-        missing = [name for name in IGNORED if name.strip("/") not in has]
+        existing = {line.strip().strip("/") for line in old.splitlines()}
+        missing = [name for name in IGNORED if name.strip("/") not in existing]
         if not missing:
             return NewFile(path=".gitignore", action="unchanged", text=f"it already contains {', '.join(IGNORED)}")
         with open(path, "a", encoding="utf-8") as file:
@@ -245,16 +245,16 @@ def _ignore(project: Path) -> NewFile | None:
 
 
 def _warnings(project: Path, source: str | None, module: str, toolchain: Toolchain) -> list[str]:
-    found = []
+    warnings = []
     file = Path(*module.split("."))
     if source is not None and not any((project / path).exists() for path in (file.with_suffix(".py"), file)):
-        found.append(f"{file.with_suffix('.py')} does not exist yet; installed modules were not checked")
-    missed = [sm for sm in dict.fromkeys(toolchain.devices) if sm not in toolchain.sms]
-    if missed:
-        found.append(f"this machine's GPU has SM {_listed(missed)}, which {toolchain.name} does not support")
+        warnings.append(f"{file.with_suffix('.py')} does not exist yet; installed modules were not checked")
+    unsupported = [sm for sm in dict.fromkeys(toolchain.devices) if sm not in toolchain.sms]
+    if unsupported:
+        warnings.append(f"this machine's GPU has SM {_listed(unsupported)}, which {toolchain.name} does not support")
     if table.FLAVOURS[toolchain.name].needs_gpu and not toolchain.devices:
-        found.append(f"{toolchain.name} builds on a GPU with the target's SM, and this machine has no GPU")
-    return found
+        warnings.append(f"{toolchain.name} builds on a GPU with the target's SM, and this machine has no GPU")
+    return warnings
 
 
 def _next_steps(source: str | None, toolchain: Toolchain) -> list[str]:

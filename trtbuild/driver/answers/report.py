@@ -1,4 +1,4 @@
-"""Make the result documents of commands (`documents`). ``--json`` prints them, and screens are made from them."""
+"""Create the result documents of commands (`documents`). ``--json`` prints a document, and a screen shows its contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtbuild.driver.project.outcome import Outcome, Written
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.accounts import Account
 
-#: A longer duration in a record is ignored.
+#: A longer duration in a record is treated as invalid and ignored.
 _LONGEST_STEP_S = 30 * 86400.0
 
 
@@ -72,7 +72,7 @@ def plan_document(
     warnings: Sequence[str],
     remotes: Sequence[Account],
 ) -> Plan:
-    """The document of a plan: verdicts may be ``unknown``."""
+    """The document of a plan. In a plan, a verdict may be ``unknown``."""
     steps = [_entry(step) for plan in plans.values() for step in plan.steps.values()]
     return Plan(
         ok=not errors,
@@ -91,7 +91,7 @@ def plan_document(
 
 
 def failure_document(schema: str, error: TrtbuildError) -> Failure:
-    """The document that is printed with exit status 2: it has no steps, and all errors."""
+    """The document that a command prints with exit status 2. It contains all errors, and no steps."""
     return Failure(
         schema=schema,
         ok=False,
@@ -109,10 +109,10 @@ def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
     verdicts: list[Verdict] = ["hit", "run", "failed", "skipped"]
     if unknown:
         verdicts.append("unknown")
-    found: dict[Stage, dict[Verdict, int]] = {stage: dict.fromkeys(verdicts, 0) for stage in STAGES}
+    counts: dict[Stage, dict[Verdict, int]] = {stage: dict.fromkeys(verdicts, 0) for stage in STAGES}
     for step in steps:
-        found[step.stage][step.verdict] += 1
-    return found
+        counts[step.stage][step.verdict] += 1
+    return counts
 
 
 def describe_all(error: TrtbuildError) -> list[ErrorEntry]:
@@ -156,10 +156,14 @@ def _entry(step: Step) -> StepEntry:
 
 def _saved_s(step: Step) -> float:
     """The seconds that a hit took when it was built, from its record. Another machine may have built it."""
-    took_s = step.record.provenance.get("duration_s") if step.record is not None and step.verdict == "hit" else None
-    if isinstance(took_s, bool) or not isinstance(took_s, (int, float)) or not 0 <= took_s < _LONGEST_STEP_S:
+    duration_s = step.record.provenance.get("duration_s") if step.record is not None and step.verdict == "hit" else None
+    if (
+        isinstance(duration_s, bool)
+        or not isinstance(duration_s, (int, float))
+        or not 0 <= duration_s < _LONGEST_STEP_S
+    ):
         return 0.0
-    return round(float(took_s), 3)
+    return round(float(duration_s), 3)
 
 
 def _built_steps(plan: ModelPlan, outcome: Outcome) -> list[StepEntry]:

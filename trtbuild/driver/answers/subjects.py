@@ -1,12 +1,12 @@
 """The two sides of ``trtbuild diff``: existing packages, and models as they would be built now.
 
 Rules
-1. The index of a package is always known. If the record of its package step is in the cache, the keys of its engines are
-   known, too. If the records of the engines are there, their recipes are also known.
+1. The index of a package is always known. If the cache has the record of its package step, the keys of its engines are
+   also known. If the cache has the records of the engines, the recipes of the engines are also known.
 2. A model is planned, but no step is run. If a step has to run first, only the manifest and the recipes of the steps before
    are known.
-3. The names of weights are in the trace of a package. It is known if this package is the last one of the project.
-   Otherwise the names of the other side are used, if the graphs are equal (`driver.answers.differences`).
+3. The names of weights are in the trace of a package. The trace is known if the project built this package last. Otherwise
+   the names of the other side are used, if the partitions are equal (`driver.answers.differences`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def find(request: Request, title: str) -> Subject:
     if folder is not None:
         try:
             package = open_package(folder)
-        except PackageError as error:  # its exit status is that of `diff` for different sides
+        except PackageError as error:  # a PackageError would end with the exit status of `diff` for different sides
             raise UsageError(error.text, hint=error.hint) from error
         return of_package(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
@@ -118,7 +118,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
         first = next(step for step in plan.steps.values() if step.verdict != "hit")
         return replace(declared, unknown_below=(first.id.removeprefix(prefix), first.reason.text))
     contents = plan.contents
-    described = Subject(**{**_shallow(declared), **_described(_plain(contents.recipe()))})
+    described = Subject(**{**_fields_of_subject(declared), **_fields_from_parts(_json_parts(contents.recipe()))})
     return replace(
         described,
         plans={
@@ -131,7 +131,7 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
     )
 
 
-def _shallow(subject: Subject) -> dict[str, Any]:
+def _fields_of_subject(subject: Subject) -> dict[str, Any]:
     return {name: getattr(subject, name) for name in subject.__dataclass_fields__}
 
 
@@ -154,20 +154,20 @@ def _profiles(model: Model) -> dict[str, Part]:
     }
 
 
-def _plain(recipe: Recipe) -> dict[str, Any]:
+def _json_parts(recipe: Recipe) -> dict[str, Any]:
     """The parts of a package's recipe as JSON values."""
-    return json.loads(json.dumps({name: _jsonable(value) for name, value in recipe.parts}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps({name: _to_json(value) for name, value in recipe.parts}))  # type: ignore[no-any-return]
 
 
-def _jsonable(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _jsonable(item) for name, item in value.items()}
+        return {name: _to_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
+        return [_to_json(item) for item in value]
     return value
 
 
-def _described(parts: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_from_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a subject that come from the parts of a package's recipe."""
     return {
         "known_from": "recipes",
@@ -178,15 +178,15 @@ def _described(parts: Mapping[str, Any]) -> dict[str, Any]:
         "targets": parts["targets"],
         "precision": parts["precision"],
         "reference": parts.get("reference", False),
-        "partitions": {target: _partitions(cut) for target, cut in parts["partitions"].items()},
+        "partitions": {target: _partitions(entry) for target, entry in parts["partitions"].items()},
         "engines": parts["engines"],
     }
 
 
-def _partitions(cut: Mapping[str, Any]) -> dict[str, Part]:
+def _partitions(target: Mapping[str, Any]) -> dict[str, Part]:
     return {
         entry["name"]: {name: entry[name] for name in ("kind", "graph", "weights", "inputs")}
-        for entry in cut["partitions"]
+        for entry in target["partitions"]
     }
 
 
@@ -201,7 +201,7 @@ def of_package(project: Path, package: Package, title: str, *, offline: bool = F
     """The subject of a package. With `offline` no remote is used."""
     index, sha256 = json.loads(package.raw), package.digest
     targets = {name: _without(entry, "partitions", "engines") for name, entry in index["targets"].items()}
-    cuts = {name: entry["partitions"] for name, entry in index["targets"].items()}
+    partitions = {name: entry["partitions"] for name, entry in index["targets"].items()}
     plans = {
         f"{partition}@{target}": index["files"][path]["sha256"]
         for target, entry in index["targets"].items()
@@ -213,7 +213,7 @@ def of_package(project: Path, package: Package, title: str, *, offline: bool = F
         model=index["model"],
         index=sha256,
         **{
-            **_described({**index, "targets": targets, "partitions": cuts, "engines": None}),
+            **_fields_from_parts({**index, "targets": targets, "partitions": partitions, "engines": None}),
             "known_from": "index",
             "plans": plans,
             "names": {int(slot): entry["name"] for slot, entry in index["weights"].items()},
@@ -231,16 +231,19 @@ def of_package(project: Path, package: Package, title: str, *, offline: bool = F
 
 
 def _record(store: LayeredStore, history: History, model: str, index: str) -> Record | None:
-    """The record of the package step with this index: the project's last one, or another one in the cache, or None."""
+    """The record of a package step whose output is this index; None if the cache does not have it.
+
+    The record of the project's last package step is tried first.
+    """
     last = history.recipe(f"{model}/package")
     record = store.get_record(last.key) if last is not None else None
     if record is not None and record.outputs["index"].sha256 == index:
         return record
-    return next((found for found in records_of(store.local, index) if found.recipe.stage == "package"), None)
+    return next((record for record in records_of(store.local, index) if record.recipe.stage == "package"), None)
 
 
 def _with_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
-    engines = _plain(package.recipe)["engines"]
+    engines = _json_parts(package.recipe)["engines"]
     recipes = {}
     for name, key in engines.items():
         record = store.get_record(key)
@@ -251,7 +254,7 @@ def _with_records(subject: Subject, package: Record, store: LayeredStore, histor
         recipe = recipes.get(f"engine/{name}")
         slots = (subject.partitions or {})[target][partition]["weights"]
         if recipe is not None:
-            engine_weights = _plain(recipe)["weights"]
+            engine_weights = _json_parts(recipe)["weights"]
             weights.update({slot: engine_weights[f"w{number}"] for number, slot in enumerate(slots)})
     last = history.recipe(f"{subject.model}/package")
     if last is not None and last.key == package.recipe.key:

@@ -45,7 +45,10 @@ MAX_LISTED = 20
 
 
 class Interrupted(KeyboardInterrupt):
-    """A build was interrupted. `unsent` records were not yet sent to a remote cache; only `cache push` sends them later."""
+    """A build was interrupted. `unsent`: the number of records that were not yet sent to a remote cache.
+
+    Only `cache push` sends them later.
+    """
 
     def __init__(self, unsent: int) -> None:
         super().__init__()
@@ -68,13 +71,13 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
             plans = workspace.plans()
             pending = _pending(plans, stages)
         if pending and request.frozen:
-            named = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
+            listed = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
             if len(pending) > MAX_LISTED:
-                named.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
+                listed.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
             warnings = workspace.store.warnings()
             doctor = "run trtbuild doctor to examine the remotes; or " if warnings and workspace.store.readers else ""
             raise FrozenError(
-                "--frozen is set, but these steps would have to run:\n    " + "\n    ".join(named),
+                "--frozen is set, but these steps would have to run:\n    " + "\n    ".join(listed),
                 hint=f"{doctor}build without --frozen, or fill the cache first",
                 warnings=warnings,
             )
@@ -90,11 +93,13 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         finally:  # also after an interrupted build
             _save_history(workspace, outcome)
             workspace.store.close()
-    lost = {name: error for name, error in outcome.unwritten.items() if isinstance(error, BlobMissing | EntryCorrupt)}
-    if request.frozen and lost:
+    unreadable = {
+        name: error for name, error in outcome.unwritten.items() if isinstance(error, BlobMissing | EntryCorrupt)
+    }
+    if request.frozen and unreadable:
         raise FrozenError(
             "--frozen is set, and these outputs cannot be read from the caches:\n    "
-            + "\n    ".join(f"{name}: {error.text}" for name, error in lost.items()),
+            + "\n    ".join(f"{name}: {error.text}" for name, error in unreadable.items()),
             hint="a remote has their records but not their blobs: build without --frozen, then run trtbuild cache push",
             warnings=workspace.store.warnings(),
         )
@@ -115,14 +120,14 @@ def _pending(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> list[St
 
 
 def _made_meanwhile(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
-    """Whether another build has stored a record since the planning, for a step that was planned to run."""
-    found = [
+    """Whether another build has stored a record since the planning, for any step that was planned to run."""
+    records = [
         workspace.lookups.made_meanwhile(plan, step)
         for plan in plans.values()
         for step in plan.steps.values()
         if step.verdict == "run"
     ]
-    return any(record is not None for record in found)
+    return any(record is not None for record in records)
 
 
 def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
@@ -133,9 +138,9 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
 
     def run(step: Step, plan: ModelPlan) -> Ran:
         with workspace.store.building(step.key or step.id):
-            meanwhile = workspace.lookups.made_meanwhile(plan, step)
-            if meanwhile is not None:
-                ran = Ran(meanwhile, 0.0, source=workspace.lookups.source_of(meanwhile.recipe.key))
+            record = workspace.lookups.made_meanwhile(plan, step)
+            if record is not None:
+                ran = Ran(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
             else:
                 ran = _run_step(step, plan, workspace, pool)
         workspace.lookups.note_run(step.id, ran.record)
@@ -148,7 +153,7 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
             return _write(workspace, plan, pool)
 
     gc.freeze()
-    gc.enable()  # a build takes long and makes many plans
+    gc.enable()  # a build runs for a long time and creates many plans
     watcher.opened(jobs, estimates.last_duration_s)
     try:
         execute(
@@ -167,20 +172,20 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
 def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:
     folder = workspace.project / wiring.LOGS
     try:
-        ran = _typed_run(step, plan, workspace, pool)
+        ran = _run_with_typed_errors(step, plan, workspace, pool)
     except TrtbuildError as error:
         if isinstance(error, ToolchainError) and error.nodes:
             refused_nodes.name_operators(error, plan, step, workspace.lookups)
         place_in_manifest(error, plan.model, step)
-        kept = logs.keep(folder, step.id, error.worker_log)
-        error.log_file = str(kept.relative_to(workspace.project)) if kept is not None else None
+        log_file = logs.keep(folder, step.id, error.worker_log)
+        error.log_file = str(log_file.relative_to(workspace.project)) if log_file is not None else None
         raise
     if step.stage != "package":
         logs.keep(folder, step.id, ran.log)
     return ran
 
 
-def _typed_run(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:
+def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:
     try:
         return run_step(step, plan, workspace.facts[plan.model.name], workspace.lookups, workspace.store, pool)
     except TrtbuildError:
@@ -200,7 +205,7 @@ def _write(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> list[Writ
     except TrtbuildError:
         raise
     except OSError as error:
-        place = _shown(error.filename, workspace.project)
+        place = _in_parentheses(error.filename, workspace.project)
         raise StoreError(
             f"the outputs of model {name!r} cannot be written{place}: {error.strerror or error}",
             hint=_OUTPUT_HINTS.get(error.errno or 0, "make the outputs' directory writable")
@@ -221,7 +226,7 @@ _OUTPUT_HINTS = {
 }
 
 
-def _shown(path: object, project: Path) -> str:
+def _in_parentheses(path: object, project: Path) -> str:
     """The path relative to the project, in parentheses (`` (dist/vit)``); empty if `path` is not a string."""
     if not isinstance(path, str):
         return ""

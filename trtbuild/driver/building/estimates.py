@@ -1,7 +1,7 @@
 """Estimates for a step before it runs: its duration and its memory.
 
-They come from the project's history and from file sizes. They decide the order of steps and how many run in parallel, but
-never a result.
+The estimates come from the project's history and from file sizes. They decide the order of steps and the number of parallel
+steps, but never a result.
 """
 
 from __future__ import annotations

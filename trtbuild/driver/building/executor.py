@@ -6,10 +6,10 @@ Rules
    first (core/planning/priorities.py).
 2. If several steps have the same key, one runs. The others wait for it and become hits. `Store.building` does the same
    across processes: the process that gets the lock second looks in the store again before it runs the step.
-3. A step that finds a missing or damaged blob has not failed. The store has moved that blob to the quarantine, so the next
-   plan runs the step that makes it. It is an error only after `MAX_RETRIES` such retries.
-4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure;
-   the steps that already run are finished.
+3. A step that finds a missing or damaged blob has not failed. The store has moved a damaged blob to the quarantine, so the
+   next plan runs the step that makes the blob. The step fails only after `MAX_RETRIES` such retries.
+4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure,
+   but the running steps are finished.
 5. A model's outputs are written as soon as all of its steps are hits, in parallel to other steps. A failure of another
    model does not prevent that. If a blob cannot be read, rule 3 applies.
 6. A step starts beside others only if enough memory is free (driver/building/memory.py). Smaller steps may start before
@@ -37,13 +37,13 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
 
 __all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "ResourceLimit", "execute"]
 
-#: How often a step, or the writing of a model's outputs, is tried again when it cannot read a blob.
+#: The most retries of a step, or of writing a model's outputs, that cannot read a blob.
 MAX_RETRIES = 8
 
-#: Seconds between two looks at the free memory, while a step waits for memory.
+#: Seconds between two checks of the free memory, while a step waits for memory.
 MEMORY_POLL_S = 1.0
 
-#: Seconds that an interrupted build waits for its threads. The process's end ends the remaining ones.
+#: Seconds that an interrupted build waits for its threads. Threads that still run then end with the process.
 SHUTDOWN_TIMEOUT_S = 5.0
 
 
@@ -103,12 +103,12 @@ def execute(
     """Run the steps of all plans, and write the outputs of each finished model.
 
     At the end every step is a hit, has failed, or depends on a failed step. `outcome` contains the first plans and the
-    requested stages, and is kept up to date. Without `rebuild_lost` no step is run again because a blob that an output
-    needs cannot be read.
+    requested stages, and is kept up to date. Without `rebuild_lost`, an unreadable blob that an output needs is an error:
+    no step runs again to replace the blob.
     """
     execution = _Execution(outcome, callbacks, watcher, limit or NoLimit(), jobs, keep_going, rebuild_lost)
     try:
-        execution.go()
+        execution.run_all()
     except BaseException:
         callbacks.abort()
         execution.shut_down(SHUTDOWN_TIMEOUT_S)
@@ -138,14 +138,14 @@ class _Execution:
         self._done: SimpleQueue[Done[_Task, _Result]] = SimpleQueue()
         self._steps: ThreadPool[_Task, _Result] = ThreadPool(jobs, self._done)
         self._writer: ThreadPool[_Task, _Result] = ThreadPool(1, self._done)
-        #: Model → the plan and the result of a partition step that made conversions, until the model is planned again.
+        #: Model → the plan and the result of a partition step that made conversions. Removed when the model has a new plan.
         self._conversions: dict[str, tuple[ModelPlan, Ran]] = {}
-        #: Model → the error of a blob that its outputs need, until that blob is made again.
+        #: Model → the error about an unreadable blob that its outputs need. Removed when the outputs are written.
         self._lost: dict[str, TrtbuildError] = {}
-        self._times: Counter[str] = Counter()
-        self._refused = False
+        self._runs: Counter[str] = Counter()
+        self._limit_refused = False
 
-    def go(self) -> None:
+    def run_all(self) -> None:
         for plan in list(self.outcome.plans.values()):
             self._planned(plan)
         while True:
@@ -167,7 +167,7 @@ class _Execution:
     # -- starting
 
     def _start(self) -> None:
-        self._refused = False
+        self._limit_refused = False
         while self._steps.busy < self._jobs and (self._keep_going or not self.outcome.failed):
             step = self._schedule.take(self._fits)
             if step is None:
@@ -181,7 +181,7 @@ class _Execution:
 
     def _fits(self, step: Step) -> bool:
         fits = self._limit.allows(step)
-        self._refused = self._refused or not fits
+        self._limit_refused = self._limit_refused or not fits
         return fits
 
     # -- finishing
@@ -189,66 +189,66 @@ class _Execution:
     def _wait(self) -> None:
         """Wait for a finished task, and process all finished tasks."""
         try:
-            task, found = self._done.get(timeout=MEMORY_POLL_S if self._refused else None)
+            task, result = self._done.get(timeout=MEMORY_POLL_S if self._limit_refused else None)
         except queue.Empty:
             return
         while True:
             if isinstance(task, Step):
                 self._steps.busy -= 1
                 self._limit.release(task)
-                self._step_done(task, found)
+                self._step_done(task, result)
             else:
                 self._writer.busy -= 1
-                self._writing_done(task, found)
+                self._writing_done(task, result)
             try:
-                task, found = self._done.get_nowait()
+                task, result = self._done.get_nowait()
             except queue.Empty:
                 break
         for name in self._schedule.due():
             self._plan(name)
 
-    def _step_done(self, step: Step, found: _Result | BaseException) -> None:
-        if isinstance(found, Ran):
-            if found.source == "built":
-                self.outcome.ran[step.id] = (step.reason, found)
-                self._times[step.id] += 1
-            if self._times[step.id] > MAX_RETRIES + 1:
+    def _step_done(self, step: Step, result: _Result | BaseException) -> None:
+        if isinstance(result, Ran):
+            if result.source == "built":
+                self.outcome.ran[step.id] = (step.reason, result)
+                self._runs[step.id] += 1
+            if self._runs[step.id] > MAX_RETRIES + 1:
                 error: TrtbuildError = StoreError(
-                    f"{step.id} was run {self._times[step.id]} times, and its results were missing or damaged each time",
+                    f"{step.id} was run {self._runs[step.id]} times, and its results were missing or damaged each time",
                     hint="find out which program removes or damages files of the cache, and build again",
                 )
                 self._schedule.failed(step)
                 self._fail(step, error)
                 return
-            if found.conversions:
-                self._conversions[step.model] = (self.outcome.plans[step.model], found)
-            self._watcher.finished(step, found)
+            if result.conversions:
+                self._conversions[step.model] = (self.outcome.plans[step.model], result)
+            self._watcher.finished(step, result)
             self._schedule.finished(step)
-            if found.conversions:
+            if result.conversions:
                 self._schedule.invalidate(step.model)
             return
-        error = _typed(found)
+        error = _error_of(result)
         if isinstance(error, BlobMissing | EntryCorrupt) and self._may_retry(step.id):
             self._schedule.again(step)
             return
         self._schedule.failed(step)
         self._fail(step, error)
 
-    def _writing_done(self, model: str, found: _Result | BaseException) -> None:
-        if isinstance(found, list):
-            self.outcome.written[model] = found
+    def _writing_done(self, model: str, result: _Result | BaseException) -> None:
+        if isinstance(result, list):
+            self.outcome.written[model] = result
             self._lost.pop(model, None)
             return
-        error = _typed(found)
+        error = _error_of(result)
         if isinstance(error, BlobMissing | EntryCorrupt) and self._rebuild_lost and self._may_retry(model):
             self._lost[model] = error
-            self._schedule.invalidate(model)  # the blob is in quarantine now, so the step that makes it runs again
+            self._schedule.invalidate(model)  # the step that makes the blob runs again (rule 3)
             return
         self.outcome.unwritten[model] = error
 
-    def _may_retry(self, what: str) -> bool:
-        self.outcome.retries[what] = self.outcome.retries.get(what, 0) + 1
-        return self.outcome.retries[what] <= MAX_RETRIES
+    def _may_retry(self, name: str) -> bool:
+        self.outcome.retries[name] = self.outcome.retries.get(name, 0) + 1
+        return self.outcome.retries[name] <= MAX_RETRIES
 
     def _fail(self, step: Step, error: TrtbuildError) -> None:
         self.outcome.failed[step.id] = (step.reason, error)
@@ -280,20 +280,20 @@ class _Execution:
             self._writer.submit(name, lambda: self._callbacks.write(plan))
 
 
-def _typed(found: object) -> TrtbuildError:
+def _error_of(result: object) -> TrtbuildError:
     """The error that a step or a writer raised. Exceptions of other types are raised again: they are bugs."""
-    if isinstance(found, TrtbuildError):
-        return found
-    if isinstance(found, BaseException):
-        raise found
-    raise StoreError(f"a step returned {type(found).__name__}")
+    if isinstance(result, TrtbuildError):
+        return result
+    if isinstance(result, BaseException):
+        raise result
+    raise StoreError(f"a step returned {type(result).__name__}")
 
 
 def _note_conversions(outcome: Outcome, before: ModelPlan, after: ModelPlan, ran: Ran) -> None:
-    """Note as run the convert steps whose conversions the partition step made."""
-    made = dict(ran.conversions)
+    """Add the convert steps whose conversions the partition step made to the steps that ran."""
+    durations_s = dict(ran.conversions)
     for step in after.steps.values():
-        if step.stage == "convert" and step.key in made and step.record is not None:
-            duration = made.pop(step.key)
+        if step.stage == "convert" and step.key in durations_s and step.record is not None:
+            duration_s = durations_s.pop(step.key)
             reason = Reason("new", "the partition step needed it to ask the parser")
-            outcome.ran[step.id] = (reason, replace(ran, record=step.record, duration_s=duration, conversions={}))
+            outcome.ran[step.id] = (reason, replace(ran, record=step.record, duration_s=duration_s, conversions={}))

@@ -1,4 +1,4 @@
-"""Make a package's ``.pt2`` files in a torch worker, and keep them in the store under their own recipe."""
+"""Create a package's ``.pt2`` files in a torch worker, and store them under a separate recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtbuild.driver.workers.tasks import call
 
 
 def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
-    """Make the ``.pt2`` files of a finished model if its outputs include them and the store lacks them.
+    """Create the ``.pt2`` files of a finished model if its outputs include them and the store lacks them.
 
     Raises ToolchainMissing (torch is not installed), ConversionRefused or BlobMissing.
     """
@@ -31,22 +31,22 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
         return
     facts = workspace.facts[plan.model.name]
     check_torch_side(plan.model.name, facts)
-    wanted = pt2.recipe(package.record, facts.versions)
-    with workspace.store.building(wanted.key):
-        workspace.lookups.forget(wanted.key)
+    recipe = pt2.recipe(package.record, facts.versions)
+    with workspace.store.building(recipe.key):
+        workspace.lookups.forget(recipe.key)
         if workspace.exported_record(plan.model, package.record) is not None:
-            return  # another build was faster
+            return  # another build has stored the files meanwhile
         index = package.record.outputs["index"].sha256
-        needed = [*read_files(workspace.lookups.blob(index)).files.values()]
-        workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
-        workspace.store.bring([index, *needed])
+        files = [*read_files(workspace.lookups.blob(index)).files.values()]
+        workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in files if sha256 in plan.file_weights])
+        workspace.store.bring([index, *files])
         reply = call(pool, "pt2", PT2Job(index))
         outputs = reply.outputs
-        made = {"duration_s": round(reply.duration_s, 3), "finished": _now(), "builder": builder()}
-        record = Record(wanted, outputs, made)
+        provenance = {"duration_s": round(reply.duration_s, 3), "finished": _utc_time(), "builder": builder()}
+        record = Record(recipe, outputs, provenance)
         workspace.lookups.note_run(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
-        workspace.store.put_record(Record(keys.exported_file_with_any_torch(wanted), outputs, made), replace=True)
+        workspace.store.put_record(Record(keys.exported_file_with_any_torch(recipe), outputs, provenance), replace=True)
 
 
-def _now() -> str:
+def _utc_time() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,7 +1,7 @@
 """A limit of one engine build at a time on a GPU.
 
 `tensorrt` runs kernels and chooses the fastest. Another build on the same GPU would disturb these measurements, and the
-engine would stay slower. (One process is also quicker: TensorRT 8.6 needs 8 s and 4 GB to load.)
+engine would stay slower. (A second worker process would also need time and memory: 8 s and 4 GB to load TensorRT 8.6.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _ResourceLimit(Protocol):
 
 
 class GpuLimit:
-    """The limit `inner`, and in addition at most one step that needs a GPU."""
+    """Allows a step if the limit `inner` allows it, but at most one step at a time that needs a GPU."""
 
     def __init__(self, inner: _ResourceLimit) -> None:
         self._inner = inner

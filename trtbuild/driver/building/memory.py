@@ -1,15 +1,16 @@
 """The memory limit: free memory, the estimate for a step, and whether it may start beside the running steps.
 
 Rules
-1. One step can always run, even if its estimate is too large. So a build on a small machine is slow, but it makes progress.
+1. A step may always start if no other step runs, even if its estimate is too large. So a build on a small machine is slow,
+   but it makes progress.
 2. Another step starts only if its estimate is at most the memory that is free now. In addition, all estimates together
    must be at most the memory that was free when no step ran. The first condition respects other programs. The second
    respects memory that running steps have not allocated yet.
 3. An estimate is the peak of the step's last run, plus a tenth. Without a last run, it is `BASE` plus `PER_BYTE` times the
    size of the weights: the engine's weights, or the model's weights file. Both constants are larger than the measured
    values, because a build that waits costs less than one that the kernel ends.
-4. Free memory is Linux's MemAvailable, or what the control groups of this process have left, if that is less. Page cache
-   counts as free in both. If none of these can be read, there is no limit.
+4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups of this process
+   still allow. Page cache counts as free in both. If neither value can be read, there is no limit.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def may_start(
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Bytes that this process and its children can still allocate (rule 4); None if they cannot be determined."""
-    found = [_available(proc / "meminfo"), *_left_in_groups(proc / "self" / "cgroup", groups)]
-    return min((size for size in found if size is not None), default=None)
+    sizes = [_available(proc / "meminfo"), *_remaining_in_groups(proc / "self" / "cgroup", groups)]
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def _available(meminfo: Path) -> int | None:
@@ -76,10 +77,10 @@ def _available(meminfo: Path) -> int | None:
     return None
 
 
-def _left_in_groups(own: Path, groups: Path) -> list[int | None]:
-    """The bytes left in each memory control group of this process and in its parent groups (cgroups(7))."""
-    left: list[int | None] = []
-    for line in _lines(own):
+def _remaining_in_groups(membership: Path, groups: Path) -> list[int | None]:
+    """The bytes that remain in each memory control group of this process and in its parent groups (cgroups(7))."""
+    remaining: list[int | None] = []
+    for line in _lines(membership):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":  # version 2; if both versions are in use, it is mounted below `unified`
             roots, names = [groups, groups / "unified"], ("memory.max", "memory.current", "inactive_file")
@@ -90,21 +91,21 @@ def _left_in_groups(own: Path, groups: Path) -> list[int | None]:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for root in roots:
-            # in a container the path may be the host's; a directory that does not exist sets no limit
-            left += [_left(root.joinpath(*parts[:length]), *names) for length in range(len(parts) + 1)]
-    return left
+            # in a container the path may be a path of the host; a directory that does not exist sets no limit
+            remaining += [_remaining(root.joinpath(*parts[:length]), *names) for length in range(len(parts) + 1)]
+    return remaining
 
 
-def _left(group: Path, limit: str, used: str, cached: str) -> int | None:
-    most, now = _number(group / limit), _number(group / used)
-    if most is None or now is None or most >= _UNLIMITED:
+def _remaining(group: Path, limit_file: str, usage_file: str, cached_field: str) -> int | None:
+    limit, used = _number(group / limit_file), _number(group / usage_file)
+    if limit is None or used is None or limit >= _UNLIMITED:
         return None
     reclaimable = 0
     for line in _lines(group / "memory.stat"):
         name, _, value = line.partition(" ")
-        if name == cached and value.isdigit():
+        if name == cached_field and value.isdigit():
             reclaimable = int(value)
-    return max(0, most - now + min(reclaimable, now))
+    return max(0, limit - used + min(reclaimable, used))
 
 
 def _number(path: Path) -> int | None:

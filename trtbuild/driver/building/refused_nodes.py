@@ -27,13 +27,13 @@ def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: 
         names = _names(plan, step, lookups)
     except (BlobMissing, EntryCorrupt, LookupError, TypeError, ValueError):
         return
-    found = [(node, *names[node][:2]) for node in error.nodes if node in names]
-    if not found:
+    known = [(node, *names[node][:2]) for node in error.nodes if node in names]
+    if not known:
         return
-    lines = [f"{node} is {operator} in {path or 'the root module'}" for node, path, operator in found[:_MAX_NODES]]
-    more = [f"and {len(found) - _MAX_NODES} more"] if len(found) > _MAX_NODES else []
+    lines = [f"{node} is {operator} in {path or 'the root module'}" for node, path, operator in known[:_MAX_NODES]]
+    more = [f"and {len(known) - _MAX_NODES} more"] if len(known) > _MAX_NODES else []
     error.text += "".join(f"\n    {line}" for line in lines + more)
-    operators = ", ".join(dict.fromkeys(operator for _, _, operator in found))
+    operators = ", ".join(dict.fromkeys(operator for _, _, operator in known))
     error.hint = (
         error.hint or f"keep the refused operators in PyTorch: partition: {{torch_executed_ops: [{operators}]}}"
     )
@@ -46,5 +46,5 @@ def _names(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, l
         raise LookupError(step.id)
     modules = json.loads(lookups.blob(contents.modules.sha256))
     origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
-    part = step.id.partition("/engine/")[2].rpartition("@")[0]
-    return name_table(contents.cuts[step.target], modules, origins)[part]
+    partition = step.id.partition("/engine/")[2].rpartition("@")[0]
+    return name_table(contents.cuts[step.target], modules, origins)[partition]

@@ -1,15 +1,15 @@
 """The schedule: which steps may start next.
 
-It is updated step by step, so the cost for one step does not grow with the number of steps.
+Each finished step updates the schedule, so the cost for one step does not grow with the number of steps.
 
 Rules
 1. A step may start if its verdict is ``run`` and all steps that it consumes are hits. If several steps have the same key,
    one of them runs at a time.
-2. A finished step affects every model that has a step with its key. Such a model has to be planned again (`due`) when all
-   inputs of another of its steps are finished, or when none of its steps is open. Until then its other steps continue.
-   So a model with a hundred engines is not planned again after each engine: no other engine waits for it.
+2. A finished step affects every model that has a step with its key. Such a model has to be planned again (`due`) in two
+   cases: all inputs of another step of the model are finished, or the model has no open step. Until then its other steps
+   continue. So a model with a hundred engines is not planned again after each engine: no other step waits for one engine.
 3. A failed key is not started again, for any model.
-4. This module alone changes plans and marks. It uses no thread, no clock and no file.
+4. Only this module changes the schedule's plans and the state of their steps. It uses no thread, no clock and no file.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class _Model:
 
     plan: ModelPlan
     number: int
-    #: Steps that are neither hits nor finished since the plan was made.
+    #: Steps that were not hits in this plan, and that have not finished since.
     open: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     #: Step id → the number of open steps that it consumes.
     waits_for: dict[str, int] = field(default_factory=dict)
     #: Step id → the steps that consume it.
-    below: dict[str, list[str]] = field(default_factory=dict)
+    consumers: dict[str, list[str]] = field(default_factory=dict)
     #: Key → the steps with this key that have to run.
     keys: dict[str, list[str]] = field(default_factory=dict)
     due: bool = False
@@ -53,11 +53,11 @@ class Schedule:
         self._stages = stages
         self._models: dict[str, _Model] = {}
         self._ready: list[_Entry] = []
-        self._order = itertools.count()
-        self._numbers = itertools.count()
+        self._arrivals = itertools.count()
+        self._plan_numbers = itertools.count()
         self._running: set[str] = set()
         self._failed: set[str] = set()
-        #: Key of a running step → other steps with that key, which could start if it did not run.
+        #: Key of a running step → other steps with that key, which could otherwise start.
         self._parked: dict[str, list[_Entry]] = {}
         #: Key → the models that have a step with that key.
         self._users: dict[str, set[str]] = {}
@@ -67,7 +67,7 @@ class Schedule:
         """Replace the plan of a model. `ranks` contains the urgency of its steps, by step id."""
         name = plan.model.name
         self._forget(name)
-        model = self._models[name] = _Model(plan, next(self._numbers))
+        model = self._models[name] = _Model(plan, next(self._plan_numbers))
         for step in plan.steps.values():
             if step.verdict == "hit":
                 continue
@@ -75,20 +75,20 @@ class Schedule:
             waits = [before for before in step.after if before in plan.steps and plan.steps[before].verdict != "hit"]
             model.waits_for[step.id] = len(waits)
             for before in waits:
-                model.below.setdefault(before, []).append(step.id)
+                model.consumers.setdefault(before, []).append(step.id)
             if step.verdict != "run" or step.key is None or step.stage not in self._stages:
                 continue
             model.keys.setdefault(step.key, []).append(step.id)
             self._users.setdefault(step.key, set()).add(name)
             if not waits:
-                entry = (-ranks.get(step.id, 0.0), next(self._order), name, step.id, model.number)
+                entry = (-ranks.get(step.id, 0.0), next(self._arrivals), name, step.id, model.number)
                 heapq.heappush(self._ready, entry)
 
     def take(self, fits: Callable[[Step], bool] = lambda step: True) -> Step | None:
         """Return the most urgent step that may start and that `fits`, and mark it as running; None if no step may start."""
-        passed: list[_Entry] = []
-        found: Step | None = None
-        while self._ready and found is None and len(passed) < LOOK_AHEAD:
+        refused: list[_Entry] = []
+        taken: Step | None = None
+        while self._ready and taken is None and len(refused) < LOOK_AHEAD:
             entry = heapq.heappop(self._ready)
             step = self._current(entry)
             if step is None or step.key is None or step.key in self._failed:
@@ -96,25 +96,25 @@ class Schedule:
             if step.key in self._running:
                 self._parked.setdefault(step.key, []).append(entry)
             elif fits(step):
-                found = step
+                taken = step
                 self._running.add(step.key)
             else:
-                passed.append(entry)
-        for entry in passed:
+                refused.append(entry)
+        for entry in refused:
             heapq.heappush(self._ready, entry)
-        return found
+        return taken
 
     def finished(self, step: Step) -> None:
-        """Note that a running step has made its record."""
+        """Note that a running step has finished, and that its record exists."""
         key = self._stop(step)
         self._parked.pop(key, None)
         users = self._users.get(key, set())
-        if step.model not in users:  # it was planned again meanwhile, with another recipe
+        if step.model not in users:  # the model was planned again meanwhile, and the step has another recipe now
             self.invalidate(step.model)
         for name in users:
             model = self._models[name]
             for identifier in model.keys[key]:
-                self._mark(name, model, identifier)
+                self._mark_finished(name, model, identifier)
 
     def failed(self, step: Step) -> None:
         """Note that a running step has failed. All other steps with its key have failed, too."""
@@ -136,15 +136,15 @@ class Schedule:
 
     def give_up(self, model: str) -> Step | None:
         """Remove a model that cannot be planned: none of its steps is started. Returns its first open step, or None."""
-        left = self._models[model]
+        removed = self._models[model]
         self._forget(model)
-        return next((left.plan.steps[identifier] for identifier in left.plan.steps if identifier in left.open), None)
+        return next((step for identifier, step in removed.plan.steps.items() if identifier in removed.open), None)
 
     def due(self) -> list[str]:
         """Return and clear the list of models that have to be planned again before another of their steps can start."""
-        found = [name for name in self._due if name in self._models and self._models[name].due]
+        names = [name for name in self._due if name in self._models and self._models[name].due]
         self._due.clear()
-        return found
+        return names
 
     def outdated(self) -> list[str]:
         """The models with steps that have finished after they were planned."""
@@ -171,14 +171,14 @@ class Schedule:
         self._running.discard(step.key)
         return step.key
 
-    def _mark(self, name: str, model: _Model, identifier: str) -> None:
+    def _mark_finished(self, name: str, model: _Model, identifier: str) -> None:
         if identifier not in model.open:
             return
         model.open.discard(identifier)
         model.finished.add(identifier)
-        for waiting in model.below.get(identifier, ()):
-            model.waits_for[waiting] -= 1
-            if model.waits_for[waiting] == 0 and waiting in model.open:
+        for consumer in model.consumers.get(identifier, ()):
+            model.waits_for[consumer] -= 1
+            if model.waits_for[consumer] == 0 and consumer in model.open:
                 self.invalidate(name)
         if not model.open:
             self.invalidate(name)

@@ -29,8 +29,8 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
 
-#: Reasons to run a step although a record may exist under its key. The new record replaces it.
-_REPLACED = ("forced", "evicted", "corrupt", "untrusted")
+#: Reasons to run a step although its key may have a record. The new record replaces that record.
+_REPLACING_REASONS = ("forced", "evicted", "corrupt", "untrusted")
 
 
 def run_step(
@@ -45,16 +45,16 @@ def run_step(
     if step.stage == "trace":
         return _trace(step, plan, facts, lookups, store, pool)
     if step.stage in ("lower", "engine"):
-        wanted = weights_of(step)
-        lookups.keep_file_weights(plan.model, [sha256 for sha256 in wanted if sha256 in plan.file_weights])
+        weights = weights_of(step)
+        lookups.keep_file_weights(plan.model, [sha256 for sha256 in weights if sha256 in plan.file_weights])
     store.bring(sha256 for _, sha256 in inputs_of(step))
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
     reply = call(pool, step.stage, job)
     record = Record(step.recipe, reply.outputs, _provenance(reply))
-    conversions = _keep_conversions(reply, store)
-    record = store.put_record(record, replace=step.reason.code in _REPLACED)
+    conversions = _publish_conversions(reply, store)
+    record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
     if step.stage == "partition":
         _publish_for_any_parser(plan, facts, record, store)
     return Ran(
@@ -62,25 +62,25 @@ def run_step(
     )
 
 
-def _keep_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
-    """Publish the conversions that a partition step made. Returns key → seconds."""
-    made = {}
+def _publish_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
+    """Publish the conversions that a partition step made. Returns the seconds that each took, by key."""
+    durations_s = {}
     for key, conversion in reply.conversions.items():
         record = Record.from_bytes(conversion.record.encode())
-        store.put_record(record, replace=True)  # the stored one, if any, could not be used
-        made[key] = conversion.duration_s
-    return made
+        store.put_record(record, replace=True)  # if a record is stored already, it could not be used
+        durations_s[key] = conversion.duration_s
+    return durations_s
 
 
 def _provenance(reply: Reply) -> dict[str, object]:
-    made: dict[str, object] = {
+    provenance: dict[str, object] = {
         "duration_s": round(reply.duration_s, 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "builder": builder(),
     }
     if reply.statistics is not None:
-        made["statistics"] = reply.statistics
-    return made
+        provenance["statistics"] = reply.statistics
+    return provenance
 
 
 def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
@@ -99,8 +99,8 @@ def _trace(
     if not isinstance(step.job, WeightHeads):
         raise AssertionError("the job of a trace step has the heads of its weights")
     reply = call(pool, "trace", trace_job(plan, step.job))
-    found = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
-    changed = lookups.changed_since(found)
+    observations = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
+    changed = lookups.changed_since(observations)
     if changed:
         names = ", ".join(dependency.name for dependency in changed[:5])
         raise SourceError(
@@ -118,25 +118,29 @@ def _trace(
             record,
             time.monotonic() - started,
             uncacheable=uncacheable,
-            observations=found,
+            observations=observations,
             log=reply.log,
             peak_rss_bytes=reply.peak_rss_bytes,
         )
-    lookups.set_observed(found)
-    seen = chain.extend(plan.declared, found, lookups.read_link, lookups.write_link, lookups.observe)
+    lookups.set_observed(observations)
+    seen = chain.extend(plan.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
     recipe = keys.trace(plan.declared, seen)
     record = Record(recipe, reply.outputs, _provenance(reply))
-    record = store.put_record(record, replace=step.reason.code in _REPLACED)
-    _publish_for_any_version(plan, facts, found, record, lookups, store)
+    record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
+    _publish_for_any_version(plan, facts, observations, record, lookups, store)
     return Ran(
-        record, time.monotonic() - started, observations=found, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
+        record,
+        time.monotonic() - started,
+        observations=observations,
+        log=reply.log,
+        peak_rss_bytes=reply.peak_rss_bytes,
     )
 
 
 def _publish_for_any_version(
     plan: ModelPlan,
     facts: Facts,
-    found: Sequence[Observation],
+    observations: Sequence[Observation],
     record: Record,
     lookups: StoreLookups,
     store: LayeredStore,
@@ -146,7 +150,7 @@ def _publish_for_any_version(
     declared: Sequence[tuple[str, Value]] = keys.trace_declared(
         plan.model, plan.shapes, names_of(table), facts.platform, None
     )
-    files = [seen for seen in found if seen.dependency.kind != "distribution"]
+    files = [seen for seen in observations if seen.dependency.kind != "distribution"]
     seen = chain.extend(declared, files, lookups.read_link, lookups.write_link, lookups.observe)
     pointer = keys.trace_with_any_versions(keys.trace(declared, seen))
     output = store.put_bytes(record.to_bytes())
@@ -156,7 +160,7 @@ def _publish_for_any_version(
 def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
     """Publish a pointer to these partitions, if parsers differ between platforms (keys.partition_with_any_parser).
 
-    A machine that lacks this parser finds the partitions by it.
+    A machine that lacks this parser finds the partitions by this pointer.
     """
     toolchain = str(dict(keys.partition_with_any_parser(record.recipe).parts)["parser"][0])  # type: ignore[index]
     if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
@@ -165,10 +169,10 @@ def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store
 
 
 def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
-    """Make a package from blobs in the store, and publish its record. Raises BlobMissing."""
+    """Create a package from blobs in the store, and publish its record. Raises BlobMissing."""
     if plan.contents is not None:  # the engines may all be in a remote cache
         engines = plan.contents.engines
-        store.bring(left.sha256 for e in engines for left in (e.plan, e.layers) if left is not None)
+        store.bring(blob.sha256 for engine in engines for blob in (engine.plan, engine.layers) if blob is not None)
     return store.put_record(_package(recipe, plan, store, lookups), replace=True)
 
 
@@ -178,7 +182,11 @@ def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: Stor
         raise AssertionError("a package is made after its contents are known")
     names = store.put_bytes(json.dumps(_names(contents, lookups), indent=1, sort_keys=True).encode())
     index = index_to_bytes(contents.index(names))
-    plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
+    plans = {
+        f"{engine.partition}@{engine.target}": engine.plan.sha256
+        for engine in contents.engines
+        if engine.plan is not None
+    }
     outputs = {"index": store.put_bytes(index), "names": names}
     for engine in contents.engines:
         if engine.plan is not None and engine.layers is not None:

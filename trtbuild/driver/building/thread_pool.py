@@ -1,8 +1,8 @@
 """A thread pool that runs the steps of a build.
 
 Rules
-1. The threads are daemons. A step can wait for minutes where no signal reaches it, for example for the lock of a key that
-   another build holds. Ctrl-C must not wait for such a step. The process's end releases what the thread holds.
+1. The threads are daemons. A step can wait for minutes where a signal cannot interrupt it, for example for the lock of a
+   key that another build holds. Ctrl-C must not wait for such a step. When the process ends, its locks are released.
 2. Each thread lives until its pool is shut down. Linux ends a worker process when the thread that started it ends
    (prctl(2), PR_SET_PDEATHSIG), and several steps use one worker after another.
 3. A thread is started only when there is a task for it.
@@ -29,31 +29,31 @@ class ThreadPool(Generic[Task, Result]):
     def __init__(self, size: int, done: SimpleQueue[Done[Task, Result]]) -> None:
         self._size = size
         self._done = done
-        self._work: SimpleQueue[tuple[Task, Callable[[], Result]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Task, Callable[[], Result]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        #: The number of submitted tasks whose results are not taken out of `done` yet. The owner of `done` lowers it.
+        #: The number of submitted tasks whose results were not yet taken out of `done`. The owner of `done` decrements it.
         self.busy = 0
 
     def submit(self, task: Task, work: Callable[[], Result]) -> None:
         """Call `work` in a thread as soon as one is free."""
         self.busy += 1
         if len(self._threads) < min(self.busy, self._size):
-            thread = threading.Thread(target=self._serve, name=f"trtbuild-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(target=self._run_tasks, name=f"trtbuild-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._work.put((task, work))
+        self._tasks.put((task, work))
 
     def shut_down(self, timeout_s: float) -> bool:
         """End each thread after its current tasks. Return whether all threads have ended within `timeout_s`."""
         for _ in self._threads:
-            self._work.put(None)
+            self._tasks.put(None)
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _serve(self) -> None:
-        while (item := self._work.get()) is not None:
+    def _run_tasks(self) -> None:
+        while (item := self._tasks.get()) is not None:
             task, work = item
             result: Result | BaseException
             try:

@@ -1,13 +1,13 @@
 """The timeline of a build (`--trace`): when each step ran, as Chrome trace events.
 
-ui.perfetto.dev and chrome://tracing open it. (Format: "Trace Event Format", the Catapult project; times are in µs.)
+ui.perfetto.dev and chrome://tracing open the file. (Format: "Trace Event Format", the Catapult project; times are in µs.)
 
 Rules
 1. Events within one lane (a "thread" of the format) do not overlap. A step uses the lowest free worker lane, and a phase
    the lowest free lane of the build itself.
-2. The document is written when the build ends, with or without an error. It replaces the file atomically. Steps that still
-   ran are marked as interrupted.
-3. If the file cannot be written, the command fails at its beginning, and not after an hour.
+2. The document is written when the build ends, with or without an error. It replaces the file atomically. Steps that were
+   still running are marked as interrupted.
+3. If the file cannot be written, the command fails before the build starts, not after an hour.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ BUILD, WORKERS = 1, 2
 
 @dataclass
 class _Lanes:
-    """The lanes in use, by number, and the highest number of lanes used at once (`most`)."""
+    """The lanes of one process of the format: `taken` has the lanes in use, `most` is the highest number used at once."""
 
-    names: str
+    label: str
     taken: dict[int, str] = field(default_factory=dict)
     most: int = 0
 
@@ -61,17 +61,17 @@ class Timeline(Watcher):
         if self._path.is_dir() or not os.access(self._path if self._path.exists() else self._path.parent, os.W_OK):
             raise UsageError(f"--trace {path}: the file cannot be written", hint="name a file in a writable directory")
         self._lock = threading.Lock()
-        self._begun = time.perf_counter()
+        self._start = time.perf_counter()
         self._epoch_s = time.time()
         self._lanes = {BUILD: _Lanes("build"), WORKERS: _Lanes("worker")}
         self._open: dict[tuple[int, str], tuple[int, float, Event]] = {}
         self._events: list[Event] = []
 
     def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
-        """Nothing is drawn for it."""
+        """The timeline does not show this event."""
 
     def planned(self, plan: ModelPlan) -> None:
-        """Nothing is drawn for it."""
+        """The timeline does not show this event."""
 
     def started(self, step: Step) -> None:
         reason = {"code": step.reason.code, "text": step.reason.text}
@@ -120,13 +120,13 @@ class Timeline(Watcher):
     def document(self) -> Event:
         """The trace document: complete events (``X``) sorted by time, and metadata (``M``) with the names of lanes."""
         names = {BUILD: "trtbuild", WORKERS: "workers"}
-        named = [_named(process, 0, "process_name", name) for process, name in names.items()]
+        metadata = [_metadata(process, 0, "process_name", name) for process, name in names.items()]
         for process, lanes in self._lanes.items():
             for lane in range(lanes.most):
-                named.append(_named(process, lane, "thread_name", f"{lanes.names} {lane + 1}"))
+                metadata.append(_metadata(process, lane, "thread_name", f"{lanes.label} {lane + 1}"))
         events = sorted(self._events, key=lambda event: float(event["ts"]))
         return {
-            "traceEvents": named + events,
+            "traceEvents": metadata + events,
             "displayTimeUnit": "ms",
             "otherData": {"schema": "trtbuild.trace/1", "started_unix_s": round(self._epoch_s, 3)},
         }
@@ -140,11 +140,11 @@ class Timeline(Watcher):
         with self._lock:
             lane, since_us, event = self._open.pop((process, name), (0, self._now_us(), {"cat": "step", "args": {}}))
             self._lanes[process].taken.pop(lane, None)
-            found = {**event, "args": {**event["args"], **args}}
-            self._events.append(_complete(process, lane, name, since_us, self._now_us(), found))
+            merged = {**event, "args": {**event["args"], **args}}
+            self._events.append(_complete(process, lane, name, since_us, self._now_us(), merged))
 
     def _now_us(self) -> float:
-        return (time.perf_counter() - self._begun) * 1e6
+        return (time.perf_counter() - self._start) * 1e6
 
 
 def _complete(process: int, lane: int, name: str, since_us: float, until_us: float, event: Event) -> Event:
@@ -160,8 +160,8 @@ def _complete(process: int, lane: int, name: str, since_us: float, until_us: flo
     }
 
 
-def _named(process: int, lane: int, what: str, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": lane, "args": {"name": name}}
+def _metadata(process: int, lane: int, kind: str, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}}
 
 
 def _write(path: Path, text: str) -> None:

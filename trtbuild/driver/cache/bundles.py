@@ -41,8 +41,8 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
             )
         with store.only_reading(), store.session():
             selection = select(workspace)
-            lacking, _ = complete(store, selection.keys, progress)
-            missing = [f"{each.step}: {each.reason}" for each in missing_records(selection, lacking)]
+            incomplete, _ = complete(store, selection.keys, progress)
+            missing = [f"{record.step}: {record.reason}" for record in missing_records(selection, incomplete)]
             if missing:
                 raise StoreError(
                     f"a build would need these records, which are missing:\n    {_listed(missing)}",
@@ -50,9 +50,9 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
                 )
             left_out: dict[str, str] = {}
             entries = _entries(store.local, selection.keys, left_out)
-            named = [f"{selection.named(key)}: {why}" for key, why in left_out.items() if key not in selection.packed]
-            if named:
-                raise StoreError(f"these records cannot be exported:\n    {_listed(named)}")
+            refused = [f"{selection.named(key)}: {why}" for key, why in left_out.items() if key not in selection.packed]
+            if refused:
+                raise StoreError(f"these records cannot be exported:\n    {_listed(refused)}")
             return _export(file, entries, {}, store.local, progress)
     finally:
         store.close()
@@ -91,12 +91,12 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
     finally:
         remote.close()
         bundle.close()
-    wrong = next(iter(brought.failed.values()), None)
-    if wrong is None and brought.missing:
-        wrong = f"{brought.missing[0]} is missing in it now"
-    if wrong is not None:
+    fault = next(iter(brought.failed.values()), None)
+    if fault is None and brought.missing:
+        fault = f"{brought.missing[0]} is missing in it now"
+    if fault is not None:
         hint = f"{len(brought.came)} valid records were imported; export the bundle again"
-        raise BundleRefused(f"the bundle is not imported: {wrong}", file=str(file), hint=hint)
+        raise BundleRefused(f"the bundle is not imported: {fault}", file=str(file), hint=hint)
     return CacheImport(
         ok=not brought.untrusted,
         file=str(file),
@@ -118,25 +118,25 @@ def _all_keys(local: LocalStore) -> Iterator[str]:
         try:
             document = record_document(local.entries.read("ac", name) or b"")
             key = json.loads(local.entries.read("cas", document.sha256) or b"")["key"]
-        except (ValueError, KeyError, TypeError, RecursionError):  # a list of chunks, or damaged
+        except (ValueError, KeyError, TypeError, RecursionError):  # the entry is a list of chunks, or it is damaged
             continue
         if is_digest(key):
             yield key
 
 
 def _entries(local: LocalStore, keys: Iterable[str], left_out: dict[str, str]) -> dict[str, ActionResult]:
-    """The entry of each record, by key, for other machines. `left_out` gets the key and reason of each other record."""
+    """The entry of each exportable record, by key. Each other record is added to `left_out`, with the reason."""
     entries = {}
     for key in keys:
-        found = held(local, key)
-        if found is None:
+        record = held(local, key)
+        if record is None:
             left_out[key] = "it is incomplete in the cache, or not trusted here"
             continue
-        found = for_others(found, local.trust)
-        if found is None:
+        sendable = for_others(record, local.trust)
+        if sendable is None:
             left_out[key] = OWN_ONLY
             continue
-        entries[key] = found.entry({})
+        entries[key] = sendable.entry({})
     return entries
 
 

@@ -26,31 +26,31 @@ from trtbuild.store.transports.settings import RemoteSettings
 def stats(request: Request) -> CacheStats:
     """The numbers and sizes of the entries in the project's cache."""
     store = _open(request)
-    found = check.stats(store)
+    statistics = check.stats(store)
     return CacheStats(
         cache=str(wiring.store_root(request.project.absolute())),
-        records=dict(found.records),
-        blobs=found.blobs,
-        chunks=found.chunks,
-        logical_bytes=found.logical_bytes,
-        stored_bytes=found.stored_bytes,
-        allocated_bytes=found.allocated_bytes,
-        dedup_ratio=round(found.dedup_ratio, 2),
-        quarantine_entries=found.quarantine_entries,
-        quarantine_bytes=found.quarantine_bytes,
+        records=dict(statistics.records),
+        blobs=statistics.blobs,
+        chunks=statistics.chunks,
+        logical_bytes=statistics.logical_bytes,
+        stored_bytes=statistics.stored_bytes,
+        allocated_bytes=statistics.allocated_bytes,
+        dedup_ratio=round(statistics.dedup_ratio, 2),
+        quarantine_entries=statistics.quarantine_entries,
+        quarantine_bytes=statistics.quarantine_bytes,
     )
 
 
 def verify(request: Request) -> CacheVerify:
-    """Check all entries of the project's cache. `ok` is false if some are damaged; these are in quarantine then."""
-    found = check.verify(_open(request))
+    """Check all entries of the project's cache. If some are damaged, `ok` is false, and they are in quarantine afterwards."""
+    result = check.verify(_open(request))
     return CacheVerify(
-        ok=not found.damage,
-        records=found.records,
-        lists=found.lists,
-        blobs=found.blobs,
-        bytes_read=found.bytes_read,
-        damage=[DamagedEntry(kind=entry.kind, name=entry.name, text=entry.text) for entry in found.damage],
+        ok=not result.damage,
+        records=result.records,
+        lists=result.lists,
+        blobs=result.blobs,
+        bytes_read=result.bytes_read,
+        damage=[DamagedEntry(kind=entry.kind, name=entry.name, text=entry.text) for entry in result.damage],
     )
 
 
@@ -64,7 +64,7 @@ def collect(
     grace: str | None = None,
     locks: Sequence[str] = (),
 ) -> CacheGc:
-    """Collect the project's cache, or `directory`: a shared cache directory, or another local store.
+    """Remove old entries from the project's cache, or from `directory`: a shared cache directory or another local store.
 
     Records that are named by the project's lock file or by `locks` are kept. Without `max_size` the configured size limit
     applies to the project's cache. Raises UsageError for invalid sizes and ages, ConfigurationError, and StoreUnavailable.
@@ -85,25 +85,25 @@ def collect(
                 f"{root} is a local store, which has no grace period", hint="use --grace for shared directories only"
             )
         local = LocalStore(root)
-        found = run_collection(local, pinned=_pinned(project, locks, local), **bounds)
+        collected = run_collection(local, pinned=_pinned(project, locks, local), **bounds)
     else:
         shared_grace_s = GRACE_S if grace is None else age_s(grace)
-        found = _collect_shared(root, project, shared_grace_s, locks, bounds)
+        collected = _collect_shared(root, project, shared_grace_s, locks, bounds)
     return CacheGc(
         cache=str(root),
         dry_run=dry_run,
-        records_removed=len(found.records_removed),
-        blobs_removed=found.blobs_removed,
-        freed_bytes=found.freed.allocated,
-        records_kept=found.records_kept,
-        blobs_kept=found.blobs_kept,
-        kept_bytes=found.kept.allocated,
-        kept_because=dict(found.kept_because),
+        records_removed=len(collected.records_removed),
+        blobs_removed=collected.blobs_removed,
+        freed_bytes=collected.freed.allocated,
+        records_kept=collected.records_kept,
+        blobs_kept=collected.blobs_kept,
+        kept_bytes=collected.kept.allocated,
+        kept_because=dict(collected.kept_because),
         grace_s=None if shared_grace_s is None else round(shared_grace_s),
-        leftovers_removed=found.leftovers_removed,
-        blobs_condemned=found.condemned,
-        condemned_bytes=found.condemned_size.allocated,
-        blobs_restored=found.restored,
+        leftovers_removed=collected.leftovers_removed,
+        blobs_condemned=collected.condemned,
+        condemned_bytes=collected.condemned_size.allocated,
+        blobs_restored=collected.restored,
     )
 
 
@@ -118,8 +118,8 @@ def _collect_shared(
         )
     shared = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
     try:
-        # The links to a locked trace may be readable only here: in the shared directory, they may be in entries of
-        # another trust domain.
+        # The links to a locked trace may be readable only in the local store: in the shared directory, they may be in
+        # entries of another trust domain.
         pinned = _pinned(project, locks, shared) | _pinned(project, locks, wiring.open_local(project))
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault
@@ -129,8 +129,8 @@ def _collect_shared(
 
 
 def _pinned(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:
-    found = locking.pinned_keys(project, store=store)
-    return found.union(*(locking.pinned_keys(project, Path(path), store=store) for path in locks))
+    keys = locking.pinned_keys(project, store=store)
+    return keys.union(*(locking.pinned_keys(project, Path(path), store=store) for path in locks))
 
 
 def _open(request: Request) -> LocalStore:

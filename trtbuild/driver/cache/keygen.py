@@ -1,4 +1,4 @@
-"""``trtbuild cache keygen``: make a new key for signing records."""
+"""``trtbuild cache keygen``: create a new key for signing records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.store.trust.signing import Signer
 
 
 def keygen(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
-    """Make a key. In the result, `file` contains the private key, and `public` is the key that others trust.
+    """Create a key. In the result, `file` contains the private key, and `public` is the key that others trust.
 
     An existing file is not replaced. Raises UsageError if the file exists or cannot be written, and ConfigurationError if
     `name` is not a valid name.

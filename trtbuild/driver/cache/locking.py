@@ -2,11 +2,12 @@
 
 Rules
 1. A model can be locked only if all of its steps are hits, in the local store or a remote. Nothing is built.
-2. Versions come from the existing lock file (`driver.project.environment`); with ``--upgrade`` the installed versions are
+2. Versions come from the existing lock file (`driver.project.environment`). With ``--upgrade`` the installed versions are
    used. Entries of models that were not requested stay as they are.
 3. A package contains the engines for all targets of its model, so a model is locked for all of its targets.
-4. All locked records are pinned, and also the links that lead to a locked trace, because it is found by them. The links are
-   computed from the observations in the trace's record, without reading the project's files.
+4. All locked records are pinned. The links that lead to a locked trace are also pinned, because a build needs them to find
+   the trace. The keys of these links are computed from the observations in the trace's record, without reading the
+   project's files.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from trtbuild.toolchain.libraries import table
 
 
 def lock(request: Request, *, check: bool) -> Locked:
-    """Write the lock file; with `check` compare it only.
+    """Write the lock file. With `check`, only compare the existing lock file with the current plans.
 
     `ok` is false if a step is missing, or with `check` if the lock is out of date. Raises UsageError if the lock file
     cannot be read or written.
@@ -49,14 +50,14 @@ def lock(request: Request, *, check: bool) -> Locked:
     if request.targets:
         raise UsageError("a lock is for all targets of a model", hint="leave --target out")
     started = time.monotonic()
-    before = _before(request)
+    before = _existing_lock(request)
     workspace = Workspace(replace(request, relock=True))
     workspace.store.only_asks()
     plans = workspace.plans()
     missing = [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
-    now = _together(workspace, plans, before)
-    found = [] if missing and not check else list(differences(before, _as_far_as_known(now, plans, before)))
-    stale = [entry for entry in found if not entry.is_informational]
+    now = _new_lock(workspace, plans, before)
+    entries = [] if missing and not check else list(differences(before, _with_unknown_steps(now, plans, before)))
+    stale = [entry for entry in entries if not entry.is_informational]
     written = False
     if not missing and not check:
         written = locked.write(workspace.project, now)
@@ -69,7 +70,7 @@ def lock(request: Request, *, check: bool) -> Locked:
         written=written,
         models=[] if missing else [_summary(name, now.models[name]) for name in plans],
         missing=[_missing(step) for step in missing],
-        differences=[_difference(entry) for entry in (stale if check else found)],
+        differences=[_difference(entry) for entry in (stale if check else entries)],
         next=_next(request, bool(missing), bool(stale)) if missing or check else [],
         errors=[],
         warnings=[],
@@ -78,27 +79,29 @@ def lock(request: Request, *, check: bool) -> Locked:
 
 def _next(request: Request, missing: bool, stale: bool) -> list[str]:
     """The next commands, if a step is missing or the lock is out of date."""
-    how = " --upgrade" if request.upgrade else ""
-    return [f"trtbuild build{how}"] * missing + [f"trtbuild lock{how}"] * (missing or stale)
+    flag = " --upgrade" if request.upgrade else ""
+    return [f"trtbuild build{flag}"] * missing + [f"trtbuild lock{flag}"] * (missing or stale)
 
 
-def _before(request: Request) -> Lock | None:
+def _existing_lock(request: Request) -> Lock | None:
     """The existing lock, or None. An unreadable lock file counts as missing if it is replaced completely."""
     try:
-        found = locked.read(request.project.absolute())
+        lock_file = locked.read(request.project.absolute())
     except LockFileError:
         if not request.upgrade or request.models:
             raise
         return None
-    return found.lock if found is not None else None
+    return lock_file.lock if lock_file is not None else None
 
 
-def _together(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
+def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
     """The lock with the planned models, and with the old entries of the project's other models (rule 2)."""
     models = {name: _model(workspace, plan) for name, plan in plans.items()}
     if before is not None and workspace.request.models:
         models = {**before.models, **models}
-    versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}  # not a step of a build
+    versions = {
+        step: number for step, number in STEP_VERSIONS.items() if step != "verify"
+    }  # verify is not a step of a build
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 
 
@@ -115,10 +118,10 @@ def _model(workspace: Workspace, plan: ModelPlan) -> LockedModel:
 
 
 def _versions(workspace: Workspace, plan: ModelPlan) -> dict[str, str]:
-    """The versions of Python and of the torch side that the trace was made with."""
+    """The versions of Python and of torch's libraries with which the trace was made."""
     trace = plan.steps[f"{plan.model.name}/trace"]
-    made = dict(trace.recipe.parts).get("versions") if trace.recipe is not None else None
-    known = made if isinstance(made, Mapping) else workspace.facts[plan.model.name].versions or {}
+    recorded = dict(trace.recipe.parts).get("versions") if trace.recipe is not None else None
+    known = recorded if isinstance(recorded, Mapping) else workspace.facts[plan.model.name].versions or {}
     return {name: str(version) for name, version in known.items()}
 
 
@@ -127,8 +130,8 @@ def _outputs(step: Step) -> dict[str, Any]:
     return {name: record.outputs[name] for name in LOCKED_OUTPUTS.get(step.stage, ())} if record is not None else {}
 
 
-def _as_far_as_known(now: Lock, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
-    """`now`, with the locked entries of steps that are not known yet: these are missing, but not different."""
+def _with_unknown_steps(now: Lock, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
+    """`now`, and the locked entries of steps that are not known yet, so that these steps do not count as different."""
     if before is None:
         return now
     models = dict(now.models)
@@ -154,27 +157,27 @@ def _missing(step: Step) -> MissingStep:
     return MissingStep(id=step.id, key=step.key, verdict=step.verdict, reason=step.reason)
 
 
-def _difference(found: Difference) -> LockDifference:
-    return LockDifference(area=found.area, name=found.name, change=found.change, was=found.was, now=found.now)
+def _difference(entry: Difference) -> LockDifference:
+    return LockDifference(area=entry.area, name=entry.name, change=entry.change, was=entry.was, now=entry.now)
 
 
 # -- collection
 
 
 def pinned_keys(project: Path, path: Path | None = None, store: Store | None = None) -> frozenset[str]:
-    """The keys of all records that the project's lock file, or the one at `path`, pins (rule 4).
+    """The keys of all records that the project's lock file, or the lock file at `path`, pins (rule 4).
 
     Empty if the project has no lock file. Links are read from `store`, or from the project's local store. Raises
     LockFileError, StoreUnavailable, and UsageError if the file `path` does not exist.
     """
-    found = locked.read(project, path)
-    if found is None:
+    lock_file = locked.read(project, path)
+    if lock_file is None:
         if path is not None:
             raise UsageError(f"there is no lock file {str(path)!r}", hint="trtbuild lock writes one")
         return frozenset()
-    place: Store = wiring.open_local(project) if store is None else store
-    links = [key for model in found.lock.models.values() for key in _links(model, place)]
-    return frozenset(found.lock.by_key) | frozenset(links)
+    source: Store = wiring.open_local(project) if store is None else store
+    links = [key for model in lock_file.lock.models.values() for key in _links(model, source)]
+    return frozenset(lock_file.lock.by_key) | frozenset(links)
 
 
 def _links(model: LockedModel, store: Store) -> Iterator[str]:
@@ -192,17 +195,18 @@ def _links(model: LockedModel, store: Store) -> Iterator[str]:
 
 
 def _chain(declared: chain.Declared, seen: Mapping[str, Any], store: Store) -> list[str]:
-    found: list[str] = []
+    """The keys of the links of one chain. `seen` has the observed state of each dependency."""
+    links: list[str] = []
 
     def read(recipe: Recipe) -> Sequence[Dependency] | None:
         try:
             record = store.get_record(recipe.key)
-            named = None if record is None else chain.parse_link(store.get_bytes(record.outputs["next"].sha256))
+            dependencies = None if record is None else chain.parse_link(store.get_bytes(record.outputs["next"].sha256))
         except (StoreError, KeyError, ValueError):
             return None
-        if named is not None:
-            found.append(recipe.key)
-        return named
+        if dependencies is not None:
+            links.append(recipe.key)
+        return dependencies
 
     chain.follow(declared, read, lambda dependency: str(seen.get(dependency.part, "")))
-    return found
+    return links

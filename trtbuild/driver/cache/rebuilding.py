@@ -2,12 +2,12 @@
 
 Rules
 1. An engine of this project can be checked if it is a hit, if its toolchain is reproducible, and if the version in its
-   recipe is installed here. The result names each other engine, with the reason.
-2. Each engine is built in a separate worker, into a temporary store. The cache does not get the result. If the bytes
+   recipe is installed here. The result names each engine that cannot be checked, with the reason.
+2. Each engine is built in a separate worker, into a temporary store. The result is not written to the cache. If the bytes
    differ, the engine is built up to `TRIES` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
    bytes (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
-3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine, and
-   the next build plans again and makes the engine. The result names the remotes that have the record, so that their
+3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine, so
+   the next build plans again and builds the engine. The result names the remotes that have the record, so that their
    administrators can remove it.
 """
 
@@ -41,7 +41,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.toolchain.libraries import table
 
-#: The number of builds after which an engine that always had other bytes counts as different.
+#: The number of builds of an engine. If all of them give other bytes than the cache, the engine counts as different.
 TRIES = 4
 
 
@@ -58,7 +58,7 @@ class _Candidate:
 def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) -> Rebuilt:
     """Build a `share` (0 to 1) of the project's engines again, at least one, and compare them with the cache.
 
-    The same `seed` chooses the same sample of the same engines; with None a random seed is used.
+    The same `seed` chooses the same sample if the engines are the same. With None a random seed is used.
     """
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     workspace = Workspace(replace(request, force=False))
@@ -70,17 +70,17 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
             candidates = list(_candidates(workspace, unchecked))
             count = min(len(candidates), max(1, math.ceil(len(candidates) * share)))
             sample = random.Random(seed).sample(candidates, count)
-            for candidate in sorted(sample, key=lambda each: each.step.id):
+            for candidate in sorted(sample, key=lambda candidate: candidate.step.id):
                 try:
                     with watcher.phase(f"build {candidate.step.id} again"):
-                        found = _rebuild(workspace, candidate, candidate.record.outputs["plan"].sha256)
+                        rebuilt = _rebuild(workspace, candidate, candidate.record.outputs["plan"].sha256)
                 except TrtbuildError as error:
                     unchecked.append((candidate.step.id, error.text.partition("\n")[0]))
                     continue
-                if found == candidate.record.outputs["plan"].sha256:
+                if rebuilt == candidate.record.outputs["plan"].sha256:
                     same += 1
                 else:
-                    different.append(_difference(workspace, candidate, found))
+                    different.append(_difference(workspace, candidate, rebuilt))
     finally:
         workspace.store.close()
     return Rebuilt(
@@ -94,7 +94,7 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
 
 
 def compared(document: CacheVerify, request: Request, share: float, seed: int | None, watcher: Watcher) -> CacheVerify:
-    """The document with the result of `rebuild`. `ok` is false if an engine differs, or if it was false before."""
+    """`document` with the result of `rebuild`. `ok` is false if an engine differs, or if `document.ok` is false."""
     rebuilt = rebuild(request, share, seed, watcher)
     return replace(document, ok=document.ok and not rebuilt.different, rebuilt=rebuilt)
 
@@ -108,18 +108,18 @@ def share_of(text: str) -> float:
 
 
 def _candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Iterator[_Candidate]:
-    keys: set[str] = set()
+    checked_keys: set[str] = set()
     for name, model in workspace.models.items():
         plan = workspace.plan_elsewhere(name)
         targets = {target.name: target for target in model.targets}
         for step in plan.steps.values():
-            if step.stage != "engine" or step.key in keys:
+            if step.stage != "engine" or step.key in checked_keys:
                 continue
             why_not = _why_not(step, plan, targets)
             if why_not is not None:
                 unchecked.append((step.id, why_not))
             elif step.record is not None and step.key is not None:
-                keys.add(step.key)
+                checked_keys.add(step.key)
                 yield _Candidate(step, plan, step.record, step.key)
 
 
@@ -148,7 +148,7 @@ def _job(step: Step) -> EngineJob:
 
 
 def _rebuild(workspace: Workspace, candidate: _Candidate, recorded: str) -> str:
-    """The SHA-256 of the plan that is built from the recorded inputs: `recorded` if one of the tries gives it (rule 2).
+    """The SHA-256 of the plan that the recorded inputs give now. It is `recorded` if one of the builds gives that (rule 2).
 
     Raises the error of the worker, or StoreError.
     """
@@ -161,10 +161,10 @@ def _rebuild(workspace: Workspace, candidate: _Candidate, recorded: str) -> str:
                 reply = call(pool, "engine", _job(candidate.step))
             finally:
                 pool.close(kill=True)
-            found = reply.outputs["plan"].sha256
-            if found == recorded:
+            rebuilt = reply.outputs["plan"].sha256
+            if rebuilt == recorded:
                 break
-    return found
+    return rebuilt
 
 
 def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalStore) -> None:
@@ -187,14 +187,14 @@ def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> Re
     store, key, plan = workspace.store, candidate.key, candidate.record.outputs["plan"].sha256
     source = store.source_of(key)
     entries = dict(_entries(store.local, key, plan))
-    signed = [signature for entry in entries.values() for signature in entry.signatures]
+    signatures = [signature for entry in entries.values() for signature in entry.signatures]
     remotes = []
     for remote in store.readers:
         with suppress(StoreError):  # the remote cannot be read, or its record is not trusted
-            found = remote.find(key)
-            if found is not None and found.record.outputs["plan"].sha256 == plan:
+            remote_copy = remote.find(key)
+            if remote_copy is not None and remote_copy.record.outputs["plan"].sha256 == plan:
                 remotes.append(remote.name)
-                signed += found.signatures
+                signatures += remote_copy.signatures
     why = f"{candidate.step.id} was built again, and is another engine ({rebuilt})"
     for name in entries:
         store.local.entries.quarantine("ac", name, why)
@@ -208,7 +208,7 @@ def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> Re
         quarantined=bool(entries),
         remotes=remotes,
         builder=str(candidate.record.provenance.get("builder", "")),
-        signed_by=[f"{each.signer} ({each.domain}, {each.builder})" for each in dict.fromkeys(signed)],
+        signed_by=[f"{entry.signer} ({entry.domain}, {entry.builder})" for entry in dict.fromkeys(signatures)],
     )
 
 

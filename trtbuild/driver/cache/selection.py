@@ -4,12 +4,13 @@ Rules
 1. The selection is made by planning: a plan on another machine looks up the same records. The project's outputs are
    ignored, because another machine does not have them.
 2. A machine with torch looks up a trace by its installed versions, and a machine without torch only by files. The selection
-   follows both ways, so that both find the trace. The same applies to a partition and the available parsers.
+   does both lookups, so that both kinds of machines find the trace. The same applies to a partition and the available
+   parsers.
 3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
-4. A record is selected with all of its outputs, because a store accepts only complete records. So later steps can run again
-   from the selection.
-5. The package for some targets (``--target``) differs from the package for all targets. If only such a package is missing,
-   it is made: that needs no compiler and little time.
+4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
+   later steps again.
+5. The package for some targets (``--target``) differs from the package for all targets. If only this package is missing, it
+   is built: that needs no compiler and little time.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
 
 @dataclass(frozen=True)
 class Selection:
-    """The selected records: their sorted `keys`, the step of a key in `steps`, and the steps without a record, `missing`.
+    """The selected records: their sorted `keys`.
 
-    `packed` contains the keys of packages that the selection has made (rule 5).
+    `steps` maps a key to its step, and `missing` has the steps without a record. `packed` has the keys of packages that the
+    selection has built (rule 5).
     """
 
     keys: tuple[str, ...]
@@ -52,33 +54,33 @@ def select(workspace: Workspace) -> Selection:
     problems: list[Problem] = []
     for name in workspace.models:
         try:
-            plans.append(_packed(workspace, workspace.plan_elsewhere(name), packed))
+            plans.append(_with_package(workspace, workspace.plan_elsewhere(name), packed))
         except ManifestErrors as error:
             problems += error.problems
     if problems:
         raise ManifestErrors(problems)
-    found = set[str]()
+    selected = set[str]()
     for plan in plans:
-        _look_up_trace_both_ways(workspace, plan)
+        _look_up_trace_as_other_machine(workspace, plan)
         _look_up_without_parser(workspace, plan)
         _look_up_exported_files(workspace, plan)
         weights = plan.model.weights
         if weights is not None and weights in workspace.lookups.weights_digests:
-            found.add(keys.weights_file(workspace.lookups.weights_digests[weights], "safetensors").key)
+            selected.add(keys.weights_file(workspace.lookups.weights_digests[weights], "safetensors").key)
     steps = [step for plan in plans for step in plan.steps.values()]
-    without = [step for step in steps if step.verdict != "hit"]
-    found |= workspace.lookups.seen_records() - {step.key for step in without if step.key is not None}
-    asked = stages_until(workspace.request.until)
-    missing = [step for step in without if step.stage in asked]
-    named = {step.key: step.id for step in reversed(steps) if step.key is not None}
-    return Selection(tuple(sorted(found)), named, tuple(missing), frozenset(packed))
+    not_hits = [step for step in steps if step.verdict != "hit"]
+    selected |= workspace.lookups.seen_records() - {step.key for step in not_hits if step.key is not None}
+    stages = stages_until(workspace.request.until)
+    missing = [step for step in not_hits if step.stage in stages]
+    step_of_key = {step.key: step.id for step in reversed(steps) if step.key is not None}
+    return Selection(tuple(sorted(selected)), step_of_key, tuple(missing), frozenset(packed))
 
 
-def _packed(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> ModelPlan:
-    """The plan, after making its package if that is the only open step (rule 5)."""
+def _with_package(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> ModelPlan:
+    """Build the package of a plan if no other step is missing (rule 5). Return the new plan, or otherwise the same plan."""
     package, contents, store = plan.package, plan.contents, workspace.store
-    to_do = [step for step in plan.steps.values() if step.verdict != "hit"]
-    if package is None or contents is None or package.recipe is None or to_do != [package]:
+    missing = [step for step in plan.steps.values() if step.verdict != "hit"]
+    if package is None or contents is None or package.recipe is None or missing != [package]:
         return plan
     if package.reason.code not in ("new", "changed", "evicted"):  # an untrusted or refused record is reported instead
         return plan
@@ -94,9 +96,9 @@ def _packed(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> ModelPla
 def _look_up_without_parser(workspace: Workspace, plan: ModelPlan) -> None:
     """Look up partitions like a machine without a parser for them, if parsers differ between machines (rule 2)."""
     facts = workspace.facts[plan.model.name]
-    differ = {target.toolchain for target, found in facts.toolchains.items() if found.parsers_differ}
+    toolchains = {target.toolchain for target, toolchain in facts.toolchains.items() if toolchain.parsers_differ}
     for step in plan.steps.values():
-        if step.recipe is not None and isinstance(step.job, PartitionJob) and step.job.toolchain in differ:
+        if step.recipe is not None and isinstance(step.job, PartitionJob) and step.job.toolchain in toolchains:
             workspace.lookups.record(keys.partition_with_any_parser(step.recipe).key)
 
 
@@ -109,8 +111,11 @@ def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
         workspace.lookups.record(pt2.recipe(package.record, versions).key)
 
 
-def _look_up_trace_both_ways(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look up a trace like a machine without torch, if this machine has torch, or the other way round (rule 2)."""
+def _look_up_trace_as_other_machine(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look up a trace as the other kind of machine does (rule 2).
+
+    If this machine has torch, that is a machine without torch. Otherwise it is a machine with torch.
+    """
     lookups, facts = workspace.lookups, workspace.facts[plan.model.name]
     trace = next((step for step in plan.steps.values() if step.stage == "trace"), None)
     if trace is None or trace.recipe is None:
@@ -121,16 +126,16 @@ def _look_up_trace_both_ways(workspace: Workspace, plan: ModelPlan) -> None:
         recipe = keys.trace(declared, chain.follow(declared, lookups.read_link, lookups.observe))
         lookups.record(keys.trace_with_any_versions(recipe).key)
         return
-    made = dict(trace.recipe.parts)
-    versions = made.get("versions")
+    parts = dict(trace.recipe.parts)
+    versions = parts.get("versions")
     if not isinstance(versions, Mapping):
         return
 
     def observe(dependency: Dependency) -> str:
-        seen = made.get(dependency.part) if dependency.kind == "distribution" else None
+        seen = parts.get(dependency.part) if dependency.kind == "distribution" else None
         return seen if isinstance(seen, str) else lookups.observe(dependency)
 
     declared = keys.trace_declared(
         plan.model, plan.shapes, names, facts.platform, {name: str(version) for name, version in versions.items()}
     )
-    chain.follow(declared, lookups.read_link, observe)  # leads to the trace that was found by its files
+    chain.follow(declared, lookups.read_link, observe)  # finds the trace that was already found by its files

@@ -2,10 +2,10 @@
 
 Rules
 1. Complete records are transferred (`selection`). The result names each record that could not be transferred, with the
-   reason. Then `ok` is false; a build, on the other hand, does not fail because of a remote.
+   reason. If there is such a record, `ok` is false. (A build does not fail because of a remote.)
 2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
-3. Signatures are not changed. Records that only this machine's own key signs are not sent, and records that are not
-   trusted here are neither fetched nor sent.
+3. Signatures are not changed. Records that only this machine's own key signs are not sent. Records that are not trusted
+   here are neither fetched nor sent.
 4. Pointers are sent last, after the records that they lead to, so that a pointer never leads to a missing record.
 """
 
@@ -55,10 +55,10 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
         with store.session():
             with store.only_reading():
                 selection = select(workspace)
-                lacking, _ = complete(store, selection.keys, progress)
+                incomplete, _ = complete(store, selection.keys, progress)
             sendings = [_Sending(store.local, target) for target in targets]
             for sending in sendings:
-                sending.send([key for key in selection.keys if key not in lacking], progress)
+                sending.send([key for key in selection.keys if key not in incomplete], progress)
     finally:
         store.close()
     not_sent = [
@@ -67,7 +67,7 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
         for key, reason in sorted(sending.failures.items())
         if (key in selection.packed, reason) != (True, OWN_ONLY)  # other machines can make this package themselves
     ]
-    missing = missing_records(selection, lacking)
+    missing = missing_records(selection, incomplete)
     return CachePush(
         ok=not (not_sent or missing),
         records=len(selection.keys),
@@ -88,88 +88,88 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     try:
         with store.only_reading(_named(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
-            lacking, brought = complete(store, selection.keys, progress)
-            sources = Counter(store.source_of(key) for key in selection.keys if key not in lacking)
-            # planning fetched some records (`sources`), and `complete` fetched the others (`brought`)
-            for name, each in brought.items():
-                sources[name] += sum(store.source_of(key) == "local" for key in each.came)
+            incomplete, brought = complete(store, selection.keys, progress)
+            sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
+            # planning fetched some of the records (`sources`), and `complete` fetched the rest (`brought`)
+            for name, result in brought.items():
+                sources[name] += sum(store.source_of(key) == "local" for key in result.came)
             moved = {report.name: report.bytes_down for report in store.reports()}
             warnings = store.warnings()
     finally:
         store.close()
-    came = {name: records for name, records in sources.items() if name != "local" and records}
-    missing = missing_records(selection, lacking)
+    pulled = {name: records for name, records in sources.items() if name != "local" and records}
+    missing = missing_records(selection, incomplete)
     return CachePull(
         ok=not missing,
         records=len(selection.keys),
-        present=len(selection.keys) - len(lacking) - sum(came.values()),
-        remotes=[PulledFrom(name=name, records=came[name], bytes=moved.get(name, 0)) for name in sorted(came)],
+        present=len(selection.keys) - len(incomplete) - sum(pulled.values()),
+        remotes=[PulledFrom(name=name, records=pulled[name], bytes=moved.get(name, 0)) for name in sorted(pulled)],
         missing=missing,
         warnings=warnings,
     )
 
 
 def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tuple[dict[str, str], dict[str, Brought]]:
-    """Fetch the records with these keys that are incomplete in the local store from the remotes.
+    """Complete the records with these keys in the local store, with the files that the remotes have.
 
     Returns the keys that are still incomplete, each with the reason, and the result of each remote by its name. Raises
     StoreUnavailable.
     """
-    lacking: dict[str, str] = {}
+    incomplete: dict[str, str] = {}
     tolerated: list[str] = []
     for key in keys:
-        found = held(store.local, key)
-        why = "it is incomplete in the cache" if found is None else store.refuses(key, found.record, False)
+        local_copy = held(store.local, key)
+        why = "it is incomplete in the cache" if local_copy is None else store.refuses(key, local_copy.record, False)
         if why is not None:
-            lacking[key] = why
-        if why is not None and found is not None and store.refuses(key, found.record, True) is None:
+            incomplete[key] = why
+        if why is not None and local_copy is not None and store.refuses(key, local_copy.record, True) is None:
             tolerated.append(key)
-    came: dict[str, Brought] = {}
+    results: dict[str, Brought] = {}
     for remote in store.readers:
-        if not lacking:
+        if not incomplete:
             break
-        what, total = f"pull from {remote.name}", len(lacking)
+        description, total = f"pull from {remote.name}", len(incomplete)
 
-        def report(brought: Brought, what: str = what, total: int = total) -> None:
-            progress(what, brought.done, total, "records")
+        def report(brought: Brought, description: str = description, total: int = total) -> None:
+            progress(description, brought.done, total, "records")
 
-        brought = came[remote.name] = bring(remote, list(lacking), store.local, report, store.refuses)
-        lacking.update({key: f"{remote.name}: {text}" for key, text in brought.failed.items()})
-        lacking.update(brought.untrusted)
+        brought = results[remote.name] = bring(remote, list(incomplete), store.local, report, store.refuses)
+        incomplete.update({key: f"{remote.name}: {text}" for key, text in brought.failed.items()})
+        incomplete.update(brought.untrusted)
         for key in (*brought.came, *brought.present):
-            del lacking[key]
+            del incomplete[key]
     for key in tolerated:  # no remote has a record that matches the lock
-        lacking.pop(key, None)
-    return lacking, came
+        incomplete.pop(key, None)
+    return incomplete, results
 
 
-def missing_records(selection: Selection, lacking: dict[str, str]) -> list[MissingRecord]:
-    """The missing records because of which a build would have to run steps, each with the reason.
+def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[MissingRecord]:
+    """The missing records that a build would need, each with the reason. Without them, the build would have to run steps.
 
     A package that is missing only because its engines are missing is left out.
     """
     to_run = [step for step in selection.missing if step.verdict == "run"]
-    lack_more = {step.model for step in to_run if step.stage != "package"}
+    incomplete_models = {step.model for step in to_run if step.stage != "package"}
     steps = [
         MissingRecord(step=step.id, key=step.key, reason=step.reason.text)
         for step in to_run
-        if step.stage != "package" or step.model not in lack_more
+        if step.stage != "package" or step.model not in incomplete_models
     ]
-    records = [MissingRecord(step=selection.named(key), key=key, reason=why) for key, why in sorted(lacking.items())]
+    records = [MissingRecord(step=selection.named(key), key=key, reason=why) for key, why in sorted(incomplete.items())]
     return steps + records
 
 
-def _named(remotes: Iterable[RemoteStore], name: str | None, what: str) -> tuple[RemoteStore, ...]:
+def _named(remotes: Iterable[RemoteStore], name: str | None, ability: str) -> tuple[RemoteStore, ...]:
     """The remote with this name, or all remotes if it is None. Raises UsageError if there is no such remote."""
     known = {remote.name: remote for remote in remotes}
     if name is not None and name not in known:
         hint = (
             suggestion(name, known, "remotes") if known else "its mode has to be rw; trtbuild doctor names the remotes"
         )
-        raise UsageError(f"no remote that {what} is called {name!r}", hint=hint)
+        raise UsageError(f"no remote that {ability} is called {name!r}", hint=hint)
     if not known:
         raise UsageError(
-            f"no remote is configured that {what}",
+            f"no remote is configured that {ability}",
             hint='set TRTBUILD_REMOTES="team=rw:https://…", or add a [[remote]] section to your config.toml',
         )
     return tuple(known.values()) if name is None else (known[name],)
@@ -186,10 +186,10 @@ class _Sending:
         self._remote = remote
         self._read = reading(local)
         self._lock, self._turns = threading.Lock(), Turns()
-        #: SHA-256 of a file → its size in bytes.
-        self._named: dict[str, int] = {}
-        self._sent: dict[str, int] = {}
-        self._came = self._present = 0
+        #: SHA-256 of each file of the records → its size in bytes. The same for the files that were sent.
+        self._files: dict[str, int] = {}
+        self._sent_files: dict[str, int] = {}
+        self._records_sent = self._records_present = 0
 
     def send(self, keys: Sequence[str], progress: Progress) -> None:
         """Send the records with these keys that the remote lacks. Raises StoreUnavailable."""
@@ -212,17 +212,17 @@ class _Sending:
 
     def _is_pointer(self, key: str) -> bool:
         with suppress(StoreError, KeyError, ValueError):  # `_send` reports the error
-            found = found_locally(self._local, key)
-            return found is not None and found.record.recipe.stage in POINTER_STAGES
+            local_copy = found_locally(self._local, key)
+            return local_copy is not None and local_copy.record.recipe.stage in POINTER_STAGES
         return False
 
     def _send(self, key: str) -> str | None:
         """Send one record. Returns None, or the reason why it could not be sent."""
-        found = held(self._local, key)
-        if found is None:
+        record = held(self._local, key)
+        if record is None:
             return "it is not complete in the cache any more"
-        found = for_others(found, self._remote.trust)
-        if found is None:
+        sendable = for_others(record, self._remote.trust)
+        if sendable is None:
             return OWN_ONLY
         sent: dict[str, int] = {}
 
@@ -232,26 +232,26 @@ class _Sending:
             return data
 
         try:
-            with self._turns.of(found.parts):  # a blob of several records is sent once
-                there = self._remote.publish(found, read)
+            with self._turns.of(sendable.parts):  # a blob of several records is sent once
+                stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text
         with self._lock:
-            self._named.update({part.sha256: part.size for parts in found.parts.values() for part in parts})
-            if there is found:
-                self._came += 1
-                self._sent.update(sent)
+            self._files.update({part.sha256: part.size for parts in sendable.parts.values() for part in parts})
+            if stored is sendable:
+                self._records_sent += 1
+                self._sent_files.update(sent)
             else:  # small files were read for the entry, but not sent
-                self._present += 1
-                self._sent.update({name: size for name, size in sent.items() if size > INLINE})
+                self._records_present += 1
+                self._sent_files.update({name: size for name, size in sent.items() if size > INLINE})
         return None
 
     def sent(self) -> SentTo:
         """The numbers of records and bytes that were sent, and that the remote already had."""
         return SentTo(
             name=self.name,
-            records_sent=self._came,
-            records_there=self._present,
-            bytes_sent=sum(self._sent.values()),
-            bytes_there=sum(size for name, size in self._named.items() if name not in self._sent),
+            records_sent=self._records_sent,
+            records_there=self._records_present,
+            bytes_sent=sum(self._sent_files.values()),
+            bytes_there=sum(size for name, size in self._files.items() if name not in self._sent_files),
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VARIABLES", "Configuration", "TrustSettings", "config_path", "expanded", "load"]
 
-#: The variables, without those of single remotes: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``, ``…_CONNECTIONS``, and the
+#: The variables, except those of a single remote: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``, ``…_CONNECTIONS``, and the
 #: credentials (``…_TOKEN``, ``…_USER``, ``…_PASSWORD``).
 VARIABLES = (
     "TRTBUILD_CACHE_MAX_SIZE",
@@ -36,17 +36,17 @@ VARIABLES = (
 
 def load(environ: Mapping[str, str], project: Path) -> Configuration:
     """Return the configuration of this user in `project`. Raises ConfigurationError, or ConfigurationErrors for several."""
-    path, chosen = config_path(environ)
+    path, from_variable = config_path(environ)
     file = None
-    if path is not None and (chosen or _may_exist(path)):
-        file = _read(path, None if chosen else project)
+    if path is not None and (from_variable or _may_exist(path)):
+        file = _read(path, None if from_variable else project)
     if file is None and not any(name in environ for name in VARIABLES):
         return Configuration(path=path)
     from trtbuild.driver.configuration import remotes, trust
     from trtbuild.driver.configuration.sources import Sources
 
     sources = Sources(environ, file)
-    found = Configuration(
+    loaded = Configuration(
         sources.size("TRTBUILD_CACHE_MAX_SIZE", "cache", "max_size"),
         remotes.configured(sources),
         trust.configured(sources),
@@ -54,11 +54,11 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
         None if file is None else file.sha256,
     )
     sources.raise_problems()
-    return found
+    return loaded
 
 
 def _may_exist(path: str) -> bool:
-    """Whether the path exists. True also if that cannot be checked, because an unreadable file must not be ignored."""
+    """Whether the path exists. Also True if that cannot be checked, because an unreadable file must not be ignored."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -79,7 +79,7 @@ def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
 
 
 def _read(path: str, project: Path | None) -> ConfigFile | None:
-    """Read the file. Raises ConfigurationError if it lies in `project` (rule 2 of `settings`)."""
+    """Read the file. Raises ConfigurationError if the file is inside `project` (rule 2 of `settings`)."""
     from trtbuild.driver.configuration import file
 
     if project is not None:

@@ -2,12 +2,12 @@
 
 Rules
 1. As with ssh's configuration, the file must belong to the user or to root, and other users must not be able to write it.
-   The file names the sources of engines and the trusted keys, so a user who can write it can run code as this user. A group
-   may write it only if this user is the group's only member (many systems give every user a group of the same name). Root
-   accepts a file of any owner, because a file that is mounted into a container keeps its outside owner.
+   The file names the sources of engines and the trusted keys, so another user who can write it could run code as this user.
+   A group may write it only if this user is the group's only member (many systems give every user a group of the same
+   name). Root accepts a file of any owner, because a file that is mounted into a container keeps its outside owner.
 2. It is a regular file of UTF-8 text. The checks apply to the opened file, not to the path.
 3. TOML parsers do not report the lines of entries. They are found in the text: table headers, and keys at the beginning of
-   a line. An entry that is not found in this way (in an inline table) has the line of the entry around it.
+   a line. For an entry that is not found in this way (in an inline table), the line of the enclosing entry is used.
 """
 
 from __future__ import annotations
@@ -63,33 +63,33 @@ class ConfigFile:
 
     def place(self, table: str, key: str | None = None, *, nth: int = 0, item: str | None = None) -> Place:
         """Return the place of a table (the `nth` of its array), of a key in it, or of an item of the key's array."""
-        start, found = 0, None
+        table_line, key_line = 0, None
         for number, current, index, name in self._entries():
             if current != table or index != nth:
                 continue
-            start = start or number
+            table_line = table_line or number
             if name is not None and name.split(".")[0] == key:
-                found = number
+                key_line = number
                 break
-        line = found or start or self._line_of_key(table)
-        if found and item is not None:
-            line = next((n for n in range(found, len(self._lines) + 1) if item in self._lines[n - 1]), found)
+        line = key_line or table_line or self._line_of_key(table)
+        if key_line and item is not None:
+            line = next((n for n in range(key_line, len(self._lines) + 1) if item in self._lines[n - 1]), key_line)
         return Place(self.path, line)
 
     def _entries(self) -> list[tuple[int, str, int, str | None]]:
         """Return (line, table, index in an array of tables, key) for each header and key; the key of a header is None."""
         table, index, counts = "", 0, dict[str, int]()
-        found: list[tuple[int, str, int, str | None]] = []
+        entries: list[tuple[int, str, int, str | None]] = []
         for number, line in enumerate(self._lines, 1):
             header = _HEADER.match(line)
             if header and "=" not in line.split("#")[0]:
                 table = header[2].strip("\"' ")
                 index = counts.get(table, 0) if header[1] == "[[" else 0
                 counts[table] = counts.get(table, 0) + 1
-                found.append((number, table, index, None))
+                entries.append((number, table, index, None))
             elif key := _KEY.match(line):
-                found.append((number, table, index, key[1]))
-        return found
+                entries.append((number, table, index, key[1]))
+        return entries
 
     def _line_of_key(self, name: str) -> int | None:
         """Return the line of a table that is written as ``name = …`` or ``name.key = …``."""
@@ -100,7 +100,7 @@ class ConfigFile:
 
 
 def read(path: str, *, must_exist: bool) -> ConfigFile | None:
-    """Read and check the file. None for ``/dev/null``, or if an optional file is missing. Raises ConfigurationError."""
+    """Read and check the file. None for ``/dev/null`` and for a missing optional file. Raises ConfigurationError."""
     if path == os.devnull:
         return None
     try:
@@ -132,21 +132,21 @@ def _unreadable(path: str, error: OSError) -> ConfigurationError:
     return ConfigurationError(f"it cannot be read: {reason}", file=path, hint=hint)
 
 
-def _check(path: str, found: os.stat_result) -> None:
+def _check(path: str, status: os.stat_result) -> None:
     """Check the type, owner and mode (rules 1 and 2)."""
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError("it is not a regular file", file=path, hint="name a TOML file")
     user = os.geteuid()
-    if found.st_uid not in (user, 0) and user != 0:
+    if status.st_uid not in (user, 0) and user != 0:
         raise ConfigurationError(
             "it belongs to another user, who could use it to run code as you",
             file=path,
             hint=f'copy it to a file that you own: cp "{path}" ~/.config/trtbuild/config.toml',
         )
-    others = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
-    if others & stat.S_IWOTH or (others and not _alone_in_group(found.st_gid)):
+    others = stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    if others & stat.S_IWOTH or (others and not _alone_in_group(status.st_gid)):
         raise ConfigurationError(
-            f"other users can write it (mode {stat.S_IMODE(found.st_mode):04o}), and could use it to run code as you",
+            f"other users can write it (mode {stat.S_IMODE(status.st_mode):04o}), and could use it to run code as you",
             file=path,
             hint=f'chmod go-w "{path}"',
         )

@@ -20,7 +20,7 @@ MODES = ("r", "w", "rw")
 
 #: The pattern of a remote's name, which appears in ``TRTBUILD_REMOTES``, in names of variables and in summaries.
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-#: Names that no remote may have: the `source` of a step in ``--json`` is one of these, or a remote's name.
+#: Names that no remote may have, because the `source` of a step in ``--json`` is one of these or a remote's name.
 RESERVED = ("local", "built")
 
 #: The upper limits of `patience_s` (seconds that a remote may be silent) and `connections`.
@@ -40,7 +40,7 @@ class _Entry:
     mode: str
     url: str
     numbers: Mapping[str, tuple[Any, Place]] = field(default_factory=dict)
-    #: Places of its fields, if they differ.
+    #: Field → its place, for a remote whose fields are at different places.
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
@@ -48,21 +48,21 @@ def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
     """Return the remotes, in the order of lookup. Errors are added to the problems of `sources`."""
     entries = list(_entries(sources))
     _check_distinct(sources, entries)
-    found = []
+    remotes = []
     for entry in entries:
-        before = len(sources.problems)
-        written = (("name", entry.name, _check_name), ("mode", entry.mode, _check_mode), ("url", entry.url, _check_url))
-        for key, value, check in written:
+        problems_before = len(sources.problems)
+        fields = (("name", entry.name, _check_name), ("mode", entry.mode, _check_mode), ("url", entry.url, _check_url))
+        for key, value, check in fields:
             if value:
                 try:
                     check(value)
                 except ConfigurationError as error:
-                    sources.problem(entry.places.get(key, entry.place), error.text, error.hint)
+                    sources.add_problem(entry.places.get(key, entry.place), error.text, error.hint)
         default = RemoteSettings(entry.name, entry.url)
         patience_s = _number(sources, entry, "patience_s", LONGEST_PATIENCE_S)
         connections = _number(sources, entry, "connections", MOST_CONNECTIONS)
-        if before == len(sources.problems) and entry.name and entry.mode and entry.url:
-            found.append(
+        if problems_before == len(sources.problems) and entry.name and entry.mode and entry.url:
+            remotes.append(
                 RemoteSettings(
                     entry.name,
                     entry.url.rstrip("/"),
@@ -72,7 +72,7 @@ def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
                     connections=int(connections or default.connections),
                 )
             )
-    return tuple(found)
+    return tuple(remotes)
 
 
 def variable_part(name: str) -> str:
@@ -85,7 +85,7 @@ def _entries(sources: Sources) -> Iterator[_Entry]:
     if text is not None:
         place = Place(variable="TRTBUILD_REMOTES")
         for word in text.split():
-            parts = sources.tried(place, lambda: _parts(word))  # noqa: B023
+            parts = sources.attempt(place, lambda: _parts(word))  # noqa: B023
             if parts is not None:
                 yield _Entry(place, *parts)
     elif sources.file is not None:
@@ -112,15 +112,17 @@ def _parts(word: str) -> tuple[str, str, str]:
 def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping[str, Any]) -> _Entry:
     for key in table:
         if key not in FIELDS["remote"]:
-            sources.unknown(file.place("remote", key, nth=number), key, FIELDS["remote"], "fields of [[remote]]")
+            sources.add_unknown_key(
+                file.place("remote", key, nth=number), key, FIELDS["remote"], "fields of [[remote]]"
+            )
     texts = {}
     for key, example in (("name", "team"), ("mode", "rw"), ("url", EXAMPLE.partition(":")[2])):
         value = table.get(key, "rw" if key == "mode" else None)
         texts[key] = value.strip() if isinstance(value, str) else ""
         if not texts[key]:
-            at = file.place("remote", key, nth=number)
+            place = file.place("remote", key, nth=number)
             fault = "is not a string" if key in table else "is missing"
-            sources.problem(at, f"{key} of a remote {fault}", f'write {key} = "{example}"')
+            sources.add_problem(place, f"{key} of a remote {fault}", f'write {key} = "{example}"')
     numbers = {
         key: (table[key], file.place("remote", key, nth=number))
         for key in ("patience_s", "connections")
@@ -130,23 +132,29 @@ def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping
     return _Entry(places["name"], **texts, numbers=numbers, places=places)
 
 
-def _number(sources: Sources, entry: _Entry, key: str, most: float) -> float | None:
+def _number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
     """Return a number of a remote, from its variable or, if that is not set, from the entry."""
-    whole = key == "connections"
+    is_integer = key == "connections"
     variable = sources.variable(f"TRTBUILD_REMOTE_{variable_part(entry.name)}_{key.upper()}")
     place = variable[1] if variable is not None else entry.numbers.get(key, (None, entry.place))[1]
     value = entry.numbers[key][0] if variable is None and key in entry.numbers else None
     if variable is not None:
         try:
-            value = int(variable[0]) if whole else float(variable[0])
+            value = int(variable[0]) if is_integer else float(variable[0])
         except ValueError:
             value = variable[0]
     if value is None:
         return None
-    if isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and 0 < value <= most:
+    if isinstance(value, int if is_integer else (int, float)) and not isinstance(value, bool) and 0 < value <= maximum:
         return float(value)
-    what = f"a whole number from 1 to {most}" if whole else f"a number of seconds, more than 0 and at most {most:g}"
-    sources.problem(place, f"{key} of remote {entry.name!r} is not {what}", f"write {key} = {16 if whole else 4}")
+    allowed = (
+        f"a whole number from 1 to {maximum}"
+        if is_integer
+        else f"a number of seconds, more than 0 and at most {maximum:g}"
+    )
+    sources.add_problem(
+        place, f"{key} of remote {entry.name!r} is not {allowed}", f"write {key} = {16 if is_integer else 4}"
+    )
     return None
 
 
@@ -160,10 +168,10 @@ def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
         other = by_part.setdefault(part, entry.name) if part in by_part else None
         by_part.setdefault(part, entry.name)
         if other == entry.name:
-            sources.problem(entry.place, f"two remotes are called {entry.name!r}", "give one of them another name")
+            sources.add_problem(entry.place, f"two remotes are called {entry.name!r}", "give one of them another name")
         elif other is not None:
             text = f"remotes {other!r} and {entry.name!r} would have the same variables (TRTBUILD_REMOTE_{part}_…)"
-            sources.problem(entry.place, text, "give one of them another name")
+            sources.add_problem(entry.place, text, "give one of them another name")
 
 
 def _check_name(name: str) -> None:
@@ -234,11 +242,11 @@ def _check_directory(scheme: str, host: str, path: str, rest: str) -> None:
 
 
 def shown(url: str) -> str:
-    """Return a URL, even an invalid one, without its possible credentials and signature."""
+    """Return a URL without its credentials and its query, which may contain a signature. The URL may be invalid."""
     head, separator, rest = url.partition("://")
     if not separator:
         head, separator, rest = "", "", url
-    place, slash, path = rest.partition("/")
-    if "@" in rest:  # a password may hold a slash that was not escaped
-        place, slash, path = ("…@" + rest.rpartition("@")[2]).partition("/")
-    return f"{head}{separator}{place}{slash}{path}".partition("?")[0]
+    host, slash, path = rest.partition("/")
+    if "@" in rest:  # a password may contain a slash that was not escaped
+        host, slash, path = ("…@" + rest.rpartition("@")[2]).partition("/")
+    return f"{head}{separator}{host}{slash}{path}".partition("?")[0]

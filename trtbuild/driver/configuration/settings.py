@@ -3,15 +3,15 @@
 Rules
 1. The file is ``$TRTBUILD_CONFIG``, or ``$XDG_CONFIG_HOME/trtbuild/config.toml`` if that variable is not set. Each entry
    also has a variable, which replaces the entry of the file completely (``TRTBUILD_REMOTES`` replaces all remotes).
-2. A project cannot set any of this: manifests and other files of a project are not read. If the default file lies inside
-   the project (in a home directory that is a checkout), it is rejected, and ``$TRTBUILD_CONFIG`` has to name it.
+2. A project cannot set any of these values: manifests and other files of a project are not read. If the default file is
+   inside the project (in a home directory that is a checkout), it is rejected, and ``$TRTBUILD_CONFIG`` has to name it.
 3. An unknown entry is an error and is never ignored: with a misspelt `revoked`, a stolen key would stay trusted. All
    problems are reported together.
 4. An empty variable counts as not set, because CI passes an empty string for a secret that a fork may not see. There are
    two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error, because
    every signature would be trusted.
 5. Messages and reprs contain no secrets (the signing key, URLs with passwords).
-6. Without a configuration, loading looks for one file and imports nothing.
+6. If there is no configuration, `load` looks for one file and imports nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TrustSettings:
     keys: tuple[TrustedKey, ...] = ()
     #: Public keys that are never trusted, even if `keys` lists them.
     revoked: frozenset[bytes] = frozenset()
-    #: At most one of the two: the file that holds the key, or the key itself.
+    #: The file that contains the signing key, or the key itself. At most one of the two is set.
     signing_key_file: Path | None = None
     signing_key: str | None = field(default=None, repr=False)
     #: The domain that this machine writes, and the domains that it reads, in order (None and empty: not configured).

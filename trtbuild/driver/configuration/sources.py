@@ -18,7 +18,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "trust": ("keys", "revoked", "signing_key_file", "domain", "read_domains"),
 }
 
-#: Fields that the file does not have → the place to set them.
+#: Fields that users look for in the file → the place where they are set.
 _ELSEWHERE = {
     "signing_key": "put the key into a separate file (signing_key_file), or into TRTBUILD_SIGNING_KEY",
     "dir": "TRTBUILD_CACHE_DIR sets the directory of the cache",
@@ -44,16 +44,16 @@ class Sources:
         if self.problems:
             raise self.problems[0]
 
-    def problem(self, place: Place, text: str, hint: str | None = None) -> None:
+    def add_problem(self, place: Place, text: str, hint: str | None = None) -> None:
         """Add a problem of the entry at `place`."""
         self.problems.append(place.error(text, hint))
 
-    def tried(self, place: Place, check: Callable[[], Value]) -> Value | None:
+    def attempt(self, place: Place, check: Callable[[], Value]) -> Value | None:
         """Return the result of `check`. If it raises ConfigurationError, add that as a problem at `place`."""
         try:
             return check()
         except ConfigurationError as error:
-            self.problem(place, error.text, error.hint)
+            self.add_problem(place, error.text, error.hint)
             return None
 
     def variable(self, name: str) -> tuple[str, Place] | None:
@@ -62,21 +62,21 @@ class Sources:
         return (value, Place(variable=name)) if value else None
 
     def text(self, variable: str, table: str, key: str) -> tuple[str, Place] | None:
-        """Return a string and its place; None if it is not set, or invalid (which is added as a problem)."""
-        found = self.variable(variable)
-        if found is not None or (value := self.in_table(table).get(key)) is None or self.file is None:
-            return found
+        """Return a string and its place; None if it is not set or invalid. An invalid entry is added as a problem."""
+        from_variable = self.variable(variable)
+        if from_variable is not None or (value := self.in_table(table).get(key)) is None or self.file is None:
+            return from_variable
         place = self.file.place(table, key)
         if not isinstance(value, str) or not value.strip():
-            self.problem(place, f"{key} is not a string", f'write {key} = "…", or leave it out')
+            self.add_problem(place, f"{key} is not a string", f'write {key} = "…", or leave it out')
             return None
         return value.strip(), place
 
     def texts(self, variable: str, table: str, key: str) -> list[tuple[str, Place]]:
         """Return the strings of a list, each with its place. In a variable they are separated by spaces."""
-        found = self.variable(variable)
-        if found is not None:
-            return [(word, found[1]) for word in found[0].split()]
+        from_variable = self.variable(variable)
+        if from_variable is not None:
+            return [(word, from_variable[1]) for word in from_variable[0].split()]
         return [(value.strip(), place) for value, place in self.items(table, key) if self._is_text(value, place, key)]
 
     def items(self, table: str, key: str) -> list[tuple[Any, Place]]:
@@ -85,7 +85,7 @@ class Sources:
         if value is None or self.file is None:
             return []
         if not isinstance(value, list) or not value:
-            self.problem(
+            self.add_problem(
                 self.file.place(table, key), f"{key} is not a list of strings", f'write {key} = ["…"], or leave it out'
             )
             return []
@@ -101,7 +101,7 @@ class Sources:
         try:
             return size_bytes(entry[0])
         except UsageError as error:
-            self.problem(entry[1], error.text, error.hint)
+            self.add_problem(entry[1], error.text, error.hint)
             return None
 
     def in_table(self, name: str) -> Mapping[str, Any]:
@@ -109,28 +109,28 @@ class Sources:
         value = {} if self.file is None else self.file.values.get(name, {})
         return value if isinstance(value, dict) else {}
 
-    def unknown(self, place: Place, key: str, known: Sequence[str], what: str) -> None:
+    def add_unknown_key(self, place: Place, key: str, known: Sequence[str], kind: str) -> None:
         """Add a problem for a key that the table does not have."""
-        self.problem(place, f"{key!r} is not known here", _ELSEWHERE.get(key) or suggestion(key, known, what))
+        self.add_problem(place, f"{key!r} is not known here", _ELSEWHERE.get(key) or suggestion(key, known, kind))
 
     def _is_text(self, value: object, place: Place, key: str) -> bool:
         if isinstance(value, str) and value.strip():
             return True
-        self.problem(place, f"{key} has an item that is not a string", f'write {key} = ["…"]')
+        self.add_problem(place, f"{key} has an item that is not a string", f'write {key} = ["…"]')
         return False
 
     def _check_tables(self, file: ConfigFile) -> None:
         for name, value in file.values.items():
             if name not in FIELDS:
-                self.unknown(file.place(name), name, tuple(FIELDS), "tables")
+                self.add_unknown_key(file.place(name), name, tuple(FIELDS), "tables")
             elif name == "remote":
                 if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-                    self.problem(
+                    self.add_problem(
                         file.place(name), "'remote' is not a list of tables", "write [[remote]], in two brackets"
                     )
             elif not isinstance(value, dict):
-                self.problem(file.place(name), f"{name!r} is not a table", f"write [{name}]")
+                self.add_problem(file.place(name), f"{name!r} is not a table", f"write [{name}]")
             else:
                 for key in value:
                     if key not in FIELDS[name]:
-                        self.unknown(file.place(name, key), key, FIELDS[name], f"fields of [{name}]")
+                        self.add_unknown_key(file.place(name, key), key, FIELDS[name], f"fields of [{name}]")

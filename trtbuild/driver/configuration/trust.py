@@ -25,33 +25,33 @@ def configured(sources: Sources) -> TrustSettings:
     """Return the trust settings. Errors are added to the problems of `sources`."""
     key_file, key = _signing(sources)
     domain = sources.text("TRTBUILD_DOMAIN", "trust", "domain")
-    written = _parsed(sources, "check_domain", [] if domain is None else [domain])
-    read = _parsed(sources, "check_domain", sources.texts("TRTBUILD_READ_DOMAINS", "trust", "read_domains"))
+    own_domains = _parsed(sources, "check_domain", [] if domain is None else [domain])
+    read_domains = _parsed(sources, "check_domain", sources.texts("TRTBUILD_READ_DOMAINS", "trust", "read_domains"))
     return TrustSettings(
         _keys(sources),
         frozenset(_parsed(sources, "parse_revoked", sources.texts("TRTBUILD_REVOKED_KEYS", "trust", "revoked"))),
         key_file,
         key,
-        written[0] if written else None,
-        tuple(dict.fromkeys(read)),
+        own_domains[0] if own_domains else None,
+        tuple(dict.fromkeys(read_domains)),
     )
 
 
 def _parsed(sources: Sources, function: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
-    """Parse each text by the named function of `store.trust.signing`, which is imported only if there is a text."""
-    found = []
+    """Parse each text with the named function of `store.trust.signing`. The module is imported only if there is a text."""
+    values = []
     for text, place in texts:
         from trtbuild.store.trust import signing
 
-        parsed = sources.tried(place, lambda: getattr(signing, function)(text))  # noqa: B023
+        parsed = sources.attempt(place, lambda: getattr(signing, function)(text))  # noqa: B023
         if parsed is not None:
-            found.append(parsed)
-    return found
+            values.append(parsed)
+    return values
 
 
 def _keys(sources: Sources) -> tuple[TrustedKey, ...]:
     if sources.environ.get("TRTBUILD_TRUSTED_KEYS", "-").strip() == "":
-        sources.problem(
+        sources.add_problem(
             Place(variable="TRTBUILD_TRUSTED_KEYS"),
             "it is set and empty, which would trust every signature",
             "unset it, or give it the keys; CI passes an empty string for a secret that it does not know",
@@ -60,13 +60,13 @@ def _keys(sources: Sources) -> tuple[TrustedKey, ...]:
     variable = sources.variable("TRTBUILD_TRUSTED_KEYS")
     lines: list[tuple[str, Place]] = [] if variable is None else [(word, variable[1]) for word in variable[0].split()]
     for item, place in [] if variable is not None else sources.items("trust", "keys"):
-        line = sources.tried(place, lambda: _line(item))  # noqa: B023
+        line = sources.attempt(place, lambda: _key_as_text(item))  # noqa: B023
         if line is not None:
             lines.append((line, place))
     return tuple(_parsed(sources, "parse_trusted", lines))
 
 
-def _line(item: Any) -> str:
+def _key_as_text(item: Any) -> str:
     """Return a trusted key as ``name:<base64>;expires=…;domains=…``. Raises ConfigurationError without a place."""
     if isinstance(item, str):
         return item.strip()
@@ -99,13 +99,13 @@ def _signing(sources: Sources) -> tuple[Path | None, str | None]:
     if key is not None:
         if sources.variable("TRTBUILD_SIGNING_KEY_FILE") is not None:
             text = "TRTBUILD_SIGNING_KEY_FILE is set too, and there can be only one signing key"
-            sources.problem(key[1], text, "unset one of them")
+            sources.add_problem(key[1], text, "unset one of them")
         return None, key[0]
     entry = sources.text("TRTBUILD_SIGNING_KEY_FILE", "trust", "signing_key_file")
     if entry is None:
         return None, None
     path = Path(expanded(entry[0], sources.environ))
     if not path.is_absolute() and entry[1].variable is None:
-        sources.problem(entry[1], f"signing_key_file {entry[0]!r} is not an absolute path", "begin it with / or ~/")
+        sources.add_problem(entry[1], f"signing_key_file {entry[0]!r} is not an absolute path", "begin it with / or ~/")
         return None, None
     return path.absolute(), None

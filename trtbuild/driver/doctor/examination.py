@@ -3,7 +3,8 @@
 Rules
 1. A check returns findings and never raises. An unexpected exception becomes a finding.
 2. A check changes nothing. It removes the temporary files that it writes.
-3. A problem prevents something from working; a warning may prevent it. Each has the command that fixes it (`fix`).
+3. A problem means that something does not work. A warning means that something may not work. Each has the command that
+   fixes it (`fix`).
 4. A machine without torch is valid: it can plan, and can use packages that were built elsewhere.
 """
 
@@ -34,8 +35,8 @@ def examine(request: Request) -> Diagnosis:
     folder = request.project.absolute()
     if not folder.is_dir():
         raise UsageError(f"{request.project} is not a directory", hint="-C names the project's directory")
-    found = list(_findings(folder, request))
-    return Diagnosis(ok=all(finding.status != "problem" for finding in found), checks=found)
+    findings = list(_findings(folder, request))
+    return Diagnosis(ok=all(finding.status != "problem" for finding in findings), checks=findings)
 
 
 def _findings(folder: Path, request: Request) -> Iterator[Finding]:
@@ -56,7 +57,7 @@ def _findings(folder: Path, request: Request) -> Iterator[Finding]:
     ]
     for name, check in checks:
         try:
-            found = check()
-            yield from [found] if isinstance(found, Finding) else list(found)
+            result = check()
+            yield from [result] if isinstance(result, Finding) else list(result)
         except Exception as error:  # rule 1
             yield problem(name, f"the check itself failed: {type(error).__name__}: {error}", "please report this")

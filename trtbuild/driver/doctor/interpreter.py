@@ -28,10 +28,10 @@ def python() -> Finding:
 
 
 def installations() -> list[Finding]:
-    """Check the imported trtbuild, and look for second copies of it."""
+    """Check the imported trtbuild, and look for other copies of it."""
     folder = Path(errors.__file__).resolve().parent
     versions = _installed()
-    others = [path for path in _packages() if path != folder]
+    other_copies = [path for path in _packages() if path != folder]
     version = versions[0][1] if versions else None
     pip = f"{sys.executable} -m pip"
     if version is None:
@@ -40,28 +40,30 @@ def installations() -> list[Finding]:
                 "trtbuild", f"{folder} is not installed: its version is unknown", f"{pip} install -e {folder.parent}"
             )
         ]
-    found = [ok("trtbuild", f"{version}, {folder}")]
+    findings = [ok("trtbuild", f"{version}, {folder}")]
     if len(versions) > 1:
-        places = ", ".join(f"{other} in {place}" for place, other in versions)
-        found.append(problem("trtbuild", f"it is installed more than once: {places}", f"{pip} uninstall -y trtbuild"))
-    for other in others:
-        found.append(
+        places = ", ".join(f"{version} in {place}" for place, version in versions)
+        findings.append(
+            problem("trtbuild", f"it is installed more than once: {places}", f"{pip} uninstall -y trtbuild")
+        )
+    for copy in other_copies:
+        findings.append(
             problem(
                 "trtbuild",
-                f"there is a second package at {other}; {folder} is used",
-                f"{pip} uninstall -y trtbuild, or remove {other.parent} from PYTHONPATH",
+                f"there is a second package at {copy}; {folder} is used",
+                f"{pip} uninstall -y trtbuild, or remove {copy.parent} from PYTHONPATH",
             )
         )
-    return found
+    return findings
 
 
 def _installed() -> list[tuple[str, str]]:
     """Return (entry of ``sys.path``, version) for each installed distribution of trtbuild."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for entry in dict.fromkeys(os.path.realpath(entry or ".") for entry in sys.path):
         for distribution in metadata.distributions(name="trtbuild", path=[entry]):
-            found.setdefault(entry, distribution.version)
-    return list(found.items())
+            versions.setdefault(entry, distribution.version)
+    return list(versions.items())
 
 
 def _packages() -> list[Path]:
@@ -73,28 +75,28 @@ def _packages() -> list[Path]:
 def command() -> Finding:
     """Check that the ``trtbuild`` on PATH belongs to this Python."""
     scripts = Path(sys.executable).parent
-    found = shutil.which("trtbuild")
-    if found is None:
+    path = shutil.which("trtbuild")
+    if path is None:
         if (scripts / "trtbuild").exists():
             return warning("command", "no `trtbuild` on PATH", f'export PATH="{scripts}:$PATH"')
         return warning("command", "no `trtbuild` on PATH", f"{sys.executable} -m trtbuild is the same command")
-    if _is_of_this_python(Path(found)):
-        return ok("command", found)
+    if _belongs_to_this_python(Path(path)):
+        return ok("command", path)
     return warning(
         "command",
-        f"the first `trtbuild` on PATH, {found}, does not belong to this Python ({sys.executable})",
+        f"the first `trtbuild` on PATH, {path}, does not belong to this Python ({sys.executable})",
         f'export PATH="{scripts}:$PATH"',
     )
 
 
-def _is_of_this_python(script: Path) -> bool:
+def _belongs_to_this_python(script: Path) -> bool:
     if script.resolve().parent == Path(sys.executable).parent.resolve() or script.parent == Path(sys.executable).parent:
         return True
     try:
-        first = script.read_bytes()[:4096]
+        beginning = script.read_bytes()[:4096]
     except OSError:
         return False
-    return os.fsencode(sys.executable) in first
+    return os.fsencode(sys.executable) in beginning
 
 
 def completion() -> Finding:

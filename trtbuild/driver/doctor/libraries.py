@@ -1,6 +1,6 @@
 """Checks of torch, onnx and the toolchains: whether each can be imported, and whether the versions of its parts agree.
 
-Each is imported in a child process with a time limit, because a broken library can crash or hang its process.
+Each library is imported in a child process with a time limit, because a broken library can crash or hang its process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Loaded:
 def load(module: str, limit_s: float = LIMIT_S) -> Loaded:
     """Import `module` in a child process and return its version and file, or the error."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", _IMPORT, module],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -55,13 +55,13 @@ def load(module: str, limit_s: float = LIMIT_S) -> Loaded:
         return Loaded(error=f"importing it takes longer than {limit_s:.0f} s")
     except OSError as error:
         return Loaded(error=f"no process can be started: {error.strerror}")
-    found = re.search(r"^trtbuild-found (\S*) (.*)$", done.stdout, re.MULTILINE)
-    if done.returncode == 0 and found:
-        return Loaded(found[1], found[2])
-    last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
-    if done.returncode < 0:
-        return Loaded(error=f"importing it ends the process: {_signal(-done.returncode)}")
-    return Loaded(error=last[:300])
+    match = re.search(r"^trtbuild-found (\S*) (.*)$", process.stdout, re.MULTILINE)
+    if process.returncode == 0 and match:
+        return Loaded(match[1], match[2])
+    last_line = (process.stderr.strip().splitlines() or [f"it ended with status {process.returncode}"])[-1]
+    if process.returncode < 0:
+        return Loaded(error=f"importing it ends the process: {_signal(-process.returncode)}")
+    return Loaded(error=last_line[:300])
 
 
 def _signal(number: int) -> str:
@@ -72,26 +72,26 @@ def _signal(number: int) -> str:
 
 
 def torch_side() -> list[Finding]:
-    """Check the libraries that trace and convert. Planning and downloading results do not need them (rule 4)."""
+    """Check the libraries that trace and convert. Planning and downloading do not need them (rule 4 of `examination`)."""
     installed = {name: version for name in TORCH_SIDE if (version := _version(name)) is not None}
     if not installed:
         text = f"{', '.join(TORCH_SIDE)} are not installed: this machine plans, and downloads results"
         return [ok("torch", text, "pip install 'trtbuild[torch]'  to build here")]
     with ThreadPoolExecutor(2) as pool:
         loaded = dict(zip(installed, pool.map(load, [_MODULES.get(name, name) for name in installed]), strict=True))
-    found = []
+    findings = []
     for name in TORCH_SIDE:
         if name in installed:
-            found.append(compared(name, installed[name], loaded[name]))
+            findings.append(compared(name, installed[name], loaded[name]))
         else:
             text = "not installed; models cannot be traced without it"
-            found.append(problem(name, text, "pip install 'trtbuild[torch]'"))
-    return found
+            findings.append(problem(name, text, "pip install 'trtbuild[torch]'"))
+    return findings
 
 
 def toolchains() -> list[Finding]:
     """Check the installed toolchains, which compile engines."""
-    found = []
+    findings = []
     for flavour in table.FLAVOURS.values():
         version = _version(flavour.distribution)
         if version is None:
@@ -99,40 +99,40 @@ def toolchains() -> list[Finding]:
         expected = flavour.library_versions.get(version, version)
         finding = compared(flavour.distribution, version, load(flavour.module), expected)
         if finding.status == "problem" and _is_stub(flavour.distribution):
-            why, wanted = finding.text.partition(": ")[2], f"'{flavour.distribution}=={version}'"
+            why, requirement = finding.text.partition(": ")[2], f"'{flavour.distribution}=={version}'"
             finding = problem(
                 flavour.distribution,
                 f"{version}: {why}. The distribution on PyPI is a stub: the libraries are in NVIDIA's index",
-                f"pip install --force-reinstall --extra-index-url https://pypi.nvidia.com {wanted}",
+                f"pip install --force-reinstall --extra-index-url https://pypi.nvidia.com {requirement}",
             )
-        found.append(finding)
-        found += _mixed(flavour.distribution, version)
-    if not found:
+        findings.append(finding)
+        findings += _mixed_versions(flavour.distribution, version)
+    if not findings:
         text = "no toolchain is installed: engines cannot be built here, only downloaded for targets that pin a version"
         return [warning("toolchain", text, "pip install 'trtbuild[rtx]'")]
-    return found
+    return findings
 
 
 def compared(name: str, version: str, loaded: Loaded, expected: str | None = None) -> Finding:
-    """Check that the imported version is `expected`; unless given, that is the installed `version`."""
-    again = f"pip install --force-reinstall '{name}=={version.partition('+')[0]}'"
+    """Check that the imported version is `expected`. The default of `expected` is the installed `version`."""
+    reinstall = f"pip install --force-reinstall '{name}=={version.partition('+')[0]}'"
     if loaded.error is not None:
-        return problem(name, f"{version} is installed, but cannot be imported: {loaded.error}", again)
+        return problem(name, f"{version} is installed, but cannot be imported: {loaded.error}", reinstall)
     if loaded.version and loaded.version != (expected or version):
         text = f"{version} is installed, but {loaded.file} is {loaded.version}"
-        return problem(name, text, f"pip uninstall -y {name} && {again}")
+        return problem(name, text, f"pip uninstall -y {name} && {reinstall}")
     return ok(name, version)
 
 
-def _mixed(name: str, version: str) -> list[Finding]:
+def _mixed_versions(name: str, version: str) -> list[Finding]:
     """Return a problem if the distributions of one toolchain have different versions."""
     stem = re.compile(re.escape(name).replace("\\-", "[-_]") + r"[-_](?:cu\d+)(?:[-_].*)?", re.IGNORECASE)
     parts = {entry.name: entry.version for entry in metadata.distributions() if stem.fullmatch(entry.name or "")}
-    odd = {part: other for part, other in parts.items() if other != version}
-    if not odd:
+    differing = {part: found for part, found in parts.items() if found != version}
+    if not differing:
         return []
-    named = ", ".join(f"{part} {other}" for part, other in sorted(odd.items()))
-    return [problem(name, f"{version} with parts of other versions: {named}", _reinstall([name, *odd], version))]
+    listed = ", ".join(f"{part} {found}" for part, found in sorted(differing.items()))
+    return [problem(name, f"{version} with parts of other versions: {listed}", _reinstall([name, *differing], version))]
 
 
 def _reinstall(names: Sequence[str], version: str) -> str:

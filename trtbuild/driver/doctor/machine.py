@@ -16,18 +16,18 @@ from trtbuild.toolchain.libraries import table
 LIMIT_S = 30.0
 
 #: The allowed difference between the clocks of the file system and of the machine, in seconds. make and the check for
-#: unchanged files compare times of both.
+#: unchanged files compare times of the two clocks.
 SKEW_S = 2.0
 
 
 def gpu() -> Finding:
     """Check that the installed toolchains can build for the GPUs of this machine.
 
-    A child process asks the driver, because a broken driver can crash the process.
+    A child process calls the driver, because a broken driver can crash its process.
     """
     code = "from trtbuild.toolchain.libraries import devices; print('sms', *devices.device_sms())"
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -37,25 +37,28 @@ def gpu() -> Finding:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
         )
     except (subprocess.TimeoutExpired, OSError):
-        done = None
-    if done is None or done.returncode != 0:
+        process = None
+    if process is None or process.returncode != 0:
         return warning("gpu", "the CUDA driver fails or does not answer", "nvidia-smi  shows the reason")
-    words = next((line.split() for line in done.stdout.splitlines() if line.startswith("sms")), ["sms"])
-    return _served(tuple(int(word) for word in words[1:]))
+    words = next((line.split() for line in process.stdout.splitlines() if line.startswith("sms")), ["sms"])
+    return _gpu_finding(tuple(int(word) for word in words[1:]))
 
 
-def _served(sms: tuple[int, ...]) -> Finding:
+def _gpu_finding(sms: tuple[int, ...]) -> Finding:
+    """Return the finding about GPUs with these SMs."""
     installed = [flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None]
-    anywhere = [flavour for flavour in installed if flavour.sms is not None]
-    built = "; ".join(f"{flavour.name} builds for SM {_listed(flavour.sms or ())} without one" for flavour in anywhere)
+    without_gpu = [flavour for flavour in installed if flavour.sms is not None]
+    built = "; ".join(
+        f"{flavour.name} builds for SM {_listed(flavour.sms or ())} without one" for flavour in without_gpu
+    )
     if not sms:
-        if installed and not anywhere:
+        if installed and not without_gpu:
             return warning("gpu", "no GPU found, and tensorrt builds on a GPU only", "pip install 'trtbuild[rtx]'")
         return ok("gpu", f"no GPU found{'; ' + built if built else ''}; engines cannot be run here")
-    unserved = [sm for sm in sms if not any(flavour.sms is None or sm in flavour.sms for flavour in installed)]
+    unsupported = [sm for sm in sms if not any(flavour.sms is None or sm in flavour.sms for flavour in installed)]
     text = f"SM {_listed(sms)}"
-    if unserved and installed:
-        text += f"; no installed toolchain builds for SM {_listed(tuple(dict.fromkeys(unserved)))}"
+    if unsupported and installed:
+        text += f"; no installed toolchain builds for SM {_listed(tuple(dict.fromkeys(unsupported)))}"
         return warning("gpu", text, "pip install 'trtbuild[tensorrt]'")
     return ok("gpu", text)
 

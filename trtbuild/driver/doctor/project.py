@@ -16,7 +16,7 @@ from trtbuild.toolchain.libraries.devices import device_sms
 def declared(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:
     """Yield a finding about the manifest, then a warning for each target that cannot be built here."""
     try:
-        found = manifest.load(project, files or None)
+        loaded = manifest.load(project, files or None)
     except ManifestErrors as error:
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
         text = f"{error.where()}: {error.text}{more}"
@@ -30,18 +30,18 @@ def declared(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:
             "manifest", f"it cannot be read: {type(error).__name__}: {error}", "pip install --force-reinstall trtbuild"
         )
         return
-    count = len(found.models)
-    yield ok("manifest", f"{', '.join(found.files[:3])}: {count} model{'' if count == 1 else 's'}")
+    count = len(loaded.models)
+    yield ok("manifest", f"{', '.join(loaded.files[:3])}: {count} model{'' if count == 1 else 's'}")
     devices: tuple[int, ...] = ()
     with contextlib.suppress(Exception):
         devices = device_sms()
-    seen = set()
-    for model in found.models:
+    checked = set()
+    for model in loaded.models:
         for target in model.targets:
             key = (target, model.builder)
-            if key in seen:
+            if key in checked:
                 continue
-            seen.add(key)
+            checked.add(key)
             version = table.installed_version(target.toolchain)
             try:
                 table.check_target(target, model.builder, version, devices=devices)

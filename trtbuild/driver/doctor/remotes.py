@@ -1,7 +1,7 @@
 """Checks of the user's configuration: whether it can be read, whether each remote answers, and whether the keys are valid.
 
-The check asks a remote for an entry with a random name, and leaves nothing there. Uploads are not checked, because the
-entry would stay.
+The check requests an entry with a random name from each remote, and writes nothing there. Uploads are not checked, because
+the uploaded entry would remain.
 """
 
 from __future__ import annotations
@@ -30,48 +30,50 @@ from trtbuild.store.transports.settings import RemoteSettings
 #: A trusted key that expires within this many days gives a warning.
 SOON_DAYS = 30
 
-#: A slower answer of a remote gives a warning, in seconds.
+#: A remote that takes longer than this to answer gives a warning (in seconds).
 SLOW_S = 1.0
 
 #: Variables that trtbuild reads, in addition to those of `configuration`.
 _OTHER_VARIABLES = ("TRTBUILD_CONFIG", "TRTBUILD_CACHE_DIR")
 #: Endings of the variables of single remotes.
-_OF_REMOTES = ("_TOKEN", "_USER", "_PASSWORD", "_PATIENCE_S", "_CONNECTIONS")
+_REMOTE_ENDINGS = ("_TOKEN", "_USER", "_PASSWORD", "_PATIENCE_S", "_CONNECTIONS")
 #: Variables of the tests and of the shells' completion.
-_NO_CONFIGURATION = ("TRTBUILD_COMPLETE", "TRTBUILD_TEST_CACHE")
+_NOT_CONFIGURATION = ("TRTBUILD_COMPLETE", "TRTBUILD_TEST_CACHE")
 
 
 def configured(folder: Path, request: Request) -> Iterator[Finding]:
     """Yield findings about the configuration, then about its remotes and its keys."""
     try:
-        found = configuration.load(os.environ, folder)
+        settings = configuration.load(os.environ, folder)
     except ConfigurationError as error:
-        for one in error.problems if isinstance(error, ConfigurationErrors) else (error,):
-            text = f"{one.where()}: {one.text}" if one.where() else one.text
-            yield problem("configuration", text, one.hint or "see docs/configuration.md")
+        for entry in error.problems if isinstance(error, ConfigurationErrors) else (error,):
+            text = f"{entry.where()}: {entry.text}" if entry.where() else entry.text
+            yield problem("configuration", text, entry.hint or "see docs/configuration.md")
         return
-    yield ok("configuration", _sources(found))
-    yield from _unknown_variables(os.environ, found)
-    if request.offline and found.remotes:
-        yield ok("remotes", f"not checked (--offline): {', '.join(remote.name for remote in found.remotes)}")
-    elif not found.remotes:
+    yield ok("configuration", _sources(settings))
+    yield from _unknown_variables(os.environ, settings)
+    if request.offline and settings.remotes:
+        yield ok("remotes", f"not checked (--offline): {', '.join(remote.name for remote in settings.remotes)}")
+    elif not settings.remotes:
         yield ok("remotes", "no remotes are configured: results stay on this machine")
     else:
-        for remote in found.remotes:
+        for remote in settings.remotes:
             yield _remote(remote)
-    yield from _trust(found.trust, _today())
+    yield from _trust(settings.trust, _today())
 
 
-def _sources(found: Configuration) -> str:
+def _sources(settings: Configuration) -> str:
     variables = [name for name in configuration.VARIABLES if name in os.environ]
-    parts = ([str(found.path)] if found.sha256 is not None else []) + variables
-    return ", ".join(parts) if parts else f"none ({found.path} is not there)" if found.path else "none"
+    parts = ([str(settings.path)] if settings.sha256 is not None else []) + variables
+    return ", ".join(parts) if parts else f"none ({settings.path} is not there)" if settings.path else "none"
 
 
-def _unknown_variables(environ: Mapping[str, str], found: Configuration) -> Iterator[Finding]:
-    """Yield a warning for each unknown ``TRTBUILD_`` variable: a misspelt one may be a policy that has no effect."""
-    known = {*configuration.VARIABLES, *_OTHER_VARIABLES, *_NO_CONFIGURATION}
-    known |= {f"TRTBUILD_REMOTE_{variable_part(remote.name)}{end}" for remote in found.remotes for end in _OF_REMOTES}
+def _unknown_variables(environ: Mapping[str, str], settings: Configuration) -> Iterator[Finding]:
+    """Yield a warning for each unknown ``TRTBUILD_`` variable: if a name is misspelt, its setting has no effect."""
+    known = {*configuration.VARIABLES, *_OTHER_VARIABLES, *_NOT_CONFIGURATION}
+    known |= {
+        f"TRTBUILD_REMOTE_{variable_part(remote.name)}{end}" for remote in settings.remotes for end in _REMOTE_ENDINGS
+    }
     for name in sorted(environ):
         if name.startswith("TRTBUILD_") and name not in known:
             like = nearest(name, known)
@@ -95,13 +97,13 @@ def _remote(settings: RemoteSettings) -> Finding:
                 transport.has("cas", secrets.token_hex(32))
             times.append(time.perf_counter() - started)
     except RemoteRefused as error:
-        return problem(name, f"{_mode(settings)}: {error.text}", error.hint or _how_to_log_in(settings))
+        return problem(name, f"{_mode(settings)}: {error.text}", error.hint or _login_hint(settings))
     except RemoteFault as error:
         fix = error.hint or f"builds go on without it; use --offline, or remove it from {_where_remotes_are()}"
         return warning(name, f"{_mode(settings)}: {error.text}", fix)
     finally:
         transport.close()
-    text = f"{transport.place} ({_mode(settings)}) answers in {min(times) * 1000:.0f} ms{_who(settings)}"
+    text = f"{transport.place} ({_mode(settings)}) answers in {min(times) * 1000:.0f} ms{_credentials_note(settings)}"
     if min(times) > SLOW_S:
         return warning(name, text, "each lookup waits this long: put a nearer remote first in the configuration")
     if warnings := transport.report().warnings:
@@ -111,30 +113,30 @@ def _remote(settings: RemoteSettings) -> Finding:
         return warning(
             name, missing, "is the share mounted? if so, make the directory, or let the first upload make it"
         )
-    return ok(name, text, _untried(settings))
+    return ok(name, text, _upload_hint(settings))
 
 
 def _mode(settings: RemoteSettings) -> str:
     return "read and write" if settings.read and settings.write else "read" if settings.read else "write"
 
 
-def _untried(settings: RemoteSettings) -> str | None:
+def _upload_hint(settings: RemoteSettings) -> str | None:
     return (
         f"trtbuild cache push --remote {settings.name}  checks whether it accepts uploads" if settings.write else None
     )
 
 
-def _who(settings: RemoteSettings) -> str:
+def _credentials_note(settings: RemoteSettings) -> str:
     """Return the source of the credentials, as the end of a sentence."""
     if kind_of(settings.url).address != "host":
         return ""
     from trtbuild.store.transports import credentials
 
-    found = credentials.find(settings.name, settings.url)
-    return ", without credentials" if found is None else f", with credentials from {found.source}"
+    credential = credentials.find(settings.name, settings.url)
+    return ", without credentials" if credential is None else f", with credentials from {credential.source}"
 
 
-def _how_to_log_in(settings: RemoteSettings) -> str:
+def _login_hint(settings: RemoteSettings) -> str:
     return f"export TRTBUILD_REMOTE_{variable_part(settings.name)}_TOKEN, or write its host into ~/.netrc"
 
 
@@ -186,9 +188,9 @@ def _trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
 
 
 def _clock() -> Iterator[Finding]:
-    """Yield a warning if the clock is wrong: keys expire by it, and it cannot be earlier than trtbuild's installation."""
-    written_s = Path(errors.__file__).stat().st_mtime
-    if time.time() < written_s - 86400:
+    """Yield a warning if the clock shows a time before trtbuild's installation: keys would expire too late."""
+    installed_s = Path(errors.__file__).stat().st_mtime
+    if time.time() < installed_s - 86400:
         yield warning(
             "trust",
             f"keys expire by this machine's clock, which shows {_today()}: that is before trtbuild was installed",

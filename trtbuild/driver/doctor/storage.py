@@ -63,7 +63,7 @@ def cache(project: Path) -> Iterator[Finding]:
 
 
 def _existing(path: Path) -> Path:
-    """Return the nearest existing directory: `path`, or one above it."""
+    """Return the nearest existing directory: `path` or one of its parents."""
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
@@ -93,7 +93,7 @@ def _space(folder: Path) -> Finding:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the file system of `folder`, as mount(8) names it; None if it is not known."""
+    """Return the type of the file system of `folder`, by its name in mount(8); None if it is not known."""
     try:
         lines = mounts.read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -117,14 +117,14 @@ def _leftovers(layout: Layout) -> Iterator[Finding]:
             "quarantine", f"{quarantined} damaged entries are in {layout.quarantine}", "trtbuild cache verify"
         )
     before_s = time.time() - UNFINISHED_AGE_S
-    old = sum(_older(entry, before_s) for entry in listed(layout.tmp))
+    old = sum(_is_older(entry, before_s) for entry in listed(layout.tmp))
     if old:
         yield warning("leftovers", f"{old} unfinished files of processes that were killed", "trtbuild cache gc")
 
 
-def _older(entry: os.DirEntry[str], than_s: float) -> bool:
+def _is_older(entry: os.DirEntry[str], limit_s: float) -> bool:
     try:
-        return entry.stat(follow_symlinks=False).st_mtime < than_s
+        return entry.stat(follow_symlinks=False).st_mtime < limit_s
     except OSError:
         return False
 
@@ -141,14 +141,16 @@ def state(project: Path) -> Iterator[Finding]:
         return
     yield ok("state", f"{folder}{'' if folder.exists() else ', which the first build makes'}")
     with tempfile.TemporaryDirectory(prefix="trtbuild-doctor-") as scratch:
-        place = folder / "index" if (folder / "index").is_dir() else Path(scratch)
-        index = Index(place)
+        directory = folder / "index" if (folder / "index").is_dir() else Path(scratch)
+        index = Index(directory)
         index.set("doctor", 1)
         works = index.get("doctor") == 1
         index.forget("doctor")
         index.close()
     if not works:
-        text = f"the index {place} does not work: every file is hashed each time"
-        yield warning("index", text, f'rm -r "{place}"' if place.parent == folder else "pip install 'diskcache>=5.6.3'")
+        text = f"the index {directory} does not work: every file is hashed each time"
+        yield warning(
+            "index", text, f'rm -r "{directory}"' if directory.parent == folder else "pip install 'diskcache>=5.6.3'"
+        )
     else:
         yield ok("index", "remembers digests of files")
